@@ -121,7 +121,8 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     logit, leaves = _direct_path(trace, position, token)
     assert float(logit.detach()) == pytest.approx(float(unembedded(trace)[position, token]), abs=1e-12)
     logit.backward()
-    part = values(attribute(trace, position, token))
+    found = attribute(trace, position, token)
+    part = values(found)
     for embedding in ("embed.tokens", "embed.positions", "embed.types"):
         if embedding in leaves:
             assert part[embedding] == pytest.approx(_along(leaves[embedding]), abs=1e-12)
@@ -135,7 +136,8 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
             assert part[f"L{layer}H{head}"] == pytest.approx(float(to @ own), abs=1e-12)
         if attention.o.bias is not None:
             assert part[f"L{layer}.attn bias"] == pytest.approx(float(to @ attention.o.bias), abs=1e-12)
-        both = part[f"L{layer}.ffn"] + part.get(f"L{layer}.ffn bias", 0.0)
+        fed = ("feed-forward", "feed-forward bias", "expert")
+        both = sum(one.value for one in found.parts if one.layer == layer and one.kind in fed)
         assert both == pytest.approx(_along(leaves[f"L{layer}.ffn"]), abs=1e-12)
 
 

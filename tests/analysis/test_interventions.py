@@ -79,10 +79,10 @@ def without(model: Transformer, name: str) -> Transformer:
         width = model.config.value_width
         block.attention.o.weight[:, int(rest) * width : (int(rest) + 1) * width] = 0.0
         return cut
-    for part, linear in (("attn", block.attention.o), ("ffn", block.ffn.down)):
-        if rest in ("", part):
-            for parameter in linear.parameters():
-                parameter.zero_()
+    out_of_ffn = [module for path, module in block.ffn.named_modules() if path.endswith("down")]  # of each expert too
+    for part, linears in (("attn", [block.attention.o]), ("ffn", out_of_ffn)):
+        for parameter in (one for linear in linears if rest in ("", part) for one in linear.parameters()):
+            parameter.zero_()
     return cut
 
 

@@ -25,7 +25,7 @@ from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 EVERY = [(kind, part) for kind, part in itertools.product(KINDS, LEFT_OUT) if part in removable(config_of(kind))]
-GONE = {"scaling": ("scaled",), "mask": ("masked",), "positions": ("embed.positions", "q_rot", "k_rot")}
+GONE = {"scaling": ("scaled",), "mask": ("masked",), "positions": ("embed.positions", "q_rot", "k_rot", "biased")}
 
 
 def traced(model: Transformer, length: int = 7) -> Trace:
@@ -40,6 +40,7 @@ def test_a_trace_has_no_such_step_and_adds_up(kind: str, part: str) -> None:
     assert check(trace).holds
     assert not set(GONE[part]) & set(trace.steps.by_name)
     assert all(model.get_parameter(name) is one for name, one in other.named_parameters())
+    assert all(model.get_buffer(name) is one for name, one in other.named_buffers())
     assert not torch.equal(trace.last_hidden, traced(model).last_hidden)
 
 

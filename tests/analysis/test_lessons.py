@@ -4,6 +4,7 @@ import copy
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,8 +132,14 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     blocks = [
         p.numel() for name, p in model.named_parameters() if name.startswith("blocks.") and "relative" not in name
     ]
-    ffn = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.0.ffn.")]
+    experts = config.at(0).experts  # of which a token has a few, and the rest of the feed-forward
+    ffn = [
+        p.numel() * (config.experts_per_token / experts if name.startswith("blocks.0.ffn.experts.") else 1)
+        for name, p in model.named_parameters()
+        if name.startswith("blocks.0.ffn.")
+    ]
     first = {"post": "L0.mid", "output": "L0.attn"}.get(config.norm_order, "L0.in")  # what the first norm takes
+    first = first if config.at(0).input_norm else "L0.mid"
     x = trace[first].double().numpy()[here]
     centred = x - x.mean() if config.norm == "layernorm" else x
     normed = centred / math.sqrt((centred**2).mean() + config.norm_eps)
@@ -238,6 +245,32 @@ def test_the_heads_that_are_drawn_do_what_is_said_of_them(opened: Callable[[str]
         assert drawn.word == said
         assert drawn.weights[0][0] == pytest.approx(1)
         assert drawn.weights[0][1:] == (None,) * (live.length - 1)
+
+
+def test_the_mask_of_an_encoder_whose_first_block_sees_near_tokens_alone() -> None:
+    windows = (("input_norm", (False, True)), ("rope_theta", (900.0, 100.0)), ("window", (2, 0)))
+    whole = small("modernbert, windows to both sides")
+    model = replace(whole, transformer=lively(replace(whole.config, by_layer=windows)))
+    live = Live(model, TEXT)
+    found = lesson("mask", live)
+    seen = np.isfinite(live.at("L0H0.masked"))
+    assert found.question.value == tuple(np.flatnonzero(seen[2])) == (1, 2, 3)
+    assert f"{(~seen).sum():,} of {seen.size:,} scores" in found.question.reveal
+    assert "less than 2 away" in found.why
+    assert live.model.explain(live.trace, found.cell)[0].holds
+
+
+def test_the_feed_forward_lesson_of_experts_says_who_works_on_the_token(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("experts, two a token"), TEXT)
+    found = lesson("feed-forward", live)
+    routes = live.at("L0.ffn.routes")[live.here]
+    sent = re.findall(r"(\d) \(([\d.]+)\)", found.why)
+    assert {int(number): float(weight) for number, weight in sent} == pytest.approx(
+        {number: routes[number] for number in np.flatnonzero(routes)}, abs=1e-3
+    )
+    assert "only 2 of them work on it" in found.why
+    assert found.formula.startswith("ffn = Σ expert.added")
+    assert sum(row[2] for row in found.revealed_figures.rows) == live.parameters("blocks.0.ffn")
 
 
 def test_the_feed_forward_lesson_says_what_the_model_does(opened: Callable[[str], Model]) -> None:

@@ -20,6 +20,7 @@ from tinytf.text.train import train_bpe, train_wordpiece
 from tinytf.trace.record import record
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
+DENSE = [kind for kind in KINDS if not config_of(kind).experts]
 DIRECT = ["gpt2", "llama, grouped", "one key head for all", "qwen3, normed queries and wide heads"]
 CORPUS = ["The cat sat on the mat. The dog saw the cat, and the cat ran away from the big red dog. " * 8]
 
@@ -34,7 +35,7 @@ def activations(model: Transformer, ids: list[int]) -> np.ndarray:
     return np.stack([numbers(trace.step("ffn.act", layer)) for layer in range(model.config.n_layers)])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DENSE)
 def test_the_units_of_a_token_are_those_of_the_largest_activations(kind: str) -> None:
     model = model_of(kind, torch.float32)
     act = activations(model, IDS)
@@ -47,7 +48,7 @@ def test_the_units_of_a_token_are_those_of_the_largest_activations(kind: str) ->
         assert [a.activation for a in token.units] == [act[layer, token.position, i] for layer, i in places]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DENSE)
 def test_the_prediction_is_that_of_the_model_or_none(kind: str) -> None:
     model = model_of(kind, torch.float32)
     found = asked(model).neurons(record(model, encoding_of(IDS)))
@@ -59,6 +60,13 @@ def test_the_prediction_is_that_of_the_model_or_none(kind: str) -> None:
         best = model(torch.tensor([IDS]))[0].max(dim=-1)
         assert [token.predicted for token in found.tokens] == best.indices.tolist()
         assert [token.logit for token in found.tokens] == pytest.approx(best.values.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in DENSE])
+def test_experts_have_units_of_their_own_and_are_refused(kind: str) -> None:
+    model = model_of(kind, torch.float32)
+    with pytest.raises(UsageError, match="experts, and each has units of its own"):
+        asked(model).neurons(record(model, encoding_of(IDS)))
 
 
 @pytest.mark.parametrize("kind", DIRECT)

@@ -73,11 +73,13 @@ def test_the_weights_of_the_drawing_make_its_steps(name: str) -> None:
     assert count == sum(parameter.numel() for parameter in trace.model.blocks[0].parameters())
     for step in steps:
         for weight in step.weights:
-            if len(weight.shape) == 2 and not step.step.is_map:
-                ((_, taken),) = step.inputs
+            if len(weight.shape) >= 2 and weight.name != "bias" and not step.step.is_map:
+                (_, taken), *choice = step.inputs
+                assert len(choice) == len(weight.shape) - 2 == step.step.of_experts
                 heads = step.shape[0] if step.step.has_heads else 1
-                assert taken[-1] == weight.shape[0]
-                assert weight.shape[1] == heads * step.shape[-1]
+                assert taken[-1] == weight.shape[-2]
+                assert weight.shape[-1] == heads * step.shape[-1]
+                assert weight.shape[:-2] == step.shape[: len(choice)]
                 assert f"·{weight.name}" in step.step.formula
 
 

@@ -28,7 +28,7 @@ def maps_by_numpy(trace: Trace, heads: str) -> list[np.ndarray]:
     """Of each layer ½·A + ½·I, from the scores before the softmax, in float64."""
     found = []
     for layer in range(trace.config.n_layers):
-        scores = trace.step(trace.steps.by_name["weights"].inputs[0], layer).double().numpy()
+        scores = trace.step(trace.steps.at("weights", layer).inputs[0], layer).double().numpy()
         exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
         whole = exponents.sum(axis=-1, keepdims=True)
         if trace.config.attention_sinks:

@@ -106,7 +106,7 @@ def _stream(table: StepTable, layer: int) -> Iterator[str]:
 
 def _end(table: StepTable, step: Step, layer: int, stream: set[str]) -> str:
     """The last step of the branch of a step: what the stream takes of it."""
-    later = next(one for one, within, _ in table.consumers((step.name, layer)) if within == layer)
+    later = next(one for one in table.in_layer(layer) if (step.name, layer) in table.sources(one, layer))
     return step.name if later.name in stream else _end(table, later, layer, stream)
 
 
@@ -117,6 +117,7 @@ def _weights(site: Site) -> Iterator[Weight]:
 
 
 def _weight(step: Step, name: str, parameter: Tensor) -> Weight:
-    if parameter.dim() == 2:
-        return Weight(step.matrix, (parameter.shape[1], parameter.shape[0]))
+    if parameter.dim() >= 2 and name != "bias":  # of experts one for each
+        *experts, out, into = parameter.shape
+        return Weight(step.matrix, (*experts, into, out))
     return Weight("gain" if name == "weight" else name, tuple(parameter.shape))

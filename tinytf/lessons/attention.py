@@ -119,12 +119,26 @@ def mask(live: Live) -> Lesson:
     else:
         text = f"{asked} in this encoder?"
         reveal = f"To all of them: none of the {count**2:,} scores is hidden, and the text has no padding."
+        if config.window:
+            hidden = sum(count - len(live.seen(query)) for query in range(count))
+            reveal = (
+                f"To what is less than {config.window:,} away: {hidden:,} of {count**2:,} scores are −∞ in every head."
+            )
         trained = "training hides words as [MASK] instead, and asks for them"
         instead = trained if live.has_head else "its output is read as a whole, not token by token"
-        words = {"taken": live.steps["weights"].inputs[0], "instead": instead}
+        words = {
+            "taken": live.steps["masked" if config.window else "weights"].inputs[0],
+            "instead": instead,
+            "window": config.window,
+        }
     question = live.ask("mask").words(text, _attended(seen), map(_attended, others), reveal, seen)
     return live.lesson(
-        "mask", question, variant="" if config.causal else "encoder", place=place, last=count - 1, **words
+        "mask",
+        question,
+        variant="" if config.causal else "window" if config.window else "encoder",
+        place=place,
+        last=count - 1,
+        **words,
     )
 
 

@@ -28,7 +28,8 @@ def residual(live: Live) -> Lesson:
     rows = tuple((said, float(np.linalg.norm(live.at(f"L0.{name}")[here]))) for name, said in parts.items())
     attends = f"attention({'norm1(x)' if steps['q'].inputs == ('norm1',) else 'x'})"
     line = attends if added == "attn" else f"{added}({attends})"
-    fed = f" + ffn({steps['ffn.hidden'].inputs[0]}(x))"
+    into_ffn = next(step for step in live.trace.steps.in_layer(0) if step.role == "ffn").inputs[0]
+    fed = f" + ffn({into_ffn}(x))"
     return live.lesson(
         "residual",
         question,
@@ -43,8 +44,8 @@ def residual(live: Live) -> Lesson:
 
 def norm(live: Live) -> Lesson:
     config, here, layer_norm = live.config, live.here, live.config.norm == "layernorm"
-    norms = (step for step in live.trace.steps.layer_steps if isinstance(step.operation, Norm) and step.reads)
-    first = next(step for step in norms if not step.has_heads)
+    norms = (step for step in live.trace.steps.in_layer(0) if isinstance(step.operation, Norm) and step.reads)
+    first = next(step for step in norms if step.axes == ("token", "d_model"))
     own, source = f"L0.{first.name}", f"L0.{first.inputs[0]}"
     x = live.at(source)[here]
     mean = float(x.mean()) if layer_norm else 0.0
@@ -74,6 +75,8 @@ def norm(live: Live) -> Lesson:
 
 
 def feed_forward(live: Live) -> Lesson:
+    if live.config.at(0).experts:
+        return _experts(live)
     config, gated = live.config, live.config.gated
     width, hidden, matrices = config.d_model, config.d_ff, 3 if gated else 2
     biases = (matrices - 1) * hidden + width if config.ffn_bias else 0
@@ -112,20 +115,65 @@ def feed_forward(live: Live) -> Lesson:
     )
 
 
+def _experts(live: Live) -> Lesson:
+    config, here, count = live.config.at(0), live.here, live.config.experts
+    whole, per_token = live.parameters("blocks.0.ffn"), config.experts_per_token
+    each = live.parameters("blocks.0.ffn.experts") // count
+    always = whole - count * each
+    right = always + per_token * each
+    question = live.ask("feed-forward").number(
+        f"The feed-forward of block 0 has {whole:,} parameters: {count} experts of {each:,} each, and {always:,} in "
+        f"the router{' and the shared expert' if config.d_shared else ''}. How many of them work on one token, which "
+        f"goes to {_of_experts(per_token)}?",
+        right,
+        [whole, per_token * each, always + each, each, always + (per_token + 1) * each],
+        f"{always:,} + {per_token} × {each:,} = {right:,}. The other {whole - right:,} wait for tokens that are sent "
+        f"to them; attention in the same block has {live.parameters('blocks.0.attention'):,}.",
+    )
+    rows: list[tuple[str, str, int]] = []
+    for step in live.trace.steps.in_layer(0):
+        if step.role == "ffn" and step.module:
+            parameters = dict(live.model.transformer.blocks[0].get_submodule(step.module).named_parameters())
+            for kind, weight in parameters.items():  # torch keeps (out, in); in n·W it is (in, out)
+                shape = weight.shape if kind == "bias" else weight.transpose(-1, -2).shape
+                said = f"b of {step.parameter}" if kind == "bias" else step.parameter
+                rows.append((said, " × ".join(f"{size:,}" for size in shape), weight.numel()))
+    routes = live.at(f"L0.{live.trace.steps.routes}[{here}]")
+    sent = [f"{number} ({figure(float(routes[number]))})" for number in np.flatnonzero(routes)]
+    shared = "torch.sigmoid(score(n)) * shared(n)" if config.shared_gate else "shared(n)"
+    return live.lesson(
+        "feed-forward",
+        question,
+        LiveTable(("weights", "shape"), tuple(row[:2] for row in rows)),
+        LiveTable(("weights", "shape", "parameters"), tuple(rows)),
+        variant="experts",
+        sent=", ".join(sent),
+        working=f"{per_token} of them work" if per_token > 1 else "one of them works",
+        beside=", beside a shared one that works on all" if config.d_shared else "",
+        routes=live.trace.steps.routes,
+        plus=f" + {shared}" if config.d_shared else "",
+    )
+
+
+def _of_experts(count: int) -> str:
+    return f"{count} expert{'' if count == 1 else 's'}"
+
+
 def stack(live: Live) -> Lesson:
     total, shared = live.model.n_parameters, live.config.layer_groups
-    last = f"blocks.{live.config.first_of(live.config.n_layers - 1)}."  # what all layers share is named in the first
-    one = sum(part.numel() for name, part in live.model.transformer.named_parameters() if name.startswith(last))
-    own = shared or live.config.n_layers
+    each = live.block_sizes
+    one, own, blocks, alike = each[-1], len(each), sum(each), len(set(each)) == 1
     of, deeper = (" of layers that share them", "with twice as many groups") if shared else ("", "twice as deep")
-    right = total + own * one
+    right = total + blocks
+    among = f"{one:,} of them in each of its" if alike else f"{blocks:,} of them in its"
+    added = f"{own} × {one:,}" if alike else f"{blocks:,}"
     question = live.ask("stack").number(
-        f"This model has {total:,} parameters, {one:,} of them in each of its {own} "
+        f"This model has {total:,} parameters, {among} {own} "
         f"{'group' if shared else 'block'}{'s' if own > 1 else ''}{of}. "
         f"How many parameters does a model {deeper} have?",
         right,
-        [2 * total, total + one, total + 2 * own * one, total, own * one],
-        f"{total:,} + {own} × {one:,} = {right:,}: embeddings and head exist once, however deep the model is.",
+        [2 * total, total + one, total + 2 * blocks, total, blocks],
+        f"{total:,} + {added} = {right:,}: embeddings and head exist once, however deep the model is.",
     )
     out = live.trace.steps.output
     rows: list[tuple[Figure, ...]] = []
@@ -138,6 +186,7 @@ def stack(live: Live) -> Lesson:
         "stack",
         question,
         LiveTable(("block", "parameters", "in", "attention", "ffn", "out", "cosine"), tuple(rows), keep="spread"),
+        form="the same form and " if alike else "",
         last=live.config.n_layers - 1,
         out=out,
         end="final norm" if live.config.final_norm else "the last norm2",

@@ -124,6 +124,17 @@ class Live:
         """How many parameters a module of the model has."""
         return sum(parameter.numel() for parameter in self.model.transformer.get_submodule(module).parameters())
 
+    @property
+    def block_sizes(self) -> list[int]:
+        """The parameters of each block that has its own, without those that all blocks share."""
+        table, model = self.trace.steps, self.model.transformer
+        shared = {step.module for step in table.layer_steps if step.shared}
+        sizes = []
+        for layer in dict.fromkeys(map(self.config.first_of, range(self.config.n_layers))):
+            own = model.blocks[layer].named_parameters()
+            sizes.append(sum(one.numel() for name, one in own if name.rpartition(".")[0] not in shared))
+        return sizes
+
     def token(self, place: int) -> str:
         """A token as it is printed."""
         return self.encoding.tokens[place].shown
@@ -149,11 +160,9 @@ class Live:
 
     def seen(self, query: int) -> range:
         """The keys that a query may look at."""
-        if not self.config.causal:
-            return range(self.length)
-        window = self.config.at(0).window
-        first = max(0, query + 1 - window) if window else 0
-        return range(first, query + 1)
+        window = self.config.at(0).window or self.length
+        end = query + 1 if self.config.causal else min(self.length, query + window)
+        return range(max(0, query + 1 - window), end)
 
     def strongest(self, most: int) -> list[int]:
         """Of the keys that ``row`` sees those with the largest weights, in the order of the text."""

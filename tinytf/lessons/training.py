@@ -114,9 +114,9 @@ def _no_backward(live: Live) -> Lesson:
 def first_step(live: Live) -> Update:
     """AdamW's first step for one weight, made by torch on a copy of its matrix: where its gradient is largest."""
     found = live.gradients.parameters
-    wanted = f"blocks.{live.config.first_of(live.config.n_layers - 1)}.ffn.down.weight"
-    if not bool(found[wanted].any()):
-        wanted = max(found, key=lambda name: float(found[name].abs().max()))
+    last = f"blocks.{live.config.first_of(live.config.n_layers - 1)}.ffn."
+    down = [name for name in found if name.startswith(last) and name.endswith("down.weight")]  # of experts, or of one
+    wanted = max([name for name in down if bool(found[name].any())] or found, key=lambda n: float(found[n].abs().max()))
     copy = nn.Module()
     weight = nn.Parameter(live.model.transformer.get_parameter(wanted).detach().float().cpu().clone())
     copy.register_parameter("weight", weight)

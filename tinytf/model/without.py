@@ -38,8 +38,8 @@ def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
         raise UsageError("the model has steps ablated already", "name all that it should go without at once")
     with torch.device("meta"):
         other = Transformer(config)
-    for name in [name for name, _ in other.named_parameters(remove_duplicate=False)]:
+    for name in list(other.state_dict()):
         path, _, leaf = name.rpartition(".")
-        setattr(other.get_submodule(path), leaf, model.get_parameter(name))
+        setattr(other.get_submodule(path), leaf, getattr(model.get_submodule(path), leaf))
     other.rooms = model.rooms
     return other.eval()

@@ -910,7 +910,7 @@ class StepTable:
         from tinytf.steps.operations import Add
 
         way = [added]
-        while not isinstance(way[-1].operation, Add):
+        while way[-1] is added or not isinstance(way[-1].operation, Add):  # experts and a shared one are a sum too
             way.append(next(step for step in self.layer_steps if way[-1].name in step.inputs))
         return tuple(way[1:])
 
