@@ -60,7 +60,7 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
     part = next((letter for letter in "HE" if letter in place), "")
     rows = [row for row in STEPS if row.in_layer == bool(dot) and (not part or (row.is_split and row.letter == part))]
     common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # a model without a gate knows these names too
-    names = [row.name for row in rows] + [row.parameter.format_map(common) for row in rows if row.module]
+    names = [row.name for row in rows] + [row.parameter.format_map(common) for row in rows if row.module and row.matrix]
     return [CompletionItem(one) for name in dict.fromkeys(names) if (one := place + dot + name).startswith(incomplete)]
 
 

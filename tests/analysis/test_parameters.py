@@ -33,9 +33,14 @@ def test_the_values_of_every_parameter_are_those_of_the_model(kind: str) -> None
     model = lively(config_of(kind))
     named = {name: one.detach() for name, one in model.named_parameters()}
     table = StepTable(model.config)
-    names = [f"{'L1.' * step.in_layer}{name}" for name, (step, one) in table.parameters.items() if not one.absent]
+    names: list[str] = []
+    for name, (step, one) in table.parameters.items():
+        if not one.absent:
+            layer = next((i for i in (1, 0) if step.in_layer and table.has_parameter(name, i)), None)
+            part = "E1" if step.of_experts else ""
+            names.append(name if layer is None else f"L{layer}{part}.{name}")
     for one in of(model).parameters(names).found:
-        own = named[one.name]
+        own = named[one.name][1] if one.where.heads else named[one.name]
         assert torch.equal(one.values.flatten().sort().values, own.flatten().sort().values)
         assert one.norm == pytest.approx(float(np.linalg.norm(own.double().numpy())))
         assert one.statistics.mean == pytest.approx(float(own.mean()), abs=1e-6)

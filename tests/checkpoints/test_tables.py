@@ -73,7 +73,8 @@ def test_what_is_taken_apart_is_put_together_again(layout, kind, config):
     stored = (random(*hows[0].stored_shape(ours[0], config)) * 64).round()  # whole numbers: no offset rounds them
     pieces = [how.read(stored, config) for how in hows]
     assert [tuple(piece.shape) for piece in pieces] == ours
-    assert torch.equal(hows[0].write(pieces, config), stored)
+    laid = [how.laid(piece, config) for how, piece in zip(hows, pieces, strict=True)]
+    assert torch.equal(hows[0].write(laid, config), stored)
 
 
 def test_what_needs_no_order_undone_is_a_view_of_what_is_stored():

@@ -4,6 +4,7 @@ Also the models to compare: one of every kind, with a head where the kind has no
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from tinytf.gradients.loss import Targets
 from tinytf.model.experts import Experts
 from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -85,7 +87,7 @@ Reshape = Callable[[Tensor], Tensor]
 
 def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Reshape]]]:
     """Logits (T, V) of one forward pass, and each step's tensor in it with what takes its batch axis off."""
-    config = model.config
+    config, table = model.config, table_of(model.config)
     caught: dict[str, tuple[Tensor, Reshape]] = {}
     hooks: list[Any] = []
 
@@ -113,16 +115,15 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
 
         hooks.append(module.register_forward_pre_hook(hook))
 
-    layers: dict[str, int] = {}
-
-    def tap(step: str, tensor: Tensor) -> Tensor:
-        layer = layers[step] = layers.get(step, -1) + 1
-        if step != "masked" or config.causal:
+    def tap(layer: int, step: str, tensor: Tensor) -> Tensor:
+        if table.has(step, layer):  # a mask that hides nothing is no step
             caught[f"L{layer}.{step}"] = tensor, first
         return tensor
 
-    model.use_attention("steps", tap)
+    model.use_attention("steps")
     model.use_experts("steps")
+    for layer, block in enumerate(model.blocks):
+        block.attention.core.tap = partial(tap, layer)
 
     def feed_forward(module: FeedForward, name: str) -> None:
         output(module.up, f"{name}.hidden")
@@ -184,7 +185,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         if config.residual == "sequential":
             after = {"post": block.norm1, "output": block.ffn}.get(order, block.norm2)
             input(after, at + "mid")
-        if order != "output":
+        if order != "output" and config.at(layer).input_norm:
             output(block.norm1, at + "norm1")
         if order != "output" and not config.shared_norm:
             output(block.norm2, at + "norm2")

@@ -19,11 +19,11 @@ from tinytf.loading import load
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_what_the_loss_does(name: str) -> None:
     forward, targets = traced(name)
-    found = check(forward.model, forward.encoding, targets, 60, 1)
+    found = check(forward.model, forward.encoding, targets, 24, 1)  # each step of each kind: test_completeness.py
     assert found.holds
-    assert len(found.rows) == 60
+    assert len(found.rows) == 24
     assert found.worst.relative_error <= TOLERANCE
-    assert found.unresolved <= 5
+    assert found.unresolved <= 2
 
 
 @pytest.mark.parametrize(("name", "text"), [("tiny", "The cat sat on the mat"), ("tiny-encoder", "The [MASK] sat")])

@@ -28,7 +28,9 @@ def forward_of(model: Transformer) -> Trace:
 
 
 @torch.no_grad()
-def changed(name: str, parameter: str, rows: slice, value: float, factor: float = 0.0) -> Transformer:
+def changed(
+    name: str, parameter: str, rows: slice | tuple[slice, slice], value: float, factor: float = 0.0
+) -> Transformer:
     model = model_of(name)
     part = model.get_parameter(parameter)[rows]
     part.mul_(factor).add_(value)
@@ -52,11 +54,17 @@ def test_nor_have_the_built_in_models(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_weight_that_is_no_number_is_found_where_it_is_used(name: str) -> None:
-    trace = forward_of(changed(name, "blocks.0.ffn.up.weight", slice(3, 4), math.nan))
-    found = first_fault(trace)
-    clause = "10 of 400 entries are NaN, the first at token 0, d_ff 3"
-    assert found == Fault("L0.ffn.hidden", "forward", "nan", clause)
-    assert first_not_finite(trace) == "L0.ffn.hidden"
+    third, config = slice(3, 4), model_of(name).config
+    if count := config.at(0).experts:
+        trace = forward_of(changed(name, "blocks.0.ffn.experts.up.weight", (slice(None), third), math.nan))
+        step, sent = "L0.expert.hidden", trace["L0.ffn.chosen"].mT.nonzero()  # (E, T)
+        clause = f"{len(sent)} of {count * 400:,} entries are NaN, the first at "
+        clause += f"expert {int(sent[0, 0])}, token {int(sent[0, 1])}, d_expert 3"
+    else:
+        trace = forward_of(changed(name, "blocks.0.ffn.up.weight", third, math.nan))
+        step, clause = "L0.ffn.hidden", "10 of 400 entries are NaN, the first at token 0, d_ff 3"
+    assert first_fault(trace) == Fault(step, "forward", "nan", clause)
+    assert first_not_finite(trace) == step
 
 
 def test_infinity_is_found_with_its_token() -> None:

@@ -15,7 +15,7 @@ from architectures import HEADS_OF_CLASSES, KINDS, asked, config_of, encoding_of
 from torch import Tensor
 
 from tinytf.analysis.arithmetic import Explanation
-from tinytf.gradients.by_hand import agreement
+from tinytf.gradients.by_hand import Agreement, agreement
 from tinytf.gradients.derivation import derive as derived_row
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, losses_of, record_gradients
@@ -76,15 +76,35 @@ def seen_in(kind: str) -> dict[str, Tensor]:
     return found
 
 
+@cache
+def plain_of(kind: str) -> Tensor:
+    """What the model gives where a tap exchanges nothing."""
+    model = model_of(kind)
+    with torch.no_grad(), tapped(model, lambda _, tensor: tensor):
+        return model(torch.tensor([IDS]))
+
+
+@cache
+def agreement_of(kind: str) -> Agreement:
+    return agreement(gradients_of(kind))
+
+
+@cache
+def all_places() -> dict[tuple[str, str], list[tuple[str, Step, int | None, bool]]]:
+    """Where each row is, by its name and title, and whether the kind of architecture has a loss."""
+    found: dict[tuple[str, str], list[tuple[str, Step, int | None, bool]]] = {}
+    for kind in (*KINDS, *HEADS_OF_CLASSES):
+        table = StepTable(config_of(kind))
+        for step, layer in table.rows:
+            found.setdefault((step.name, step.title), []).append((kind, step, layer, table.chooses))
+    return found
+
+
 def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | None]]:
     """Where a row is, in every kind of architecture that has it; with ``head`` in those that have a loss."""
-    for kind in (*KINDS, *HEADS_OF_CLASSES):
-        config = config_of(kind)
-        if head and not StepTable(config).chooses:
-            continue
-        for step, layer in StepTable(config).rows:
-            if (step.name, step.title) == (row.name, row.title):
-                yield kind, step, layer
+    for kind, step, layer, chooses in all_places().get((row.name, row.title), ()):
+        if chooses or not head:
+            yield kind, step, layer
 
 
 def cell_of(step: Step, layer: int | None, words: int) -> Address:
@@ -147,12 +167,9 @@ def test_a_tap_exchanges_a_row_where_it_can_and_nowhere_else(row: Step) -> None:
         def tap(passing: str, tensor: Tensor, name: str = name) -> Tensor:
             return tensor + 0.5 * torch.arange(1, 1 + tensor.shape[-1]) if passing == name else tensor
 
-        with torch.no_grad():
-            with tapped(model, lambda _, tensor: tensor):
-                plain = model(torch.tensor([IDS]))
-            with tapped(model, tap):
-                changed = model(torch.tensor([IDS]))
-        moved = not torch.equal(plain, changed)
+        with torch.no_grad(), tapped(model, tap):
+            changed = model(torch.tensor([IDS]))
+        moved = not torch.equal(plain_of(kind), changed)
         assert moved == step.replaceable, f"{kind}: {name} is{'' if step.replaceable else ' not'} to be replaceable"
 
 
@@ -163,8 +180,7 @@ def test_a_row_has_the_gradient_of_autograd_and_of_finite_differences(row: Step)
         name, trace = step.full_name(layer), gradients_of(kind)
         if not step.to_loss:
             continue
-        compared = agreement(trace)
-        assert compared.steps[name].relative < 1e-9, f"{kind}: ∂{name} by hand"
+        assert agreement_of(kind).steps[name].relative < 1e-9, f"{kind}: ∂{name} by hand"
         if not step.replaceable:
             continue
         direction = torch.randn(trace.step(step.name, layer).shape, generator=generator, dtype=torch.float64)

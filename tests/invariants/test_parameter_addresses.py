@@ -23,6 +23,7 @@ def parameter(text: str, kind: str) -> ParameterAddress:
 
 
 BIAS = "attention.relative.weight"
+EXPERTS = "experts, two a token"
 
 
 def addresses(kind: str) -> list[str]:
@@ -109,6 +110,17 @@ def test_a_linear_step_is_its_input_times_its_address(kind: str) -> None:
     assert torch.allclose(out, trace["L1.attn"], atol=1e-12)
 
 
+def test_an_expert_has_its_matrices_and_its_column_of_the_router() -> None:
+    trace = record(lively(config_of(EXPERTS)), encoding_of([1, 2, 3]))
+    named = dict(trace.model.named_parameters())
+    assert torch.equal(trace["L1E2.expert.W_up"], named["blocks.1.ffn.experts.up.weight"][2].mT)
+    assert torch.equal(trace["L1E2.expert.b_up"], named["blocks.1.ffn.experts.up.bias"][2])
+    assert torch.equal(trace["L1E2.ffn.W_router"], named["blocks.1.ffn.router.weight"][2])
+    assert trace["L1E2.ffn.W_router[5]"] == named["blocks.1.ffn.router.weight"][2, 5]
+    assert trace["L1E2.ffn.b_router"] == named["blocks.1.ffn.router.bias"][2]
+    assert torch.equal(trace["L*E1-3.ffn.W_router"][1, 2], trace["L1E3.ffn.W_router"])
+
+
 def test_layers_and_heads_are_stacked_in_front() -> None:
     trace = record(lively(config_of("llama, grouped")), encoding_of([1, 2, 3]))
     assert trace["L*H*.W_Q"].shape == (2, 4, 24, 6)
@@ -192,6 +204,9 @@ def test_a_fused_tensor_of_a_checkpoint_says_what_is_in_it() -> None:
         ("L0H4.W_Q", "gpt2", "there is no head 4: the model has 4 heads, 0 to 3"),
         ("blocks.2.attention.q.weight", "gpt2", "there is no layer 2: the model has 2 layers, 0 to 1"),
         ("E[1,2,3]", "gpt2", "E has 2 axes, vocab, d_model"),
+        ("L1E2.expert.W_up[1,2,3]", EXPERTS, "L1E2.expert.W_up has 2 axes, d_model, d_expert"),
+        ("L1E2.ffn.b_router[0]", EXPERTS, "L1E2.ffn.b_router is one number"),
+        ("L1H2.ffn.W_router", EXPERTS, "ffn.W_router is not split into heads"),
     ],
 )
 def test_a_parameter_that_is_not_there_says_why(text: str, kind: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ PASSES: dict[str, tuple[str, bool]] = {
     "norm1": ("norm1", False),
     "norm2": ("norm2", False),
 }
-PASSES_PRE = {**PASSES, "in": ("norm1", True), "mid": ("norm2", True)}
+PASSES_PRE = {**PASSES, "in": ("", True), "mid": ("norm2", True)}
 PASSES_POST = {**PASSES, "mid": ("norm1", True), "sum": ("norm2", True)}
 PASSES_OUTPUT = {**PASSES, "attn_norm": ("attn_norm", False), "ffn_norm": ("ffn_norm", False)}
 PASSES_BY_ORDER = {
@@ -77,7 +78,7 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
     for layer in range(trace.config.n_layers):
         for step, (path, of_input) in inside.items():
             if trace.steps.has(step, layer):
-                watch(f"L{layer}.{step}", f"blocks.{layer}.{path}", of_input)
+                watch(f"L{layer}.{step}", f"blocks.{layer}.{path}".rstrip("."), of_input)
     for step, (path, of_input) in PASSES_HEAD.items():
         if step in trace.steps.by_name:
             watch(step, path, of_input)
@@ -96,21 +97,27 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
 @kinds
 def test_derived_attention_is_what_the_stepped_core_shows(kind):
     trace = traced(kind)
-    seen: dict[str, list[Tensor]] = {}
-    trace.model.use_attention("steps", lambda name, tensor: seen.setdefault(name, []).append(tensor[0]) or tensor)
+    seen: dict[tuple[str, int], Tensor] = {}
+
+    def tap(layer: int, step: str, tensor: Tensor) -> Tensor:
+        seen[step, layer] = tensor[0]
+        return tensor
+
+    trace.model.use_attention("steps")
+    for layer, block in enumerate(trace.model.blocks):
+        block.attention.core.tap = partial(tap, layer)
     with torch.no_grad():
         trace.model(torch.tensor([IDS]))
-    for step, layers in seen.items():
-        if step == "masked" and not trace.config.causal:
+    for (step, layer), expected in seen.items():
+        if not trace.steps.has(step, layer):  # a mask that hides nothing is no step
             continue
-        for layer, expected in enumerate(layers):
-            finite = torch.isfinite(expected)
-            found = trace[f"L{layer}.{step}"]
-            assert torch.equal(torch.isfinite(found), finite)
-            assert furthest(found[finite], expected[finite]) < 1e-5, (step, layer)
-            for head in range(trace.config.n_heads):
-                one = trace[f"L{layer}H{head}.{step}"]
-                assert furthest(one[finite[head]], found[head][finite[head]]) < 1e-5
+        finite = torch.isfinite(expected)
+        found = trace[f"L{layer}.{step}"]
+        assert torch.equal(torch.isfinite(found), finite)
+        assert furthest(found[finite], expected[finite]) < 1e-5, (step, layer)
+        for head in range(trace.config.n_heads):
+            one = trace[f"L{layer}H{head}.{step}"]
+            assert furthest(one[finite[head]], found[head][finite[head]]) < 1e-5
 
 
 def test_a_trace_of_the_stepped_core_derives_the_very_same_bits():
@@ -333,7 +340,8 @@ WRONG_PARTS = [
     ("gpt2", "blocks.0", "L0.out"),
     ("the paper's encoder", "blocks.0", "L0.norm2"),
     ("gpt2", "final_norm", "final.norm"),
-    ("bert with a masked head", "embed", "embed.norm"),
+    ("bert with a masked head", "embed.norm", "embed.norm"),
+    ("bert with a masked head", "embed", "L0.in"),
     ("bert with a masked head", "head", "logits"),
 ]
 

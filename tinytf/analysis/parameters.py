@@ -170,7 +170,7 @@ def _found(model: TextModel, address: str | ParameterAddress, way: str | None) -
     where = parse_any(address, table) if isinstance(address, str) else address
     if not isinstance(where, ParameterAddress):
         raise AddressError(f"{where} is a step, and not a parameter", "a parameter is L0.W_Q, L0.norm1.gain or E")
-    if "expert" in where.axes:
+    if where.step.of_experts and "expert" in where.axes:
         raise AddressError(
             f"{where} is of each of {model.config.experts} experts", f"name one: {replace(where, heads=(0,))}"
         )

@@ -96,11 +96,11 @@ def _each(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
         found = _IN_LAYER.fullmatch(name)
         layer, kind = (int(found[1]), found[2]) if found else (None, name)
         zeros = gradient == 0
-        is_matrix = gradient.dim() == 2
+        is_matrix = gradient.dim() >= 2 and not name.endswith("bias")  # biases of experts have an axis of them
         yield ParameterRow(
             name, layer, kind, None, tuple(gradient.shape), norm(gradient), norm(trace.model.get_parameter(name)), lr,
             gradient.numel(), int(zeros.sum()),
-            int(zeros.all(dim=1).sum()) if is_matrix else None, len(gradient) if is_matrix else None,
+            int(zeros.all(dim=-1).sum()) if is_matrix else None, math.prod(gradient.shape[:-1]) if is_matrix else None,
         )  # fmt: skip
 
 

@@ -49,13 +49,13 @@ class Step:
 
     ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one in
     <…> stands for the nearest row above with that role and axes (``CHAINS``). ``operation`` makes the step of them,
-    with the parameters of ``module`` (a path as in ``Seen``), whose matrix or table is called ``matrix``. ``role`` is
-    the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
-    the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
-    themselves; ``in_experts`` are those that a mixture of experts runs itself. A ``from_stream`` step is the residual
-    stream after the layer before. ``to_loss`` is false where no loss depends on a step. A ``shared`` step has the same
-    parameters in every layer. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different
-    tensor.
+    with the parameters of ``module`` (a path as in ``Seen``), whose matrix or table is called ``matrix``, empty where
+    a module has none. ``role`` is the accent that it has in every view. ``recorded`` steps are taken during the forward
+    pass, where they are ``seen``; the others are derived from them on first look. A ``core`` step is one of the
+    attention core, which runs the rows themselves; ``in_experts`` are those that a mixture of experts runs itself. A
+    ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss depends on a
+    step. A ``shared`` step has the same parameters in every layer. ``alias`` is the TransformerLens name, with
+    ``alias_note`` where that names a different tensor.
     """
 
     name: str
@@ -484,7 +484,7 @@ STEPS: tuple[Step, ...] = (
          matrix="W_router", seen=Seen("ffn.router")),
     Step("ffn.preference", "preference among experts", "{score}(router) + b", _ROUTES, ("ffn.router",), "ffn",
          when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
-         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", in_experts=True, to_loss=False),
+         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
     Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}, else 0", _ROUTES, ("<decides>",),
          "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
          to_loss=False),

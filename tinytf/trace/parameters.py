@@ -50,7 +50,7 @@ class ParameterAddress:
     @property
     def letter(self) -> str:
         """H where its parts are of heads, E of experts."""
-        return "E" if "expert" in self.parameter.axes[:1] else "H"
+        return "E" if "expert" in self.parameter.axes else "H"
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class ParameterAddress:
         tensor, config = model.get_parameter(self.path(layer)).detach(), model.config
         tensor = tensor.transpose(-2, -1) if self.parameter.transposed else tensor
         if head is not None and self.letter == "E":
-            tensor, head = tensor[head], None
+            tensor, head = tensor.select(self.parameter.axes.index("expert"), head), None
         for axis, name in enumerate(self.parameter.axes):
             if head is not None and is_split(name):
                 own = head // config.heads_per_kv if name.startswith("n_kv_heads") else head
@@ -174,11 +174,13 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
     if heads is not None and (not split or (letter == "E") != (split == ["expert"])):
         raise AddressError(f"{name} is not split into {PARTS[letter]}s", f"its axes are {', '.join(one.axes)}")
     cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
-    if len(cell) > len(one.axes):
-        raise AddressError(f"{name} has {len(one.axes)} axes, {', '.join(one.axes)}; {text!r} names {len(cell)}")
     if heads is not None and split and split[0].startswith("n_kv_heads"):
         said = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
-    return ParameterAddress(step, one, layers, heads, cell, said)
+    where = ParameterAddress(step, one, layers, heads, cell, said)
+    if len(cell) > len(axes := where.whole_axes):
+        has = f"has {len(axes)} axes, {', '.join(axes)}" if axes else "is one number"
+        raise AddressError(f"{replace(where, cell=())} {has}; {text!r} names {len(cell)}")
+    return where
 
 
 def _matched(written: str) -> re.Match[str] | None:
