@@ -1,7 +1,5 @@
 """Opening a model by what a user calls it."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 
 from tinytf.analysis.size import Info
@@ -51,17 +49,15 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
     """The model of a source, on a device and in a dtype. Raises as ``load`` does."""
     where = pick_device(device)
     config = source.config()
+    vocabulary = source.vocabulary()
     notes: tuple[str, ...] = ()
-    with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long as the weights
-        weighing = beside.submit(source.weigh, DTYPES[dtype], seed)
-        vocabulary = source.vocabulary()
-        count = vocabulary.tokenizer.vocab_size
-        if count > config.vocab_size:
-            said = f"the tokenizer has {count:,} tokens, and the model takes {config.vocab_size:,}"
-            if isinstance(source, RunSource):
-                raise CheckpointError(f"{source.where}: {said}")
-            notes = (said,)
-        weighed = weighing.result()
+    count = vocabulary.tokenizer.vocab_size
+    if count > config.vocab_size:
+        said = f"the tokenizer has {count:,} tokens, and the model takes {config.vocab_size:,}"
+        if isinstance(source, RunSource):
+            raise CheckpointError(f"{source.where}: {said}")
+        notes = (said,)
+    weighed = source.weigh(DTYPES[dtype], seed)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     return Model(
         source.name,
