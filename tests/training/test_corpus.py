@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
 from tinytf.errors import TokenizerError, UsageError
+from tinytf.text import stream
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.stream import anywhere, between_words, nowhere
 from tinytf.text.tokenizer import Tokenizer
@@ -512,3 +513,14 @@ def test_a_large_file_is_never_in_memory(tmp_path, separator):
     script = [sys.executable, "-c", PEAK, str(tmp_path / "tokenizer.json"), str(path), str(tmp_path / "cache")]
     done = subprocess.run(script, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert int(done.stdout) < path.stat().st_size / 2
+
+
+def test_a_device_or_a_pipe_without_an_end_does_not_fill_the_memory(monkeypatch) -> None:
+    monkeypatch.setattr(stream, "MOST_IN_MEMORY", 2**20)
+    said = "cannot read /dev/zero: it is no regular file and gives more than 1 MiB; save it to one"
+    with pytest.raises(UsageError, match=said):
+        find_files([Path("/dev/zero")])
+    endless = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
+    assert endless.stdout is not None
+    with endless, endless.stdout, pytest.raises(UsageError, match="gives more than 1 MiB"):
+        find_files([Path(f"/dev/fd/{endless.stdout.fileno()}")])

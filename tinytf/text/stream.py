@@ -1,6 +1,7 @@
 """Text as a stream: bytes to characters to documents, with no more in memory than a buffer or one document."""
 
 import codecs
+import errno
 import os
 import re
 import stat
@@ -16,6 +17,8 @@ Piece = tuple[str, bool]
 Cut = Callable[[str], int]
 """After how many characters a text may be cut; 0 where it may not."""
 
+MOST_IN_MEMORY = 2**30
+"""The most bytes of a pipe or a device, which cannot be read again."""
 _BLANK_LINE = re.compile(r"\n[ \t]*\r?\n")
 
 
@@ -56,7 +59,12 @@ class ByteSource:
         found = path.stat()
         if stat.S_ISREG(found.st_mode):
             return cls(str(path), path, stamp=_stamp(found))
-        return cls(str(path), data=path.read_bytes())
+        with path.open("rb") as stream:
+            data = stream.read(MOST_IN_MEMORY + 1)
+        if len(data) > MOST_IN_MEMORY:
+            limit = f"{MOST_IN_MEMORY / 2**20:g} MiB"
+            raise OSError(errno.EFBIG, f"it is no regular file and gives more than {limit}; save it to one", str(path))
+        return cls(str(path), data=data)
 
     def read(self, size: int) -> Iterator[bytes]:
         """The bytes, ``size`` at a time. Raises UsageError for a file that has changed since it was found."""
