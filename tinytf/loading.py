@@ -8,7 +8,7 @@ from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
-from tinytf.sources import PresetSource, RunSource, Source, find_source
+from tinytf.sources import DirectorySource, PresetSource, RunSource, Source, find_source
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "open_source", "pick_device"]
 
@@ -67,6 +67,7 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
         vocabulary.note,
         (*notes, *weighed.notes),
         source.corpus(),
+        table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
     )
 
 
