@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from tinytf.dumps.dumped import Dumped
 from tinytf.loading import Model
 from tinytf.report import About
 from tinytf.text.printable import printable
+from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import SHARE, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
@@ -52,7 +54,7 @@ class DifferenceView:
         self.dumps = tuple(side for side in found.sides if isinstance(side, Dumped))
         self.config = self.models[0].config if self.models else self.dumps[0].config
         self.texts = texts = tuple(side.text for side in found.sides if side.text is not None)
-        self.shown: Callable[[int], str] = self.models[0].shown if self.models else "#{}".format
+        self.shown: Callable[[int], str] = self.models[0].shown if self.models else partial(_known, texts[0])
         self.causal = self.config.causal
         self.one_text = texts[0].ids == texts[1].ids
         self.names = [
@@ -386,6 +388,11 @@ class DifferenceView:
         elif over:
             said = f"{len(over)} of {len(steps)} steps differ by more than {limit:g}, first {over[0].name}"
         yield verdict(self.found.holds, said)
+
+
+def _known(text: Encoding, number: int) -> str:
+    """A token by its name where it is in the text, else by its number."""
+    return next((token.shown for token in text.tokens if token.id == number), f"#{number}")
 
 
 def _place(one: Compared) -> str:
