@@ -15,17 +15,18 @@ erf = np.vectorize(math.erf)
 
 Array = np.ndarray
 MISTAKES = {
-    "rotary base": "L0.q_rot",
-    "eps": "L0.norm1",
-    "q and k permuted": "L0.q",
-    "matrices swapped": "L1.ffn.hidden",
-    "o_proj transposed": "L0.attn",
-    "head order": "L0.scores",
-    "bias missing": "L0.q",
-    "tanh gelu": "L0.ffn.act",
-    "positions from one": "L0.q_rot",
-    "mask by less": "L0.masked",
+    "rotary base": ("L0.q_rot", "a rotary base of 1,000, where it is 10,000"),
+    "eps": ("L0.norm1", "eps 0.0009, where it is 3e-05"),
+    "q and k permuted": ("L0.q", "the rows of each head in pairs"),
+    "matrices swapped": ("L1.ffn.hidden", "the numbers of L1.ffn.gate"),
+    "o_proj transposed": ("L0.attn", "the matrix transposed"),
+    "head order": ("L0.scores", "key heads in turns (0, 1, 0, 1)"),
+    "bias missing": ("L0.q", "no bias"),
+    "tanh gelu": ("L0.ffn.act", "GELU(tanh), where it is GELU"),
+    "positions from one": ("L0.q_rot", "positions counted from 1"),
+    "mask by less": ("L0.masked", "only keys before the query are seen"),
 }
+"""The first step that has other numbers, and the cause."""
 
 
 def llama(folder: Path, ids: list[int], mistake: str = "") -> dict[str, Array]:

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from tinytf.analysis.alignment import Alignment, AnySide, Side, align
 from tinytf.analysis.compared import BothPredict, Compared, Ends, Moved, Position, Sums, loss_of, moved_weights
+from tinytf.analysis.mistakes import Cause, cause_of
 from tinytf.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.dumps.read import Dump
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.report import About, Report, plain
 from tinytf.steps.operations.mask import Sight
-from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.steps.table import Place, Step, StepTable, table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
@@ -75,7 +76,8 @@ class Difference(Report):
     ``steps`` are compared, ``incomparable`` are not; ``predictions`` belong to the ends of the two texts, or to the
     masks of an encoder. ``losses`` (nats a token) and ``moved`` are of two models. ``tolerance`` is relative, in units
     of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the
-    relative difference that is too large. ``missing`` are the steps that a dump does not have.
+    relative difference that is too large. ``missing`` are the steps that a dump does not have,
+    ``cause`` is why it differs first where it does.
     """
 
     KIND = "difference"
@@ -101,6 +103,7 @@ class Difference(Report):
     sides: tuple[About | Dumped, ...] = field(default=(), repr=False, compare=False)
     fail_over: float | None = None
     missing: tuple[str, ...] = ()
+    cause: Cause | None = None
 
     @property
     def holds(self) -> bool:
@@ -122,6 +125,7 @@ class Difference(Report):
             **self.members("tolerance", "equal"),
             "first_difference": first and first.name,
             "largest_difference": worst and worst.name,
+            **self.members("cause"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": one.index, "kl": one.kl, "first": _top(one.first), "second": _top(one.second)}
@@ -264,11 +268,11 @@ def _difference(
         if wanted is not None and (wanted[0] >= config.n_layers or wanted[1] >= config.n_heads):
             sizes = f"{config.n_layers} layers × {config.n_heads} heads"
             raise AddressError(f"there is no head L{wanted[0]}H{wanted[1]}: one of the models has {sizes}")
-    run = _Run(first, second, alignment, wanted)
+    tolerance = max(allowed(RUN, side.dtype) for side in sides) if asked.tolerance is None else asked.tolerance
+    run = _Run(first, second, alignment, wanted, tolerance)
     run.go(asked.force)
     models = [side.model for side in sides if isinstance(side, Side)]
     two = len(models) == 2 and models[0] is not models[1]
-    tolerance = max(allowed(RUN, side.dtype) for side in sides) if asked.tolerance is None else asked.tolerance
     return Difference(
         alignment,
         tolerance,
@@ -282,6 +286,7 @@ def _difference(
         about,
         asked.fail_over,
         tuple(run.missing),
+        run.cause,
     )
 
 
@@ -324,7 +329,16 @@ def parse_head(text: str, table: StepTable) -> tuple[int, int]:
 class _Run:
     """Both sides, and what was found so far."""
 
-    def __init__(self, first: AnySide, second: AnySide, alignment: Alignment, head: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        first: AnySide,
+        second: AnySide,
+        alignment: Alignment,
+        head: tuple[int, int] | None,
+        tolerance: float,
+    ) -> None:
+        self.tolerance = tolerance
+        self.cause: Cause | None = None
         self.sides, self.alignment, self.wanted = (first, second), alignment, head
         self.steps: list[Compared] = []
         self.incomparable: list[Incomparable] = []
@@ -394,7 +408,7 @@ class _Run:
                 continue
             dumps = [part for part in both if isinstance(part, Dumped)]
             if not all(part.has(step.name, layer) for part in dumps):
-                self.missing.append(name)
+                self.missing += [] if step.from_stream else [name]  # it is what the block before gave
                 continue
             sums = Sums(step)
             for heads, a, b in self._parts(step, both, layer):
@@ -409,7 +423,29 @@ class _Run:
                 sums.add(a, b, heads[0] if heads else 0)
             else:
                 said = dict.fromkeys(words for part in dumps for words in part.said.get(name, ()))
-                self.steps.append(sums.compared(name, layer, note=", ".join(said)))
+                found = sums.compared(name, layer, note=", ".join(said))
+                self.steps.append(found)
+                if self.cause is None and found.relative > self.tolerance:
+                    self.cause = self._cause(both, (step.name, layer), b if heads is None else None)
+
+    def _cause(self, both: Both, place: Place, theirs: Tensor | None) -> Cause | None:
+        """Why the first step that differs does, where it is that of a dump and of a model."""
+        trace, dumped = both
+        if isinstance(trace, Dumped) or not isinstance(dumped, Dumped) or theirs is None:
+            return None
+        if self.alignment.positions < len(trace.tokens):
+            return None
+        unseen: dict[Place, None] = {}
+        waiting = [place]
+        while waiting:
+            one = waiting.pop()
+            for source in trace.steps.sources(trace.steps.at(*one), one[1]):
+                if not dumped.has(*source) and source not in unseen:
+                    unseen[source] = None
+                    waiting.append(source)
+        unseen = {one: None for one in unseen if not trace.steps.at(*one).from_stream}  # what the block before gave
+        order = [(step.name, layer) for step, layer in trace.steps.rows]
+        return cause_of(trace, place, theirs, sorted(unseen, key=order.index), self.tolerance)
 
     def _parts(self, step: Step, both: Both, layer: int | None) -> Iterator[_Pair]:
         """A step of both runs at once; of maps (H, Q, K) a few heads at a time."""

@@ -160,6 +160,7 @@ class DifferenceView:
             a, b = (Figure(value, "%.4g") for value in one.values)
             said = f" at {one.name}, beyond {limit}: {self._cell(one)} is "
             yield titled("first difference", [said, a, " in A and ", b, " in B"])
+            yield from self._cause()
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
             at = f" at {self._token(worst)}" if worst.token is not None else ""
             size = Figure(worst.relative, "%.3g")
@@ -168,6 +169,23 @@ class DifferenceView:
             name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(apart[heads.head], "%.3f")
             which = "" if self.head else ", more than in any other head"
             yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{which}"])
+
+    def _cause(self) -> Iterator[Block]:
+        """Why it begins there, or where else it may begin."""
+        cause = self.found.cause
+        if cause is None:
+            return
+        if cause.found:
+            yield titled(
+                "cause", f" at {cause.step}: {cause.words}; with that, the numbers of A are those of B", "good"
+            )
+            return
+        if cause.words:
+            yield titled("likely", f": {cause.words}")
+        if cause.unseen:
+            names = f"{cause.unseen[0]} … {cause.unseen[-1]}" if len(cause.unseen) > 2 else " and ".join(cause.unseen)
+            lacks = plural(len(cause.unseen), "step")
+            yield titled("or before", f": {names}, {lacks} that the file does not have; with them the place is certain")
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
