@@ -52,6 +52,14 @@ def test_a_mistake_is_named_at_its_step_with_its_cause(folder: Path, tmp_path: P
     assert found.cause.words.startswith(words)
 
 
+def test_rows_in_pairs_are_no_mistake_where_attention_comes_out_the_same(folder: Path, tmp_path: Path) -> None:
+    found = against(folder, llama(folder, IDS, "no mistake but other rows"), tmp_path / "port.npz")
+    assert found.first is None
+    notes = {one.name: one.note for one in found.steps}
+    assert {notes[f"L1.{name}"] for name in ("q", "k", "q_rot", "k_rot")} == {"pairs of rows put in halves"}
+    assert notes["L1.v"] == ""
+
+
 BLOCK_BY_BLOCK = ("embed.out", "norm1", "v", "weights", "attn", "mid", "out", "final.norm", "logits")
 
 

@@ -414,7 +414,10 @@ class _Run:
             for heads, a, b in self._parts(step, both, layer):
                 if a is None or b is None:
                     stored = next(part for part, one in zip(both, (a, b), strict=True) if one is None)
-                    self._skip([name], stored.why_not(step, layer) if isinstance(stored, Dumped) else "")
+                    if isinstance(stored, Dumped) and (why := stored.why_not(step, layer)):
+                        self._skip([name], why)
+                    else:
+                        self.missing.append(name)
                     break
                 if a.shape != b.shape:
                     sizes = (" × ".join(f"{size:,}" for size in one.shape) for one in (a, b))

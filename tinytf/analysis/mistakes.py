@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.dumps.fit import apart, in_halves, in_pairs
+from tinytf.dumps.fit import apart, in_halves, in_pairs, is_turned
 from tinytf.report import Data
 from tinytf.steps.operations import (
     Activate,
@@ -93,7 +93,7 @@ def _ways(site: Site, theirs: Tensor | None) -> Iterator[Way]:
     for kind, ways in _WAYS.items():
         if isinstance(site.operation, kind):
             yield from ways(site, theirs)
-    if site.step.role in ("q", "k") and site.step.axes[-1:] == ("d_head",):
+    if is_turned(site.step):
         ours = site.value
         yield (
             "the rows of each head in pairs (0, 1), (2, 3) … as in GGUF and Meta's files, not in halves",

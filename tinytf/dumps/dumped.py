@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.config import ModelConfig
-from tinytf.dumps.fit import Fitted, fit
+from tinytf.dumps.fit import Fitted, apart, fit, in_halves, is_turned
 from tinytf.dumps.layouts import Meaning
 from tinytf.dumps.names import Named, resolve_all
 from tinytf.dumps.read import IDS, Dump
@@ -122,7 +122,22 @@ class Dumped:
         step, config = self.steps.at(name, layer), self.config if layer is None else self.config.at(layer)
         like = None if beside is None else beside(step, layer, meaning.heads)
         shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
-        return fit(self._read(stored), meaning, step, config, shape, like)
+        found = fit(self._read(stored), meaning, step, config, shape, like)
+        if found is None or like is None or found.close or not is_turned(step):
+            return found
+        other = replace(
+            found, tensor=in_halves(found.tensor, config), said=(*found.said, "pairs of rows put in halves")
+        )
+        other = replace(other, apart=apart(other.tensor, like))
+        return other if other.close and self._attends_alike(layer, beside) else found
+
+    def _attends_alike(self, layer: int | None, beside: Beside | None) -> bool:
+        """Whether the first map of a layer has our numbers: then another order of rows is no mistake before it."""
+        for step in self.steps.layer_steps:
+            for stored, meaning in self.named.at.get((step.name, layer), ()) if step.is_map else ():
+                found = self._fitted(stored, meaning, beside)
+                return found is not None and found.close
+        return False
 
     def _read(self, stored: str) -> Tensor:
         tensor = self.dump.read(stored)
@@ -136,7 +151,11 @@ class Dumped:
         return shape if heads is None else (len(heads), *shape[1:])
 
     def why_not(self, step: Step, layer: int | None) -> str:
-        """Why a step that has a name here is in no shape of ours."""
+        """Why a step that has a name here is in no shape of ours; empty where the name means another step after all."""
+        if all(
+            not one.certain and self._decided.get(name) != one.place for name, one in self.named.at[step.name, layer]
+        ):
+            return ""
         stored = self.named.at[step.name, layer][0][0]
         shapes = self.dump.shapes[stored], self._shape(step, layer, None)
         there, here = (" × ".join(f"{size:,}" for size in shape) for shape in shapes)

@@ -1,5 +1,6 @@
 """The view of a difference: where it begins, how it goes on step by step, and what it changes in the end."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -144,8 +145,9 @@ class DifferenceView:
         if done:
             yield note("; ".join(f"{words} in {plural(times, 'step')}" for words, times in done.most_common(4)))
         if unmatched:
-            names = first_of([printable(one, spaces=False) for one in unmatched], 4)
-            yield note(f"not compared, since no step is called so: {names}")
+            alike = Counter(re.sub(r"\d+", "N", printable(one, spaces=False)) for one in unmatched)
+            names = [f"{name} ({plural(times, 'tensor')})" for name, times in alike.items()]
+            yield note(f"not compared, since no step is called so: {first_of(names, 3)}")
 
     def _first(self) -> Iterator[Block]:
         """The first difference beyond the tolerance, and the largest."""
@@ -176,9 +178,7 @@ class DifferenceView:
         if cause is None:
             return
         if cause.found:
-            yield titled(
-                "cause", f" at {cause.step}: {cause.words}; with that, the numbers of A are those of B", "good"
-            )
+            yield titled("cause", f" at {cause.step}: {cause.words}; so made, A has the numbers of B", "good")
             return
         if cause.words:
             yield titled("likely", f": {cause.words}")
