@@ -89,9 +89,9 @@ def align(first: AnySide, second: AnySide) -> Alignment:
             raise UsageError(
                 "two texts in two vocabularies have no numbers in common", "compare two models on one text"
             )
-        alike, note = _same_cuts(first, second)
-        if note:
-            return Alignment(alike, (), (), same, note)
+        alike, said = _same_cuts(first, second)
+        if said:
+            return Alignment(alike, (), (), same, said)
     if lengths[0] != lengths[1] and any(side.config.looks_ahead for side in (first, second)):
         raise UsageError(
             f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: with another "
@@ -101,7 +101,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
     n = min(lengths)
     pairs = list(zip(first.encoding.tokens[:n], second.encoding.tokens[:n], strict=True))
     changed = tuple(i for i, (a, b) in enumerate(pairs) if same and a.id != b.id)
-    note = ""
+    note = second.note if isinstance(second, Dumped) else ""
     if lengths[0] != lengths[1]:
         longer = "second" if lengths[1] > lengths[0] else "first"
         note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, place by place"

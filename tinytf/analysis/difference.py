@@ -212,9 +212,9 @@ def diff(
     settings = _Settings(tolerance, head, top, fail_over, force)
     if isinstance(other, Dump):
         encoding = text.encoding if isinstance(text, Trace) else _of_dump(model, text, other, truncate)
-        first = Side.of(model, text if isinstance(text, Trace) else encoding, truncate)
         dumped = Dumped.of(other, model.config, model.tokenizer, encoding, names, model.table)
-        return _difference((first, dumped), (About(model, encoding), dumped), settings)
+        first = Side.of(model, text if isinstance(text, Trace) and not dumped.note else dumped.encoding, truncate)
+        return _difference((first, dumped), (About(model, first.encoding), dumped), settings)
     assert text is not None, "only a dump has a text of its own"
     if isinstance(other, str | Trace):
         other = model, other

@@ -100,13 +100,10 @@ def _ways(site: Site, theirs: Tensor | None) -> Iterator[Way]:
             in_pairs(ours, site.config),
         )
         yield "the rows of each head in halves, where the file has pairs", in_halves(ours, site.config)
-    for step in site.trace.steps.rows:
-        name, layer = step[0].name, step[1]
-        if layer == site.layer and step[0].axes == site.step.axes and name != site.step.name and step[0].module:
-            yield (
-                f"the numbers of {step[0].full_name(layer)}, so two weights are in each other's place",
-                site.trace.step(name, layer),
-            )
+    for step in () if site.layer is None else site.trace.steps.in_layer(site.layer):
+        if step.module and step.axes == site.step.axes and step.name != site.step.name:
+            other = site.trace.step(step.name, site.layer)
+            yield f"the numbers of {step.full_name(site.layer)}, so two weights are in each other's place", other
 
 
 def _norm(site: Site, theirs: Tensor | None) -> Iterator[Way]:
