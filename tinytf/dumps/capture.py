@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -56,33 +56,34 @@ class Captured(Mapping[str, Tensor]):
         if path.suffix not in (".safetensors", ".npz"):
             raise UsageError(f"{path} ends in neither .safetensors nor .npz", "such as dump.safetensors")
         refuse_overwriting(path)
-        about = self._about()
+        words = self._about()
         if path.suffix == ".safetensors":
-            words = {name: said if isinstance(said, str) else json.dumps(said) for name, said in about.items()}
             write_whole(path, save_safetensors(self.tensors, metadata=words))
             return
+        arrays = {name: np.array(said) for name, said in words.items()}
+        arrays |= {} if self.ids is None else {"ids": np.array(self.ids)}
+        arrays |= {name: (one.float() if one.dtype == torch.bfloat16 else one).numpy() for name, one in self.items()}
         stream = io.BytesIO()
-        arrays = {name: (one.float() if one.dtype == torch.bfloat16 else one).numpy() for name, one in self.items()}
-        words = {
-            name: said if name == "ids" or isinstance(said, str) else json.dumps(said) for name, said in about.items()
-        }
-        np.savez(stream, allow_pickle=False, **{**words, **arrays})
+        np.savez(stream, allow_pickle=False, **arrays)
         write_whole(path, stream.getvalue())
 
-    def _about(self) -> dict[str, Any]:
+    def _about(self) -> dict[str, str]:
         """What the tensors are of, as far as it is known."""
         from tinytf import __version__
 
         weight, config = next(self.module.parameters(), None), getattr(self.module, "config", None)
-        found = {
-            "tinytf": __version__,
-            "model": type(self.module).__name__,
-            "dtype": None if weight is None else str(weight.dtype).removeprefix("torch."),
-            "config": json.loads(config.to_json_string()) if hasattr(config, "to_json_string") else None,
-            "text": self.text or None,
-            "ids": self.ids,
-        }
-        return {name: said for name, said in found.items() if said is not None}
+        found = {"tinytf": __version__, "model": type(self.module).__name__}
+        found |= {} if weight is None else {"dtype": str(weight.dtype).removeprefix("torch.")}
+        found |= {"config": config.to_json_string()} if isinstance(config, _Described) else {}
+        found |= {"text": self.text} if self.text else {}
+        return found if self.ids is None else {**found, "ids": json.dumps(self.ids)}
+
+
+@runtime_checkable
+class _Described(Protocol):
+    """A configuration of transformers."""
+
+    def to_json_string(self) -> str: ...
 
 
 @contextmanager
