@@ -17,6 +17,7 @@ from tinytf.checkpoints.huggingface.bert import (
     XLM_ROBERTA,
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
+from tinytf.checkpoints.huggingface.deberta import DEBERTA_V2
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.encoders import (
     DATA2VEC,
@@ -54,7 +55,7 @@ FAMILIES = {
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
-        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER,
+        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, DEBERTA_V2,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
         MODERNBERT,
         ERNIE, DATA2VEC, ROBERTA_PRENORM, MEGATRON_BERT, ROFORMER,
