@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError
 from tinytf.files import TOKENIZER, read_bytes, read_json
+from tinytf.text.chat import directory_template
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer, library_errors
@@ -66,7 +67,8 @@ def load_tokenizer_directory(directory: Path) -> Vocabulary:
         library.encode_special_tokens = settings.get("split_special_tokens") is True
         ends = _ends(directory, config, library, special)
         start = library.token_to_id(special.names.get("bos_token", ""))
-        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
+        chat = directory_template(directory, settings, special.names)
+        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start, chat), note)
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> tuple[Library, SpecialTokens, str]:
