@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import TOKENIZER, read_bytes, read_json
+from tinytf.text.chat import directory_template
 from tinytf.text.ids import IdTokenizer
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
@@ -69,7 +70,8 @@ def load_tokenizer_directory(directory: Path) -> Vocabulary:
         said: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
         ends = _ends(said, library.token_to_id(special.names.get("eos_token", "")))
         start = library.token_to_id(special.names.get("bos_token", ""))
-        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
+        chat = directory_template(directory, settings, special.names)
+        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start, chat), note)
 
 
 def tokenizer_in_memory(given: Any, model: Any) -> Vocabulary:
