@@ -172,7 +172,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             output(block.attention.join, at + "k")
         for name in () if config.kv_rank else ("q", "k", "v"):
             output(getattr(block.attention, name), at + name, into_heads)
-        if config.qk_norm:
+        if config.at(layer).qk_norm:
             of_heads = first if config.qk_norm_across == "head" else into_heads
             output(block.attention.q_norm, at + "q_norm", of_heads)
             output(block.attention.k_norm, at + "k_norm", of_heads)
