@@ -178,7 +178,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         for name in ("distances", "distances_norm", "pos_k", "pos_q") if config.distances else ():
             if name in table.by_name:
                 output(getattr(block.attention, name), at + name, of_rows if "pos" in name else first)
-        if config.qk_norm:
+        if config.at(layer).qk_norm:
             of_heads = first if config.qk_norm_across == "head" else into_heads
             output(block.attention.q_norm, at + "q_norm", of_heads)
             output(block.attention.k_norm, at + "k_norm", of_heads)

@@ -215,6 +215,13 @@ def gpt_oss(**settings: Any) -> nn.Module:
     return _decoder("GptOss", **{**given, "rope_parameters": {**_YARN, "truncate": False}, **settings})
 
 
+def _llama4(**settings: Any) -> nn.Module:
+    given = {"head_dim": 8, "attention_chunk_size": 2, "floor_scale": 3, "attn_scale": 0.4, "intermediate_size": 18}
+    mixed = {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size_mlp": F, "no_rope_layer_interval": 2}
+    config = transformers.Llama4TextConfig(**{**_LLAMA, **given, **mixed, **settings})
+    return transformers.Llama4ForCausalLM(config)
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
@@ -465,6 +472,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt-oss, tied and without biases": lambda: gpt_oss(
         attention_bias=False, swiglu_alpha=1.2, tie_word_embeddings=True, layer_types=["full_attention"] * N
     ),
+    "llama 4": lambda: _llama4(moe_layers=[0, 2]),
+    "llama 4, longer chunks, stretched and without norms": lambda: _llama4(
+        attention_chunk_size=5,
+        use_qk_norm=False,
+        attn_temperature_tuning=False,
+        attention_bias=True,
+        rope_parameters=_LLAMA3,
+        num_experts_per_tok=1,
+    ),
+    "hunyuan": lambda: _decoder("HunYuanDenseV1", head_dim=10, attention_bias=True, pad_token_id=0),
     "deepseek v2, experts after the first layer": lambda: _deepseek(
         2,
         kv_lora_rank=8,

@@ -123,9 +123,10 @@ class SelfAttention(nn.Module):
         self.k_norm = make_head_norm(config, config.n_kv_heads)
         # Where the norms stand: tuples, so that each is registered under one name alone.
         norms, none = (self.q_norm, self.k_norm), (nn.Identity(), nn.Identity())
-        of_one = config.qk_norm_across == "head"
+        of_one, last = config.qk_norm_across == "head", config.qk_norm_last
         self.joint_norms: tuple[nn.Module, nn.Module] = none if of_one else norms
-        self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one else none
+        self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one and not last else none
+        self.last_norms: tuple[nn.Module, nn.Module] = norms if last else none
         self.q_clip, self.k_clip, self.v_clip = (make_clip(config) for _ in range(3))
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
@@ -206,6 +207,8 @@ class SelfAttention(nn.Module):
             waves = rotary_table(start + x.shape[1], self.rope, x.device, q.dtype)
             cosine, sine = (wave[start:] for wave in waves)  # (T, width)
             q, k = self.q_turned(rotate(q, cosine, sine)), self.k_turned(rotate(k, cosine, sine))
+        norm_queries, norm_keys = self.last_norms
+        q, k = norm_queries(q), norm_keys(k)
         if self.grow.scale:
             q = q * self.grow.factors(q.shape[2], q, start)
         if cache is not None:

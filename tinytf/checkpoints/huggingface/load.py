@@ -35,6 +35,7 @@ from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
@@ -79,6 +80,7 @@ FAMILIES = {
         DEEPSEEK_V2, DEEPSEEK_V3,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
+        LLAMA4, HUNYUAN,
     )
 }  # fmt: skip
 
