@@ -48,7 +48,8 @@ def align(first: Side, second: Side) -> Alignment:
     Raises UsageError for runs that cannot be compared: one text that two tokenizers split at different places, texts of
     different lengths in a model that looks both ways, different texts in different vocabularies.
     """
-    same = _same_vocabulary(first, second)
+    sizes = {side.model.config.vocab_size for side in (first, second)}
+    same = len(sizes) == 1 and same_vocabulary(first.tokenizer, second.tokenizer)
     lengths = [len(side.encoding.tokens) for side in (first, second)]
     one_text = first.encoding.text == second.encoding.text
     if not same:
@@ -83,12 +84,9 @@ def align(first: Side, second: Side) -> Alignment:
     return Alignment(n, changed, asked, same, note)
 
 
-def _same_vocabulary(first: Side, second: Side) -> bool:
-    if first.model.config.vocab_size != second.model.config.vocab_size:
-        return False
-    if first.tokenizer is second.tokenizer:
-        return True
-    return bool(first.tokenizer.library.get_vocab() == second.tokenizer.library.get_vocab())
+def same_vocabulary(first: Tokenizer, second: Tokenizer) -> bool:
+    """Whether one id is one token in both."""
+    return first is second or bool(first.library.get_vocab() == second.library.get_vocab())
 
 
 def _require_same_cuts(first: Side, second: Side) -> None:
