@@ -1,12 +1,13 @@
 """``tinytf diff``: two texts, two models, or two dtypes of one model, step by step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.host import given
 from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import DTYPES, Extent, Opening
 from tinytf_cli.output import Output, Result
@@ -51,14 +52,18 @@ def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
     Two steps of a run     tinytf diff -m RUN/checkpoints/step-000250 --versus RUN
     Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
+    What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
 
     One of the texts may be -, which is read from a pipe.
     """
     from tinytf_cli.views.difference import DifferenceView
 
-    first, second = _texts(asked.texts, asked.versus is not None or asked.versus_dtype is not None)
-    model = opening.open()
-    other = model if second is not None else _other(opening, asked)
+    adapter = given("adapter")
+    if adapter and (asked.versus is not None or asked.versus_dtype is not None):
+        raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
+    first, second = _texts(asked.texts, adapter or asked.versus is not None or asked.versus_dtype is not None)
+    model = (replace(opening, adapter=None) if adapter else opening).open()
+    other = model if second is not None else opening.open() if adapter else _other(opening, asked)
     found = model.diff(
         first, second if second is not None else other,
         tolerance=asked.tolerance, head=asked.head, top=asked.top, fail_over=asked.fail_over,
