@@ -56,7 +56,8 @@ class Models:
             if spec not in kept:
                 self.keep(spec, whole.without(gone.at, how=gone.how, reference=gone.reference))
         elif spec not in kept:
-            self.keep(spec, load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed))
+            opened = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed, adapter=spec.adapter)
+            self.keep(spec, opened)
         _use(kept, spec)
         for other in [other for other in self._ablated if replace(other, without=None) not in self._whole]:
             del self._ablated[other]
