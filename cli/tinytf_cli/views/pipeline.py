@@ -13,7 +13,7 @@ from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line
 
 _LETTERS = {
     "token": "T", "d_model": "C", "d_embed": "E", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
-    "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V",
+    "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V", "distance": "R",
     "expert": "E", "d_expert": "X", "d_shared": "S", "switch": "1",
 }  # fmt: skip
 _TOKENS_WIDTH = 32
