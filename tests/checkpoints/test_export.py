@@ -130,6 +130,12 @@ WRITTEN = {
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "qwen2, windows in some layers": ("Qwen2", config_of("llama, grouped", qkv_bias=True, by_layer=_WINDOWS)),
     "ministral": ("Ministral", config_of("llama, grouped", by_layer=_WINDOWS)),
+    "ministral 3": ("Ministral 3", config_of("ministral 3, queries scaled by their position", window=4)),
+    "llama 4": (
+        "Llama 4",
+        config_of("llama 4, chunks, and experts that take weighed tokens", norm_eps=1e-5, d_expert=10, d_shared=10),
+    ),
+    "hunyuan": ("HunYuan", config_of("hunyuan, normed after the rotation")),
     "gemma": ("Gemma", config_of("llama, grouped", **_GEMMA)),
     "gemma 3": (
         "Gemma 3",

@@ -32,9 +32,8 @@ _KINDS = {
     "positions of a page or a table beside those of the text": "layoutlm tapas",
     "the difference of two softmaxes": "diffllama",
     "disentangled attention, of content and of positions": "deberta",
-    "queries and keys that are normed after their rotation": "hunyuan_v1_dense hunyuan_v1_moe nanochat",
+    "queries and keys that are normed after their rotation": "hunyuan_v1_moe nanochat",
     "an activation with numbers that it learns": "apertus",
-    "queries that are scaled by their position": "ministral3",
     "embeddings scaled by how many tokens are masked, and a tokenizer of amino acids": "esm",
 }
 

@@ -221,7 +221,7 @@ def heads(live: Live) -> Lesson:
     if count > len(drawn):
         shared += f" Of {count} heads those {len(drawn)} are drawn that look most at one place."
     core = live.model.transformer.blocks[0].attention.core  # type: ignore[union-attr]
-    fused = isinstance(core, FusedCore) and not config.window and not config.attention_divisor
+    fused = isinstance(core, FusedCore) and not (config.window or config.chunk or config.attention_divisor)
     return live.lesson(
         "heads",
         _which_head(live, drawn, found["previous"]),

@@ -14,6 +14,7 @@ from tinytf.config import LATENT_EPS, ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
 from tinytf.model.parts import Embedding, Rows, make_clip, make_head_norm, make_norm
+from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.join import join_keys
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
@@ -122,12 +123,16 @@ class SelfAttention(nn.Module):
         self.k_norm = make_head_norm(config, config.n_kv_heads)
         # Where the norms stand: tuples, so that each is registered under one name alone.
         norms, none = (self.q_norm, self.k_norm), (nn.Identity(), nn.Identity())
-        of_one = config.qk_norm_across == "head"
+        of_one, last = config.qk_norm_across == "head", config.qk_norm_last
         self.joint_norms: tuple[nn.Module, nn.Module] = none if of_one else norms
-        self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one else none
+        self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one and not last else none
+        self.last_norms: tuple[nn.Module, nn.Module] = norms if last else none
         self.q_clip, self.k_clip, self.v_clip = (make_clip(config) for _ in range(3))
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
+        # Where what is turned passes, so that it is seen.
+        self.q_turned, self.k_turned = nn.Identity(), nn.Identity()
+        self.grow = Grow(config.query_scale, config.query_scale_every, config.query_scale_first)
         self.sink = Sink(config.n_heads) if config.attention_sinks else None
         self.relative = Embedding(config.relative_buckets, config.n_heads) if config.relative_buckets else None
         if config.distances:
@@ -201,7 +206,11 @@ class SelfAttention(nn.Module):
         if self.rope is not None:
             waves = rotary_table(start + x.shape[1], self.rope, x.device, q.dtype)
             cosine, sine = (wave[start:] for wave in waves)  # (T, width)
-            q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
+            q, k = self.q_turned(rotate(q, cosine, sine)), self.k_turned(rotate(k, cosine, sine))
+        norm_queries, norm_keys = self.last_norms
+        q, k = norm_queries(q), norm_keys(k)
+        if self.grow.scale:
+            q = q * self.grow.factors(q.shape[2], q, start)
         if cache is not None:
             k, v = cache.extend(k, v)  # (B, G, past + T, D)
         heads = self.core(q, k, v, padding_mask, **self.of_distances())  # (B, H, T, D)

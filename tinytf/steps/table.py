@@ -238,9 +238,22 @@ def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     if config.qk_norm_across == "head":
-        return _norm(o, config)
+        learned = config.norm_parameters if config.qk_norm_gain else ()
+        return o.Norm(config.norm == "layernorm", config.norm_eps, learned)
     joint = config.qk_norm_across == "all"
     return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.norm_parameters, joint)
+
+
+def _normed_first(config: ModelConfig) -> bool:
+    return config.qk_norm and not config.qk_norm_last
+
+
+def _normed_last(config: ModelConfig) -> bool:
+    return config.qk_norm and config.qk_norm_last
+
+
+def _weighed_first(config: ModelConfig) -> bool:
+    return _mixed(config) and config.routes_first
 
 
 def _latent(config: ModelConfig) -> bool:
@@ -418,9 +431,9 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not _latent(c), make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
     Step("v", "values", "{v_in}·W_V{qkv_bias}", _VALUES, ("<into v>",), "v", recorded=True, alias="attn.hook_v",
          make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
-    Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
+    Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
-    Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
+    Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
     Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", _HEADS, ("<q>",), "q", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
@@ -430,10 +443,18 @@ STEPS: tuple[Step, ...] = (
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
-         seen=Seen("attention.core", 0)),
+         seen=Seen("attention.q_turned", 0)),
     Step("k_rot", "keys, rotated", "k turned by its position", _KV, ("<k>",), "k", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope),
-         seen=Seen("attention.core", 1)),
+         seen=Seen("attention.k_turned", 0)),
+    Step("q_norm", "queries, normed last", "{norm}({inputs}) {across}", _HEADS, ("<q>",), "q", when=_normed_last,
+         make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
+    Step("k_norm", "keys, normed last", "{norm}({inputs}) {across}", _KV, ("<k>",), "k", when=_normed_last,
+         make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", _HEADS, ("<q>",), "q",
+         when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
+         make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first),
+         seen=Seen("attention.core", 0)),
     Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
          absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R",
          seen=Seen("attention.distances"), shared=True),
@@ -527,11 +548,13 @@ STEPS: tuple[Step, ...] = (
     Step("ffn.routes", "weights of the chosen experts", "{routes}", _ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
          when=_mixed, absent=_NO_EXPERTS, in_experts=True,
          make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale)),
-    Step("expert.hidden", "expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
-         ("<residual>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
+    Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *_WIDE), ("<residual>", "ffn.routes"),
+         "ffn", when=_weighed_first, absent="{no_expert_in}", make=lambda o, _: o.Weigh(), in_experts=True),
+    Step("expert.hidden", "expert, expanded", "{expert_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
+         ("<into expert>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
          matrix="{w_up}", in_experts=True),
-    Step("expert.gate", "expert, gate", "{ffn_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
-         ("<residual>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
+    Step("expert.gate", "expert, gate", "{expert_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
+         ("<into expert>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
          module="ffn.experts.gate", matrix="W_gate", in_experts=True),
     Step("expert.act", "expert, activated", "{act}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
          absent=_NO_EXPERTS, make=_activate, in_experts=True),
@@ -539,11 +562,12 @@ STEPS: tuple[Step, ...] = (
          ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
          matrix="{w_down}", in_experts=True),
     Step("expert.added", "what an expert adds", "routes ⊙ out", ("expert", *_WIDE), ("expert.out", "ffn.routes"), "ffn",
-         when=_mixed, absent=_NO_EXPERTS, make=lambda o, _: o.Weigh(), in_experts=True),
-    Step("ffn", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", recorded=True,
+         when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}", make=lambda o, _: o.Weigh(),
+         in_experts=True),
+    Step("ffn", "experts, summed", "Σ {inputs}", _WIDE, ("<of experts>",), "ffn", recorded=True,
          when=lambda c: _mixed(c) and not _shared(c), alias="hook_mlp_out", make=lambda o, _: o.SumExperts(),
          seen=Seen("ffn")),
-    Step("ffn.mixed", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", when=_shared,
+    Step("ffn.mixed", "experts, summed", "Σ {inputs}", _WIDE, ("<of experts>",), "ffn", when=_shared,
          absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
     Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
          recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}",
@@ -650,6 +674,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         else _NO_DISTANCES,
         "no_distance_keys": _no_matrix(config, config.distance_keys, "keys", "W_K"),
         "no_distance_queries": _no_matrix(config, config.distance_queries, "queries", "W_Q"),
+        "query_scale": _query_scale(config),
         "attention_cap": f"{config.attention_cap:g}",
         "residual_scale": f"{config.residual_scale:g}",
         "logit_cap": f"{config.logit_cap:g}",
@@ -659,6 +684,13 @@ def _words(config: ModelConfig) -> dict[str, str]:
         else "what goes into attention and the feed-forward is not normed in this model",
         "ffn_stream": "x" if parallel else "mid",
         "ffn_in": "mid" if config.norm_order == "output" else "n",
+        "expert_in": "in" if config.routes_first else "mid" if config.norm_order == "output" else "n",
+        "no_expert_in": "experts take what the router reads in this model; see ffn.router"
+        if _mixed(config)
+        else _NO_EXPERTS,
+        "no_expert_added": "the weights multiply what experts take in this model; see expert.in"
+        if _mixed(config)
+        else _NO_EXPERTS,
         "w_up": "W_up" if config.gated else "W₁",
         "w_down": "W_down" if config.gated else "W₂",
         "ffn_bias_1": " + b₁" if bias else "",
@@ -695,6 +727,12 @@ def _words(config: ModelConfig) -> dict[str, str]:
         else "softmax(logits)",
         "no_probs": "the head of this model gives a number" if config.decides == "number" else _NO_HEAD,
     }
+
+
+def _query_scale(config: ModelConfig) -> str:
+    """How the query at position t grows."""
+    place = f"(t + {config.query_scale_first})" if config.query_scale_first else "t"
+    return f"{config.query_scale:g}·ln(1 + ⌊{place} / {config.query_scale_every:,}⌋)"
 
 
 def _scored(config: ModelConfig) -> str:
@@ -740,6 +778,8 @@ _PREDICTIONS = {
 def _hidden(config: ModelConfig) -> str:
     """Which keys a query may not look at."""
     ahead = "key > query" if not config.looks_ahead else f"key ≥ query + {config.window:,}"
+    if config.chunk:
+        return f"{ahead} or in another chunk of {config.chunk:,}"
     return f"{ahead} or key ≤ query − {config.window:,}" if config.window else ahead
 
 
@@ -756,6 +796,8 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
         "<distances>": ("distances_norm",) if config.distance_norm else ("distances",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
         "<decides>": ("ffn.preference",) if config.choice_bias else ("ffn.router",),
+        "<into expert>": ("expert.in",) if config.routes_first else ("<residual>",),
+        "<of experts>": ("expert.out",) if config.routes_first else ("expert.added",),
         "<of expert>": ("expert.gate", "expert.hidden") if config.gated else ("expert.hidden",),
         "<of shared>": ("shared.gate", "shared.hidden") if config.gated else ("shared.hidden",),
         "<shared>": ("shared.added",) if config.shared_gate else ("shared.out",),
