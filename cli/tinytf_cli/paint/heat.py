@@ -78,7 +78,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
         width += 1  # a space on either side of a number
     tall = block.most and len(rows) > block.most
-    if tall or (len(columns) > room and not (block.asked and not terminal.cuts)):
+    if block.small or tall or (len(columns) > room and not (block.asked and not terminal.cuts)):
         return [*_small_cells(block, rows, label_width, terminal), *_heat_legend(block, terminal)]
     texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
@@ -104,6 +104,14 @@ def number_form(block: Heat, terminal: Terminal) -> str:
 
 def _cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
     """One cell, ``width`` columns wide; a small cell is two wide and has no text."""
+    drawn = _plain_cell(block, row, column, text, width, terminal)
+    if block.chosen != (row, column):
+        return drawn
+    inner = drawn.text.strip()[: width - 2]
+    return Segment(f"[{inner}]".rjust(width), drawn.style)
+
+
+def _plain_cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
     if block.visible is not None and not block.visible[row, column]:
         return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim", terminal))
     value = float(block.values[row, column])
@@ -132,7 +140,7 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
     factor = -(-len(block.row_labels) // min(room, block.most or room))
     across = -(-len(block.column_labels) // room)
     values, visible = pool(block.values, block.visible, factor, across)
-    small = Heat(values, (), (), block.scale, visible, block.limit)
+    small = Heat(values, (), (), block.scale, visible, block.limit, chosen=block.chosen)
     lines: list[PaintedLine] = []
     names = rows
     if factor > 1:

@@ -1,0 +1,62 @@
+"""``tinytf explore``: a forward pass on one screen, with a text that is edited live."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command
+from tinytf_cli.host import host
+from tinytf_cli.options import Opening
+from tinytf_cli.output import Drawing
+
+_TEXT = "The cat sat on the mat."
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What this command alone takes."""
+
+    words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
+
+
+@command("explore")
+def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
+    """The steps on the left, the numbers of the chosen one beside them, and below them the heads and the prediction.
+    Every key is listed by ?; t edits the text, and all panes follow while you type; : takes any line of the session.
+    TEXT may be the folder of a training run: < and > then go through its checkpoints.
+    """
+    from tinytf_cli.repl.session import Session
+    from tinytf_cli.repl.session_verbs import VERBS
+    from tinytf_cli.repl.state import Settings, Spec
+
+    text = " ".join(asked.words)
+    at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    if not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" serves here')
+    if host() is not None:
+        raise UsageError("this is a session already", "leave it, and run tinytf explore")
+    spec, checkpoints = Spec(opening.model, opening.device, opening.dtype, opening.seed), []
+    if len(asked.words) == 1 and Path(text).is_dir():
+        spec, checkpoints, text = Spec(text, opening.device, opening.dtype, opening.seed), _checkpoints(Path(text)), ""
+    settings = Settings(**vars(drawing))
+    terminal = drawing.terminal()
+    session = Session(VERBS, spec, Settings(**{**vars(settings), "color": "always" if terminal.coloured else "never",
+                                               "theme": terminal.theme}))  # fmt: skip
+    begun = session.begin(text or _TEXT)
+    if begun.failure is not None or begun.status:
+        session.say(begun)
+        return begun.status
+    if not terminal.coloured:
+        os.environ["NO_COLOR"] = "1"
+    from tinytf_cli.explore.app import Explorer
+    from tinytf_cli.explore.panes import Scene
+
+    app = Explorer(session, terminal, Scene(session.model, session.trace), checkpoints)
+    return app.run() or 0
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a training run, the earliest first, then the run itself."""
+    return [*sorted(run.glob("checkpoints/step-*")), run]
