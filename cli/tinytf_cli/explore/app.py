@@ -22,17 +22,20 @@ from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.panes import (
+    Map,
     Scene,
     head_blocks,
     head_order,
     next_blocks,
     outline,
-    step_blocks,
+    step_map,
     text_line,
+    word_blocks,
 )
 from tinytf_cli.explore.place import Place, matrix, nearest_cell
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
+from tinytf_cli.paint.heat import SMALL, cell_widths
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.repl.completing import offered
 from tinytf_cli.repl.session import Outcome, Session
@@ -59,6 +62,7 @@ class Completing(Suggester):
 class Explorer(App[int]):
     """The screen of a session. ``checkpoints`` are the models of a training run that ``<`` and ``>`` go through."""
 
+    AUTO_FOCUS = None
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { layout: vertical; }
@@ -94,6 +98,7 @@ class Explorer(App[int]):
         self._waiting = ""
         self._busy = ""
         self._outlined: list[int] = []
+        self._cells: tuple[int, int, int, Map] | None = None
         ground = BACKGROUNDS[terminal.theme]
         self.register_theme(
             Theme(
@@ -105,7 +110,7 @@ class Explorer(App[int]):
 
     def compose(self) -> ComposeResult:
         yield Pane(id="text", on_chosen=self._text_chosen)
-        yield Input(id="edit", compact=True)
+        yield Input(id="edit", compact=True, select_on_focus=False)
         with Horizontal():
             yield Pane(id="steps", on_chosen=self._step_chosen)
             with Vertical(id="right"):
@@ -135,15 +140,26 @@ class Explorer(App[int]):
         self._outlined = [row for row, _ in lines]
         here = next((number for number, row in reversed(list(enumerate(self._outlined))) if row == place.row), 0)
         self._paint("steps", [line for _, line in lines], keep=here)
-        main = self._pane("main")
         if self.output is None:
-            size = main.size
-            self._paint("main", step_blocks(scene, place, small=self.small, width=size.width - 1, height=size.height))
+            self._draw_step()
         if not self.screen.has_class("low"):
             most = self._pane("heads").size.height - 2
             self._paint("heads", head_blocks(scene, place, self.by, most))
             self._paint("next", next_blocks(scene, most))
         self._status()
+
+    def _draw_step(self) -> None:
+        """The map of the present step, and where its cells are."""
+        main = self._pane("main")
+        size = main.content_size
+        self._cells = None
+        found = step_map(self.scene, self.place, small=self.small, width=size.width, height=size.height)
+        if found is None:
+            self._paint("main", word_blocks(self.scene, self.place))
+            return
+        self._paint("main", [found.above, found.heat, *found.below])
+        label, width = cell_widths(found.heat, self._terminal(main))
+        self._cells = (label + 3, width, 1 if width == SMALL else 2, found)
 
     def _status(self) -> None:
         rows = self.scene.trace.steps.rows
@@ -168,8 +184,11 @@ class Explorer(App[int]):
 
     def _paint(self, name: str, blocks: Any, keep: int | None = None) -> None:
         pane = self._pane(name)
-        terminal = replace(self.terminal, width=max(20, pane.content_size.width), cuts=True)
-        pane.show(paint(blocks, terminal), keep=keep)
+        pane.show(paint(blocks, self._terminal(pane)), keep=keep)
+
+    def _terminal(self, pane: Pane) -> Terminal:
+        """What a pane can show."""
+        return replace(self.terminal, width=max(20, pane.content_size.width), cuts=True)
 
     # Moving
 
@@ -490,7 +509,12 @@ class Explorer(App[int]):
             self._go(replace(self.place, part=order[line - lead][0]))
 
     def _cell_chosen(self, line: int, column: int) -> None:
-        pass
+        if self._cells is None or self.output is not None:
+            return
+        margin, width, lead, found = self._cells
+        row, across = line - lead, (column - margin) // width
+        if 0 <= row < len(found.heat.values) and 0 <= across < found.heat.values.shape[1]:
+            self._go(replace(self.place, cell=(found.rows.start + row, found.columns.start + across)))
 
     def _text_chosen(self, _: int, column: int) -> None:
         at = 0

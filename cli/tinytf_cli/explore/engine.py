@@ -1,6 +1,5 @@
 """What runs behind the screen: one job at a time in a thread, the latest of a kind; and the session that keeps it."""
 
-import io
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from tinytf_cli.explore.place import Place
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.state import Run
+from tinytf_cli.repl.streams import Capture
 
 
 class Superseded(Exception):
@@ -34,7 +34,7 @@ class Engine:
         self._stood: Place | None = None
         self._thread = ThreadPoolExecutor(1, "explore")
         self._lock = threading.Lock()
-        session.streams.stdout, session.streams.stderr = io.StringIO(), None
+        session.streams.stdout, session.streams.stderr = Capture(), None
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
         """Do some work in the thread, then call ``done`` there with its result or its exception."""

@@ -25,6 +25,7 @@ from tinytf_cli.views.blocks import (
     Histogram,
     Line,
     Meter,
+    Piece,
     Span,
     Table,
     Words,
@@ -35,7 +36,6 @@ from tinytf_cli.views.steps import as_array, largest, visible_array
 _LABEL, _NUMBER = 14, 8
 """Columns of the name of a row, and of a number."""
 _TOP = 12
-_MANY = 200
 
 
 @dataclass(frozen=True)
@@ -72,53 +72,75 @@ class Scene:
         return self._measured[by, layer]
 
 
-def step_blocks(scene: Scene, place: Place, *, small: bool, width: int, height: int) -> Iterator[Block]:
-    """The step as a map of the cells around the chosen one, with its numbers or, ``small``, in colour alone."""
+@dataclass(frozen=True)
+class Map:
+    """A step around the chosen cell: what stands above it, the cells in sight, which they are, and what follows."""
+
+    above: Block
+    heat: Heat
+    rows: slice
+    columns: slice
+    below: tuple[Block, ...]
+
+
+def step_map(scene: Scene, place: Place, *, small: bool, width: int, height: int) -> Map | None:
+    """The cells around the chosen one, with their numbers or, ``small``, in colour alone; None without numbers."""
     trace = scene.trace
     step, layer = place.at(trace)
-    where = place.address(trace)
-    yield Heading(str(where), f"{step.title} = {step.formula}" if step.formula else step.title, step.role)
     found = matrix(trace, place)
     if found is None:
-        ids = [str(token.id) for token in trace.tokens]
-        yield Line("  " + " ".join(ids if step.name == "ids" else [token.shown for token in trace.tokens]))
-        return
+        return None
     values, seen = as_array(found), visible_array(trace, step, layer) if step.is_map else None
     row, column = place.inside(*values.shape)
     down, across = names(trace, place, values.shape[1])
-    if step.is_vocabulary:
-        across = [scene.model.shown(i) for i in range(values.shape[1])] if values.shape[1] < _NUMBER**4 else across
     label = min(_LABEL, max(map(cell_len, down), default=0))
-    widest_number = widest(values, number_format(values) if not step.is_distribution else SHARE)
-    names_of = max(map(cell_len, across[:_MANY] if step.is_map else ["#00000"]), default=1)
-    room = (width - label - 4) // (2 if small else max(widest_number, min(_NUMBER, names_of)) + 1)
-    rows, columns = window(len(values), row, height - 4), window(values.shape[1], column, max(1, room))
-    limit = 1.0 if step.is_distribution else largest(values, seen)
-    yield Heat(
+    form = SHARE if step.is_distribution else number_format(values)
+    longest = max(map(cell_len, across), default=1) if step.is_map else _NUMBER
+    room = (width - label - 4) // (2 if small else max(widest(values, form), min(_NUMBER, longest)) + 1)
+    rows, columns = window(len(values), row, max(1, height - 5)), window(values.shape[1], column, max(1, room))
+    if step.is_vocabulary:
+        across[columns] = [scene.model.shown(number) for number in range(columns.start, columns.stop)]
+    heat = Heat(
         values[rows, columns],
         down[rows],
         across[columns],
         "unit" if step.is_distribution else "signed",
         None if seen is None else seen[rows, columns],
-        limit,
+        1.0 if step.is_distribution else largest(values, seen),
         small=small,
         chosen=(row - rows.start, column - columns.start),
     )
-    said: list[Span | str | Figure] = [
-        f"  {place.cell_address(trace)} = ",
-        Figure(float(values[row, column]), "%.7g", "strong"),
-    ]
-    if len(values[rows]) < len(values) or columns.stop - columns.start < values.shape[1]:
-        shown = (
-            f"   rows {rows.start} to {rows.stop - 1} of {len(values)}, columns {columns.start} to {columns.stop - 1}"
-        )
-        said.append(Span(f"{shown} of {values.shape[1]:,}", "dim"))
-    yield Line(said, single=True)
-    if step.is_distribution and step.is_map:
-        kept = slice(0, height - len(values[rows]) - 6)
-        keys = [k for k in np.argsort(-values[row], kind="stable")[kept].tolist() if seen is None or seen[row, k]]
-        yield Heading(f"{row} {down[row]}", "looks at")
-        yield Bars([Bar(f"{k} {across[k]}", float(values[row, k]), "", "attention") for k in keys])
+    said: list[Piece] = [f"  {place.cell_address(trace)} = ", Figure(float(values[row, column]), "%.7g", "strong")]
+    if heat.values.shape != values.shape:
+        ends = [
+            f"{part.start} to {part.stop - 1} of {size:,}"
+            for part, size in zip((rows, columns), values.shape, strict=True)
+        ]
+        said.append(Span(f"   rows {ends[0]}, columns {ends[1]}", "dim"))
+    below: list[Block] = [Line(said, single=True)]
+    left = height - len(heat.values) - 8
+    if step.is_distribution and step.is_map and left > 0:
+        keys = [k for k in np.argsort(-values[row], kind="stable").tolist() if seen is None or seen[row, k]]
+        bars = [Bar(f"{k} {across[k]}", float(values[row, k]), "", "attention") for k in keys[:left]]
+        below += [Heading(f"{row} {down[row]}", "looks at"), Bars(bars)]
+    return Map(_titled(scene, place), heat, rows, columns, tuple(below))
+
+
+def word_blocks(scene: Scene, place: Place) -> Iterator[Block]:
+    """A step without numbers: the tokens, their ids, or what is predicted."""
+    step, _ = place.at(scene.trace)
+    yield _titled(scene, place)
+    if step.name == "next":
+        yield from next_blocks(scene, _TOP)
+        return
+    ids = step.name == "ids"
+    yield Line("  " + " ".join(str(one.id) if ids else one.shown for one in scene.trace.tokens))
+
+
+def _titled(scene: Scene, place: Place) -> Block:
+    step, _ = place.at(scene.trace)
+    said = f"   {step.title}" + (f" = {step.formula}" if step.formula else "")
+    return Line([Span(str(place.address(scene.trace)), step.role), Span(said, "dim")], single=True)
 
 
 def outline(scene: Scene, place: Place, stops: frozenset[int]) -> list[tuple[int, Line | Table]]:
@@ -226,7 +248,7 @@ def text_line(scene: Scene, place: Place, note: Words) -> Line:
     """The tokens, those of the chosen row and column marked, and what is to be said at the end."""
     trace = scene.trace
     rows, columns = _chosen(trace, place)
-    words: list[Span | str | Figure] = []
+    words: list[Piece] = []
     for number, token in enumerate(trace.tokens):
         if number:
             words.append(Span("│", "dim"))
