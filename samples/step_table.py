@@ -14,6 +14,7 @@ ARCHITECTURES = {
     "BERT": dataclasses.replace(PRESETS["bert-base"], head="mlm"),
     "Llama": _LLAMA,
     "Qwen3": dataclasses.replace(_LLAMA, qk_norm=True),
+    "Ministral 3": dataclasses.replace(_LLAMA, query_scale=0.1, query_scale_every=16_384),
     "Gemma 2": dataclasses.replace(_LLAMA, norm_order="both", attention_cap=50.0, logit_cap=30.0),
     "Granite": dataclasses.replace(_LLAMA, residual_scale=0.22, logit_scale=0.125),
     "OLMo": dataclasses.replace(_LLAMA, norm="layernorm", norm_gain=False, norm_bias=False, clip_qkv=8.0),

@@ -236,6 +236,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "embed_scale": 3.0,
         "attention_divisor": 3.0,
     },
+    "ministral 3, queries scaled by their position": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "query_scale": 0.4,
+        "query_scale_every": 3,
+    },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }

@@ -40,12 +40,14 @@ _LIMITS = {
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
     **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
+    **dict.fromkeys(("query_scale_every", "query_scale_first"), _COUNT),
     **dict.fromkeys(("experts", "experts_per_token", "d_expert", "d_shared"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale", "routed_scale"), _ABOVE_ZERO),
     **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor", "glu_alpha"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv", "glu_limit"), Limits(least=0)),
+    "query_scale": Limits(least=0),
     "dropout": Limits(least=0, below=1),
 }
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -62,6 +64,7 @@ BY_LAYER = (
     "window",
     "input_norm",
     "attention_divisor",
+    "query_scale",
     "positions",
     "rope_theta",
     "rope_width",
@@ -132,8 +135,10 @@ class ModelConfig:
     (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
     feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
     stream as attention does, after norm1, and there is no norm2. What is added is multiplied by ``residual_scale``
-    before. Scores are divided by ``attention_divisor`` (0: √d_head). A ``qk_norm`` is of every head, with one gain for
-    all (``qk_norm_across`` ``head``) or one for each (``heads``), or of all heads at once (``all``). ``attention_cap``
+    before. Scores are divided by ``attention_divisor`` (0: √d_head). The query at position t is multiplied by
+    1 + ``query_scale``·ln(1 + ⌊(t + ``query_scale_first``) / ``query_scale_every``⌋) (0: not).
+    A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each (``heads``), or
+    of all heads at once (``all``). ``attention_cap``
     and ``logit_cap`` are soft caps on scores and on logits (0: none), ``attention_sinks`` a learned logit per head that
     takes a share of every softmax; logits are multiplied by ``logit_scale``. Queries, keys and values are clipped to
     ±``clip_qkv`` (0: not). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer;
@@ -172,6 +177,9 @@ class ModelConfig:
     residual_scale: float = 1.0
     shared_norm: bool = False
     attention_divisor: float = 0.0
+    query_scale: float = 0.0
+    query_scale_every: int = 0
+    query_scale_first: int = 0
     attention_cap: float = 0.0
     attention_sinks: bool = False
     logit_cap: float = 0.0
@@ -260,6 +268,8 @@ class ModelConfig:
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")
+        if self.query_scale and not self.query_scale_every:
+            raise ConfigError(f"query_scale {self.query_scale:g} needs query_scale_every")
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")

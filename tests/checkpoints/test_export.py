@@ -123,6 +123,7 @@ WRITTEN = {
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "qwen2, windows in some layers": ("Qwen2", config_of("llama, grouped", qkv_bias=True, by_layer=_WINDOWS)),
     "ministral": ("Ministral", config_of("llama, grouped", by_layer=_WINDOWS)),
+    "ministral 3": ("Ministral 3", config_of("ministral 3, queries scaled by their position", window=4)),
     "gemma": ("Gemma", config_of("llama, grouped", **_GEMMA)),
     "gemma 3": (
         "Gemma 3",

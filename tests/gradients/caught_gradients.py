@@ -179,7 +179,10 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         for name in ("q_clip", "k_clip", "v_clip") if config.clip_qkv else ():
             output(getattr(block.attention, name), at + name)
         if config.at(layer).positions == "rotary":
-            input(block.attention.core, at + "q_rot", at + "k_rot")
+            input(block.attention.q_turned, at + "q_rot")
+            input(block.attention.k_turned, at + "k_rot")
+        if config.at(layer).query_scale:
+            input(block.attention.core, at + "q_scaled")
         input(block.attention.o, at + "concat")
         output(block.attention, at + "attn")
         if config.residual == "sequential":

@@ -192,6 +192,7 @@ def _as_llama(family: str, **settings: Any) -> nn.Module:
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_position_embeddings": 8}
+_GROWING = {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.3}
 
 
 def gpt_oss(**settings: Any) -> nn.Module:
@@ -383,6 +384,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         sliding_window=4,
         layer_types=["full_attention", "sliding_attention", "full_attention"],
     ),
+    "ministral 3": lambda: _decoder("Ministral3", head_dim=8, sliding_window=9, rope_parameters=_GROWING),
     "exaone 4": lambda: _decoder("Exaone4", sliding_window=4, sliding_window_pattern=2, rope_parameters=_LLAMA3),
     "exaone 4 without windows": lambda: _decoder(
         "Exaone4", sliding_window=None, head_dim=8, layer_types=["full_attention"] * N

@@ -66,6 +66,7 @@ IMPLEMENTED: Mapping[str, Values] = {
 WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
+    "query_scale": "queries scaled by their position",
     "attention_sinks": "attention sinks",
     "choice_bias": "experts chosen with a bias",
     "glu_limit": "a clamped gate",
@@ -99,6 +100,7 @@ UNRELATED: Mapping[str, Values] = {
     "alibi_rounded": _EITHER,  # of positions by ALiBi
     "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
+    **dict.fromkeys(("query_scale_every", "query_scale_first"), _whole),  # of scaled queries
     # of experts, which are not implemented themselves
     **dict.fromkeys(("experts_per_token", "d_expert", "d_shared"), _whole),
     **dict.fromkeys(("router_bias", "routes_renormed", "shared_gate"), _EITHER),

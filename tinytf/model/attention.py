@@ -14,6 +14,7 @@ from tinytf.config import LATENT_EPS, ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
 from tinytf.model.parts import Embedding, make_clip, make_head_norm
+from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.join import join_keys
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
@@ -115,6 +116,9 @@ class SelfAttention(nn.Module):
         self.q_clip, self.k_clip, self.v_clip = (make_clip(config) for _ in range(3))
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
+        # Where what is turned passes, so that it is seen.
+        self.q_turned, self.k_turned = nn.Identity(), nn.Identity()
+        self.grow = Grow(config.query_scale, config.query_scale_every, config.query_scale_first)
         self.sink = Sink(config.n_heads) if config.attention_sinks else None
         self.relative = Embedding(config.relative_buckets, config.n_heads) if config.relative_buckets else None
         self.core: nn.Module = make_core(config, within=self)
@@ -168,7 +172,9 @@ class SelfAttention(nn.Module):
         if self.rope is not None:
             waves = rotary_table(start + x.shape[1], self.rope, x.device, q.dtype)
             cosine, sine = (wave[start:] for wave in waves)  # (T, width)
-            q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
+            q, k = self.q_turned(rotate(q, cosine, sine)), self.k_turned(rotate(k, cosine, sine))
+        if self.grow.scale:
+            q = q * self.grow.factors(q.shape[2], q, start)
         if cache is not None:
             k, v = cache.extend(k, v)  # (B, G, past + T, D)
         heads = self.core(q, k, v, padding_mask)  # (B, H, T, D)

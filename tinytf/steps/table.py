@@ -417,10 +417,14 @@ STEPS: tuple[Step, ...] = (
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
-         seen=Seen("attention.core", 0)),
+         seen=Seen("attention.q_turned", 0)),
     Step("k_rot", "keys, rotated", "k turned by its position", _KV, ("<k>",), "k", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope),
-         seen=Seen("attention.core", 1)),
+         seen=Seen("attention.k_turned", 0)),
+    Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", _HEADS, ("<q>",), "q",
+         when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
+         make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first),
+         seen=Seen("attention.core", 0)),
     Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", core=True,
          make=lambda o, _: o.Scores()),
     Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True, make=_scale,
@@ -608,6 +612,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "o_bias": " + b" if config.o_bias else "",
         "scale": f"scores / {config.score_divisor_words}"
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
+        "query_scale": _query_scale(config),
         "attention_cap": f"{config.attention_cap:g}",
         "residual_scale": f"{config.residual_scale:g}",
         "logit_cap": f"{config.logit_cap:g}",
@@ -653,6 +658,12 @@ def _words(config: ModelConfig) -> dict[str, str]:
         else "softmax(logits)",
         "no_probs": "the head of this model gives a number" if config.decides == "number" else _NO_HEAD,
     }
+
+
+def _query_scale(config: ModelConfig) -> str:
+    """How the query at position t grows."""
+    place = f"(t + {config.query_scale_first})" if config.query_scale_first else "t"
+    return f"{config.query_scale:g}·ln(1 + ⌊{place} / {config.query_scale_every:,}⌋)"
 
 
 def _act_words(config: ModelConfig) -> str:

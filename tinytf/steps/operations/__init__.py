@@ -9,6 +9,7 @@ from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.expert_linear import ExpertLinear
+from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
@@ -41,6 +42,7 @@ __all__ = [
     "Clip",
     "Concat",
     "ExpertLinear",
+    "Grow",
     "HeadNorm",
     "Join",
     "Linear",
