@@ -1,6 +1,9 @@
 """The explorer: one screen on which a forward pass is walked, and whose text is edited live."""
 
+import asyncio
+import contextlib
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -89,6 +92,7 @@ class Explorer(App[int]):
         self.engine = Engine(session)
         self.scene, self.place = scene, Place(row=_first(scene.trace), cell=(len(scene.trace.tokens) - 1, 0))
         self.checkpoints = checkpoints
+        self.fault: Exception | None = None
         self.note: str | Span = ""
         self.seconds = 0.0
         self.small, self.by = False, "entropy"
@@ -107,6 +111,17 @@ class Explorer(App[int]):
             )
         )  # fmt: skip
         self.theme = "tinytf"
+
+    def on_mount(self) -> None:
+        for name in ("SIGTERM", "SIGHUP"):
+            with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):
+                number = getattr(signal, name)
+                asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Leave the screen as it was before a fault is told."""
+        self.fault = error
+        self.exit(1)
 
     def compose(self) -> ComposeResult:
         yield Pane(id="text", on_chosen=self._text_chosen)

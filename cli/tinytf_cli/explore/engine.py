@@ -1,6 +1,5 @@
 """What runs behind the screen: one job at a time in a thread, the latest of a kind; and the session that keeps it."""
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,15 +24,15 @@ class Engine:
 
     A text that is still being typed is no line of the session yet: ``live`` runs it beside the session, and ``line``
     makes it one before it runs anything else. ``asked`` counts the texts; a run of an older one is given up.
+    ``waiting`` counts what is not done yet.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.asked = 0
+        self.asked = self.waiting = 0
         self._pending: Run | None = None
-        self._stood: Place | None = None
         self._thread = ThreadPoolExecutor(1, "explore")
-        self._lock = threading.Lock()
+        self._streams = session.streams.stdout, session.streams.stderr
         session.streams.stdout, session.streams.stderr = Capture(), None
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
@@ -45,13 +44,17 @@ class Engine:
             except Exception as failed:
                 found, error = None, failed
             done(found, error)
+            self.waiting -= 1
 
+        self.waiting += 1
         self._thread.submit(job)
 
     def close(self) -> None:
         """Give up what waits, and wait for what runs."""
         self.asked += 1
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self.settle()
+        self.session.streams.stdout, self.session.streams.stderr = self._streams
 
     def live(self, text: str, number: int) -> Scene:
         """The scene of a text that is being typed. Raises Superseded, and whatever ``Model.trace`` does."""
