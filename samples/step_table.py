@@ -29,6 +29,10 @@ ARCHITECTURES = {
         _LLAMA, experts=8, experts_per_token=2, d_expert=64, d_shared=64, shared_gate=True, routes_renormed=False
     ),
     "Mixtral": PRESETS["mixtral-tiny"],
+    "Llama 4": dataclasses.replace(
+        _LLAMA, qk_norm=True, qk_norm_last=True, experts=8, experts_per_token=1, d_expert=64, d_shared=64,
+        router="sigmoid", routes_renormed=False, routes_first=True, chunk=16,
+    ),
     "gpt-oss": dataclasses.replace(PRESETS["mixtral-tiny"], attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from tinytf.errors import AddressError
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace
+from tinytf_cli.views.steps import row_labels
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def matrix(trace: Trace, place: Place) -> Tensor | None:
 def names(trace: Trace, place: Place, columns: int) -> tuple[list[str], list[str]]:
     """What the rows and columns are called: tokens, or the numbers of dimensions, experts, vocabulary."""
     step, _ = place.at(trace)
-    tokens = [token.shown for token in trace.tokens]
+    tokens = row_labels(trace, step)
     axes = step.axes[-2:]
     rows = [tokens[row] for row in trace.recording.logit_rows] if step.is_vocabulary else tokens
     if axes[-1] == "key":
