@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from tinytf.loading import Model
 from tinytf.model.transformer import Transformer
+from tinytf.trace.trace import Trace
 from tinytf_cli.explore.panes import Scene
 from tinytf_cli.explore.place import Place
 from tinytf_cli.repl.line import shell_quoted
@@ -30,7 +32,7 @@ class Engine:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.asked = self.waiting = 0
-        self._pending: Run | None = None
+        self._typed: Trace | None = None
         self._thread = ThreadPoolExecutor(1, "explore")
         self._streams = session.streams.stdout, session.streams.stderr
         session.streams.stdout, session.streams.stderr = Capture(), None
@@ -60,14 +62,12 @@ class Engine:
         """The scene of a text that is being typed. Raises Superseded, and whatever ``Model.trace`` does."""
         self._require_latest(number)
         session = self.session
-        run = Run(session.state.spec, text)
-        model = session.models.model(run.spec)
+        model = session.model
         with self._cancellable(model.transformer, number):
-            trace = session.models.trace(run)
+            trace = Model.trace(model, text)
         self._require_latest(number)
-        self._pending = run
-        before = session.recorded
-        return Scene(model, trace, before if before is not trace else None)
+        self._typed = trace
+        return Scene(model, trace, session.trace if session.run is not None else None)
 
     def scene(self) -> Scene:
         """The present run of the session, with the one before."""
@@ -78,9 +78,11 @@ class Engine:
 
     def settle(self) -> None:
         """Make the text that was typed a line of the session."""
-        run, self._pending = self._pending, None
-        if run is not None and (self.session.run is None or run.text != self.session.run.text):
-            self.session.execute(f"run --quiet -- {shell_quoted(run.text)}")
+        trace, self._typed = self._typed, None
+        session = self.session
+        if trace is not None and (session.run is None or trace.encoding.text != session.run.text):
+            session.models.keep_trace(Run(session.state.spec, trace.encoding.text), trace)
+            session.execute(f"run --quiet -- {shell_quoted(trace.encoding.text)}")
 
     def line(self, line: str, place: Place | None, width: int) -> tuple[Outcome, Scene | None]:
         """Run a line of the session at a place, drawn ``width`` columns wide: its outcome, and the scene after it."""
