@@ -19,6 +19,7 @@ from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.encoders import (
     DATA2VEC,
     ERNIE,
+    ESM,
     MEGATRON_BERT,
     ROBERTA_PRENORM,
     ROFORMER,
@@ -77,7 +78,7 @@ FAMILIES = {
         DEEPSEEK_V2, DEEPSEEK_V3,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
-        LLAMA4, HUNYUAN,
+        LLAMA4, HUNYUAN, ESM,
     )
 }  # fmt: skip
 
