@@ -133,6 +133,28 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "deberta v3, distances through the matrices of tokens": {
+        **BERT,
+        "n_token_types": 0,
+        "positions": "none",
+        "distances": 4,
+        "farthest": 16,
+        "distance_norm": True,
+        "distance_keys": True,
+        "distance_queries": True,
+        "attention_divisor": 18**0.5,
+        "head": "mlm",
+        "head_bias": True,
+    },
+    "deberta v2, distances through their own": {
+        **BERT,
+        "distances": 3,
+        "distance_keys": True,
+        "distance_queries": True,
+        "distance_matrices": True,
+        "attention_divisor": 18**0.5,
+        "head": "mlm",
+    },
     "electra, narrow embeddings that are normed": {
         **BERT,
         "d_embed": 10,
@@ -383,6 +405,18 @@ def bias_of_distance(table: np.ndarray, length: int) -> np.ndarray:
         bucket = apart if apart < exact else min(far, half - 1)
         bias[:, query, key] = table[bucket + half * (key > query)]
     return bias
+
+
+def rows_of_distance(reach: int, farthest: int, length: int) -> np.ndarray:
+    """Which of 2·reach embeddings each distance (Q, K) has, one at a time (He et al. 2021, equation 3, DeBERTa-v2)."""
+    rows, exact = np.zeros((length, length), dtype=int), reach // 2
+    for query, key in np.ndindex(length, length):
+        apart, sign = abs(query - key), 1 if query > key else -1
+        if farthest and apart > exact:
+            share = np.float32(math.log(apart / exact)) / np.float32(math.log((farthest - 1) / exact))
+            apart = exact + math.ceil(share * np.float32(exact - 1))
+        rows[query, key] = min(max(reach + sign * apart, 0), 2 * reach - 1)
+    return rows
 
 
 def furthest(found: Tensor, expected: Tensor) -> float:

@@ -10,6 +10,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 
 if TYPE_CHECKING:
+    from tinytf.dumps.capture import capture
     from tinytf.generate.decoder import Kind
     from tinytf.generate.loop import Looking
     from tinytf.generate.samplers import Sampling
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
 
 __version__ = "0.1.0"
-__all__ = ["Kind", "Looking", "Model", "ModelConfig", "Sampling", "TinytfError", "Trace", "load", "record"]
+__all__ = ["Kind", "Looking", "Model", "ModelConfig", "Sampling", "TinytfError", "Trace", "capture", "load", "record"]
 
 _LAZY = {
     "Model": "tinytf.loading",
     "load": "tinytf.loading",
+    "capture": "tinytf.dumps.capture",
     "Kind": "tinytf.generate.decoder",
     "Looking": "tinytf.generate.loop",
     "Sampling": "tinytf.generate.samplers",

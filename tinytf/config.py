@@ -39,8 +39,8 @@ _LIMITS = {
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
-    **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
-    **dict.fromkeys(("query_scale_every", "query_scale_first", "chunk", "mask_id"), _COUNT),
+    **dict.fromkeys(("layer_groups", "relative_buckets", "distances", "farthest", "chunk"), _COUNT),
+    **dict.fromkeys(("query_scale_every", "query_scale_first", "mask_id"), _COUNT),
     **dict.fromkeys(("experts", "experts_per_token", "d_expert", "d_shared"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale", "routed_scale"), _ABOVE_ZERO),
     **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
@@ -53,8 +53,12 @@ _LIMITS = {
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "scaling": {"attention_divisor": 1.0},
     "mask": {"mask": False, "window": 0, "chunk": 0},
-    "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
-}
+    "positions": {
+        "positions": "none", "position_offset": 0, "rope_scaling": "none",
+        "distances": 0, "farthest": 0,
+        **dict.fromkeys(("distance_norm", "distance_keys", "distance_queries", "distance_matrices"), False),
+    },
+}  # fmt: skip
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
 CLASS_HEADS = ("sequence", "token", "question")
 """Heads whose logits are of the classes in ``labels``: of the whole text, of each token, or two of each token."""
@@ -126,7 +130,10 @@ class ModelConfig:
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
     The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
     layers share their weights (ALBERT); 0: every layer has its own. ``relative_buckets`` of distances have each a bias
-    of scores, the same in all layers (MPNet; 0: none).
+    of scores, the same in all layers (MPNet; 0: none). ``distances`` to each side have an embedding each, the same in
+    all layers (DeBERTa; 0: none), after a ``distance_norm`` where there is one; with a ``farthest`` those from half of
+    them on are of several distances up to that. Keys are made of them, which queries score too (``distance_keys``), and
+    queries, which keys score (``distance_queries``): by the tokens' W_K and W_Q, or by ``distance_matrices``.
     ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all); with
     ``chunk`` it sees those before it in its own chunk of so many tokens (0: all). Where
     there is no ``input_norm`` a pre-norm block gives attention the stream as it is.
@@ -193,6 +200,12 @@ class ModelConfig:
     clip_qkv: float = 0.0
     logit_scale: float = 1.0
     relative_buckets: int = 0
+    distances: int = 0
+    farthest: int = 0
+    distance_norm: bool = False
+    distance_keys: bool = False
+    distance_queries: bool = False
+    distance_matrices: bool = False
     positions: str = "learned"
     position_offset: int = 0
     alibi_max_bias: float = 8.0
@@ -311,6 +324,7 @@ class ModelConfig:
         self._require_layers()
         if self.relative_buckets % 4:
             raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
+        self._require_distances()
         if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
             also = " that differ by layer" if self.by_layer else ""
             raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
@@ -333,6 +347,15 @@ class ModelConfig:
         for name, wanted in (("n_kv_heads", self.n_heads), ("qkv_bias", False), ("qk_norm", False), ("clip_qkv", 0)):
             if getattr(self, name) != wanted:
                 raise ConfigError(f"kv_rank {self.kv_rank} needs {name} {wanted}, and it is {getattr(self, name)}")
+
+    def _require_distances(self) -> None:
+        """Embeddings of distances are for something, in heads that have each their own keys."""
+        if bool(self.distances) != (self.distance_keys or self.distance_queries):
+            raise ConfigError(f"distances {self.distances} and distance_keys or distance_queries need each other")
+        if self.distances and (self.n_kv_heads != self.n_heads or self.kv_rank):
+            raise ConfigError(f"distances {self.distances} need a key head for each query head")
+        if self.farthest and not 2 <= self.distances < 2 * self.farthest - 3:
+            raise ConfigError(f"farthest {self.farthest} does not fit distances {self.distances}")
 
     def _require_scaling(self) -> None:
         if self.rope_scaling != "none" and self.positions != "rotary":
@@ -511,6 +534,7 @@ class ModelConfig:
             "switch": 1,
             "sink": 1,
             "bucket": self.relative_buckets,
+            "distance": 2 * self.distances,
         }
 
     @property

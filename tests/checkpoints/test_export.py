@@ -62,6 +62,7 @@ _TURNED_IN_PART = {
     "rope_long_factors": (1.5, 9.0),
 }
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
+_V3 = {"distances": 4, "distance_keys": True, "attention_divisor": 12**0.5, "n_token_types": 0}
 _ROBERTA = "roberta, positions from the third row"
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
@@ -105,6 +106,12 @@ WRITTEN = {
         config_of("bert with a masked head", norm_order="pre", n_token_types=0, position_offset=2, embed_norm=True),
     ),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
+    "deberta v3": ("DeBERTa-v2", config_of("deberta v3, distances through the matrices of tokens")),
+    "deberta v2": ("DeBERTa-v2", config_of("deberta v2, distances through their own", head_bias=True)),
+    "deberta v3 with classes": (
+        "DeBERTa-v2",
+        config_of("bert with classes of the text", **_V3, head_dense=True, head_activation="tanh", positions="none"),
+    ),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),

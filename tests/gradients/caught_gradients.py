@@ -97,6 +97,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     def into_heads(tensor: Tensor) -> Tensor:
         return tensor[0].reshape(len(ids), -1, config.d_head).transpose(0, 1)
 
+    def of_rows(tensor: Tensor) -> Tensor:
+        return tensor[0].unflatten(-1, (config.n_heads, -1)).transpose(0, 1)
+
     def by_head(tensor: Tensor) -> Tensor:
         return tensor[0].reshape(len(ids), config.n_heads, -1).transpose(0, 1)
 
@@ -174,6 +177,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             output(block.attention.join, at + "k")
         for name in () if config.kv_rank else ("q", "k", "v"):
             output(getattr(block.attention, name), at + name, into_heads)
+        for name in ("distances", "distances_norm", "pos_k", "pos_q") if config.distances else ():
+            if name in table.by_name:
+                output(getattr(block.attention, name), at + name, of_rows if "pos" in name else first)
         if config.at(layer).qk_norm:
             of_heads = first if config.qk_norm_across == "head" else into_heads
             output(block.attention.q_norm, at + "q_norm", of_heads)

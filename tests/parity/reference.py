@@ -88,6 +88,21 @@ def _modernbert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
 
 
+_V3 = {
+    "relative_attention": True,
+    "pos_att_type": "p2c|c2p",
+    "position_buckets": 4,
+    "max_relative_positions": 9,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+}
+
+
+def _deberta(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, f"DebertaV2{kind}")(transformers.DebertaV2Config(**{**_BERT, **settings}))
+
+
 def _roformer(**settings: Any) -> nn.Module:
     """Its sines and cosines are made a buffer, which the tests do not fill with other numbers."""
     model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**_BERT, **settings))
@@ -304,6 +319,19 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "esm with classes": lambda: _classes("Esm", "SequenceClassification", _BERT, **_ESM, **_LABELS),
     "esm with classes of tokens": lambda: _classes("Esm", "TokenClassification", _BERT, **_ESM, **_LABELS),
+    "deberta v3": lambda: _deberta("ForMaskedLM", **_V3, legacy=False),
+    "deberta v3 with classes": lambda: _deberta("ForSequenceClassification", **_V3, **_LABELS),
+    "deberta v3 with a question head": lambda: _deberta("ForQuestionAnswering", **{**_V3, "pos_att_type": ["c2p"]}),
+    "deberta v2, matrices of their own and every distance for itself": lambda: _deberta(
+        "ForMaskedLM", relative_attention=True, pos_att_type=["p2c", "c2p"], max_relative_positions=7, type_vocab_size=2
+    ),
+    "deberta v2, position to content alone": lambda: _deberta(
+        "ForTokenClassification",
+        **{**_V3, "pos_att_type": "p2c", "share_att_key": False, "norm_rel_ebd": "none"},
+        layer_norm_eps=1e-3,
+        **_LABELS,
+    ),
+    "deberta v2 without distances": lambda: _deberta("ForMaskedLM", pos_att_type=["c2p"], hidden_act="relu"),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
@@ -500,8 +528,8 @@ def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
     return bool(
         re.match(
-            r"(distil|al|camem|megatron-|modern|nomic|euro)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)|data2vec"
-            r"|roformer",
+            r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)"
+            r"|data2vec|roformer",
             family,
         )
     )

@@ -9,6 +9,7 @@ from architectures import encoding_of, furthest, padding
 from reference import FAMILIES, Pair, last_of, last_states, pair
 from torch import Tensor
 
+import tinytf
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
@@ -117,6 +118,14 @@ def test_in_bfloat16_the_difference_is_one_of_rounding(models):
     rounding = furthest(last, exact)
     assert 2**-10 < rounding < 0.2
     assert furthest(found, exact) < 2 * rounding
+
+
+def test_theirs_in_memory_opens_as_the_directory_that_it_writes(models):
+    opened = tinytf.load(models.theirs)
+    assert opened.config == models.ours.config
+    found, expected = opened.transformer.state_dict(), models.ours.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
 
 
 @torch.no_grad()

@@ -82,6 +82,7 @@ WORDS: Mapping[str, str] = {
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
     "relative_buckets": "scores with a bias of distance",
+    "distances": "scores of distances",
     "layer_groups": "layers that share their weights",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",

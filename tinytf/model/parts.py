@@ -127,6 +127,17 @@ class Kept(nn.Module):
         return self.keep.kept(x, ids, padding_mask)
 
 
+class Rows(nn.Module):
+    """A table of ``count`` vectors, all of which are read at once: () -> (1, count, C)."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, width))
+
+    def forward(self) -> Tensor:
+        return self.weight[None]
+
+
 class LearnedPositions(nn.Module):
     """One learned vector per position, P[0…T-1], after the ``offset`` rows that no token uses."""
 

@@ -319,6 +319,16 @@ def _class_shares(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Sigmoid() if config.decides == "several" else o.VocabularySoftmax()
 
 
+def _distant(matrices: bool, *, keys: bool) -> Predicate:
+    """Whether keys, or queries, are made of the embeddings of distances, by matrices of their own or by the tokens'."""
+    asked = "distance_keys" if keys else "distance_queries"
+    return lambda config: getattr(config, asked) and config.distance_matrices == matrices
+
+
+def _by_distance(o: "ModuleType", config: ModelConfig, of_keys: bool) -> "Operation":
+    return o.ByDistance(config.distances, config.farthest, of_keys)
+
+
 def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
     called = "divisor" if config.attention_divisor else "√d_head"
     return o.Scale(config.score_divisor, called, config.score_divisor_words)
@@ -332,6 +342,8 @@ _KV = ("kv head", "token", "d_head")
 _VALUES = ("kv head", "token", "d_value")
 _MAP = ("head", "query", "key")
 _SINK = ("head", "query", "sink")
+_DISTANCES = ("distance", "d_model")
+_OF_DISTANCES = ("head", "distance", "d_head")
 _HIDDEN = ("token", "d_ff")
 _ROUTES = ("token", "expert")
 _OF_EXPERTS = ("expert", "token", "d_expert")
@@ -350,6 +362,7 @@ _NOT_LATENT = "keys and values are made of the stream directly in this model"
 _NO_Q_RANK = "queries are made of the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
 
+_NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 _NOT_CLIPPED = "queries, keys and values are not clipped in this model"
 
 RENAMED = {"heads": "head_out"}
@@ -450,8 +463,31 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
          make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first),
          seen=Seen("attention.core", 0)),
+    Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
+         absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R",
+         seen=Seen("attention.distances"), shared=True),
+    Step("distances_norm", "embeddings of distances, normed", "{norm}(R)", _DISTANCES, ("distances",), "embed",
+         when=lambda c: c.distance_norm, absent="{no_distance_norm}", make=_norm, module="attention.distances_norm",
+         seen=Seen("attention.distances_norm"), shared=True),
+    Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
+         when=_distant(False, keys=True), make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.pos_k")),
+    Step("pos_k", "keys of distances", "{distances}·W_KD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
+         when=_distant(True, keys=True), absent="{no_distance_keys}", make=_qkv, module="attention.pos_k",
+         matrix="W_KD", seen=Seen("attention.pos_k")),
+    Step("pos_q", "queries of distances, as of tokens", "{distances}·W_Q{qkv_bias}", _OF_DISTANCES, ("<distances>",),
+         "q", when=_distant(False, keys=False), make=_qkv, module="attention.q", matrix="W_Q",
+         seen=Seen("attention.pos_q")),
+    Step("pos_q", "queries of distances", "{distances}·W_QD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "q",
+         when=_distant(True, keys=False), absent="{no_distance_queries}", make=_qkv, module="attention.pos_q",
+         matrix="W_QD", seen=Seen("attention.pos_q")),
     Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", core=True,
          make=lambda o, _: o.Scores()),
+    Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", _MAP, ("<map>", "<q>", "pos_k"),
+         "attention", core=True, when=lambda c: c.distance_keys, absent="queries score no distances in this model",
+         make=lambda o, c: _by_distance(o, c, of_keys=False)),
+    Step("p2c", "scores, with position to content", "{map} + k·pos_q[query − key]", _MAP, ("<map>", "<k>", "pos_q"),
+         "attention", core=True, when=lambda c: c.distance_queries, absent="keys score no distances in this model",
+         make=lambda o, c: _by_distance(o, c, of_keys=True)),
     Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True, make=_scale,
          when=lambda c: c.score_divisor != 1, absent="attention scores are not scaled in this model"),
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
@@ -639,8 +675,14 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "v_in": "kv_a_norm" if _latent(config) else attn_in,
         "qkv_bias": " + b" if config.qkv_bias else "",
         "o_bias": " + b" if config.o_bias else "",
-        "scale": f"scores / {config.score_divisor_words}"
-        + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
+        "scale": f"{_scored(config)} / {config.score_divisor_words}"
+        + ("" if config.attention_divisor else f" = {_scored(config)} / {config.score_divisor:.4g}"),
+        "distances": "n" if config.distance_norm else "R",
+        "no_distance_norm": "embeddings of distances are not normed in this model"
+        if config.distances
+        else _NO_DISTANCES,
+        "no_distance_keys": _no_matrix(config, config.distance_keys, "keys", "W_K"),
+        "no_distance_queries": _no_matrix(config, config.distance_queries, "queries", "W_Q"),
         "query_scale": _query_scale(config),
         "attention_cap": f"{config.attention_cap:g}",
         "residual_scale": f"{config.residual_scale:g}",
@@ -702,6 +744,18 @@ def _query_scale(config: ModelConfig) -> str:
     return f"{config.query_scale:g}·ln(1 + ⌊{place} / {config.query_scale_every:,}⌋)"
 
 
+def _scored(config: ModelConfig) -> str:
+    """What is divided by the divisor of scores."""
+    return "p2c" if config.distance_queries else "c2p" if config.distance_keys else "scores"
+
+
+def _no_matrix(config: ModelConfig, made: bool, what: str, matrix: str) -> str:
+    """Why there is no matrix by which ``what`` are made of the embeddings of distances."""
+    if made:
+        return f"{what} of distances are made by {matrix} in this model, as those of tokens"
+    return f"no {what} are made of distances in this model" if config.distances else _NO_DISTANCES
+
+
 def _act_words(config: ModelConfig) -> str:
     """What is made of gate and hidden units."""
     act = ACTIVATION_NAMES[config.activation]
@@ -748,6 +802,7 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
         "<read>": ("in",) if parallel else ("mid",),
         "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
+        "<distances>": ("distances_norm",) if config.distance_norm else ("distances",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
         "<decides>": ("ffn.preference",) if config.choice_bias else ("ffn.router",),
         "<into expert>": ("expert.in",) if config.routes_first else ("<residual>",),
@@ -944,6 +999,16 @@ class StepTable:
 
         return tuple(step for step in self.layer_steps if streams(step))
 
+    def has_own(self, step: Step, layer: int | None) -> bool:
+        """Whether no step before this one is made with the parameters of its module."""
+        if layer is not None and self.first_with(step.module, layer) != layer:
+            return False
+        return step.name == self._first_made[step.module]
+
+    @cached_property
+    def _first_made(self) -> dict[str, str]:
+        return {step.module: step.name for step in reversed(self.by_name.values())}
+
     def first_with(self, module: str, layer: int) -> int:
         """The first layer that has the parameters of this module of a layer: its own, unless they are shared."""
         return 0 if module in self._shared else self.config.first_of(layer)
@@ -1032,7 +1097,10 @@ class StepTable:
         for step in _absent(self.config):
             reason = self.why_absent(step.name) or ""
             found |= {one.name: (step, replace(one, absent=reason)) for one in _parameters(step)}
-        own = {one.name: (step, one) for step in self.by_name.values() for one in _parameters(step)}
+        own: dict[str, tuple[Step, Parameter]] = {}
+        for step in self.by_name.values():
+            for one in _parameters(step):
+                own.setdefault(one.name, (step, one))  # a later step may be made with it too
         return {name: one for name, one in found.items() if name not in own} | own
 
     def why_absent(self, name: str, layer: int | None = None) -> str | None:

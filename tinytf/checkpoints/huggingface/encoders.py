@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, masked_head
+from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
 from tinytf.checkpoints.huggingface.table import SIZES
 from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -147,7 +147,7 @@ ESM = replace(
         Key("emb_layer_norm_before", "embed_norm", False),
         Group(lambda fields, found, tensors: {"pooler": "pooler.dense.weight" in tensors}),
         Group(_read_esm, _write_esm),
-        masked_head("lm_head.dense.weight", "gelu"),
+        mlm_head("lm_head.dense.weight", "gelu"),
     ),
     harmless=("hidden_act", "esmfold_config", "vocab_list"),
     stored={

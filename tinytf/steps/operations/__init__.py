@@ -8,6 +8,7 @@ from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.disentangled import ByDistance, Table
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_norm import HeadNorm
@@ -37,6 +38,7 @@ __all__ = [
     "Activate",
     "Add",
     "Alibi",
+    "ByDistance",
     "Cap",
     "Choose",
     "ClampedGlu",
@@ -70,6 +72,7 @@ __all__ = [
     "SumExperts",
     "SunkSoftmax",
     "Switch",
+    "Table",
     "TokenSoftmax",
     "Unembed",
     "VocabularySoftmax",
