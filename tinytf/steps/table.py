@@ -284,6 +284,10 @@ def _tokens_widened(config: ModelConfig) -> bool:
     return config.d_embed > 0 and not config.embed_norm
 
 
+def _drops_masks(config: ModelConfig) -> bool:
+    return config.masked_share > 0
+
+
 def _sum_widened(config: ModelConfig) -> bool:
     return config.d_embed > 0 and config.embed_norm
 
@@ -384,6 +388,10 @@ STEPS: tuple[Step, ...] = (
     Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", _WIDE, ("embed.tokens",),
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
+    Step("embed.kept", "token embeddings, but for masks", "tokens · (1 − {masked_share}) / (1 − masks / T), 0 at masks",
+         _EMBEDDED, ("embed.tokens",), "embed", False, when=_drops_masks,
+         absent="masks have embeddings like other tokens in this model",
+         make=lambda o, c: o.Keep(c.masked_share, c.mask_id), seen=Seen("embed.kept")),
     Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
          when=lambda c: c.positions.startswith(("learned", "sinusoidal")), alias="hook_pos_embed",
          absent="{no_added_positions}",
@@ -660,6 +668,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         if config.positions == "sinusoidal"
         else f"[sin | cos]((pos + {offset}) / 10000^(i/{config.d_model // 2 - 1}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
+        "masked_share": f"{config.masked_share:g}",
         "embed_sum": " + ".join(added),
         "attn_in": attn_in,
         "q_in": "q_a_norm" if config.q_rank else attn_in,
@@ -819,6 +828,7 @@ def _unembedded(config: ModelConfig) -> str:
 def _embeddings(config: ModelConfig) -> tuple[str, ...]:
     """The steps that are added to each other: token vectors, positions and types."""
     tokens = "embed.projected" if _tokens_widened(config) else "embed.tokens"
+    tokens = "embed.kept" if _drops_masks(config) else tokens
     there = {step.name for step in STEPS if step.when(config)}
     return tuple(name for name in (tokens, "embed.positions", "embed.types") if name in there)
 

@@ -17,7 +17,7 @@ from tinytf.text.ids import IdTokenizer
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer, library_errors
-from tinytf.text.tokenizer_classes import BERT, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
+from tinytf.text.tokenizer_classes import BERT, ESM, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
 
 _READ = ("BPE", "WordPiece", "WordLevel")
 _UNIGRAM, _AS_IT_STANDS = "Unigram", ("PreTrainedTokenizer", "TokenizersBackend")
@@ -31,6 +31,7 @@ _EMPTY = {
         "continuing_subword_prefix": "##",
         "max_input_chars_per_word": 100,
     },
+    "WordLevel": {"type": "WordLevel", "vocab": {}, "unk_token": ""},
 }
 _SWITCHES = ("add_bos_token", "add_eos_token")
 # Unicode's White_Space, which the library strips from the end of a line; Python's rstrip() would take more.
@@ -159,7 +160,7 @@ def _from_vocabulary(directory: Path, config: Settings, settings: Settings) -> t
     if chosen and chosen.files != files:
         raise CheckpointError(f"{directory} has no tokenizer.json, and a {chosen.name} is not read from {files[0]}")
     if files == ("vocab.txt",):
-        model, reader = _read_words(directory / "vocab.txt"), BERT
+        model, reader = _read_words(directory / "vocab.txt"), chosen or BERT
     else:
         model = _read_merges(directory)
         reader = chosen or _reader_of_merges(model["vocab"], settings)
@@ -193,6 +194,9 @@ def _built(
     if chosen is QWEN2:  # it adds its special tokens once more, whatever their flags were
         names = dict.fromkeys([*special.names.values(), *(token.content for token in special.extra)])
         library.add_tokens([AddedToken(name, special=True) for name in names])
+    if chosen is ESM:  # residues stand without spaces between: each token of the vocabulary is cut out of a text
+        named = set(special.names.values())
+        library.add_tokens([AddedToken(one, normalized=False, special=one in named) for one in kept["vocab"]])
     library.post_processor = chosen.ends(stored, settings, special.names, library)
     return library
 
