@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import TOKENIZER, read_bytes, read_json
+from tinytf.text.chat import directory_template, template_of
 from tinytf.text.ids import IdTokenizer
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
@@ -69,7 +70,8 @@ def load_tokenizer_directory(directory: Path) -> Vocabulary:
         said: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
         ends = _ends(said, library.token_to_id(special.names.get("eos_token", "")))
         start = library.token_to_id(special.names.get("bos_token", ""))
-        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
+        chat = directory_template(directory, settings, special.names)
+        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start, chat), note)
 
 
 def tokenizer_in_memory(given: Any, model: Any) -> Vocabulary:
@@ -95,9 +97,11 @@ def tokenizer_in_memory(given: Any, model: Any) -> Vocabulary:
         "config": model.config.to_dict(),
     }
     ends = _ends(said, getattr(given, "eos_token_id", None))
-    return Vocabulary(
-        Tokenizer(library, ends, getattr(given, "mask_token", None), getattr(given, "bos_token_id", None))
-    )
+    mask, start, templates = (getattr(given, name, None) for name in ("mask_token", "bos_token_id", "chat_template"))
+    if isinstance(templates, Mapping):
+        templates = [{"name": name, "template": template} for name, template in templates.items()]
+    chat = template_of(templates, getattr(given, "special_tokens_map", {}), Path("the tokenizer in memory"))
+    return Vocabulary(Tokenizer(library, ends, mask, start, chat))
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> tuple[Library, SpecialTokens, str]:

@@ -37,9 +37,9 @@ def tokens(asked: Asked, texts: Texts, output: Output) -> int:
         tokenizer, note = source.vocabulary().tokenizer, source.vocabulary().note
     views = []
     for text in texts:
-        if not text:
+        if text == "":
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
-        encoding = tokenizer.encode(text)
+        encoding = tokenizer.encode(text) if isinstance(text, str) else tokenizer.converse(text)
         if texts.truncate:
             encoding = encoding.truncated(context)
         views.append(TokensView(Tokenized(name, tokenizer, note, encoding)))

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 
 from tinytf.loading import Model, load
+from tinytf.text.chat import Conversation
 from tinytf.trace.trace import Text, Trace
 from tinytf_cli.options import SMALL
 from tinytf_cli.repl.state import Run, Spec
@@ -26,10 +27,15 @@ class SessionModel(Model):
     recorded: Callable[[str, bool, bool], Trace] | None = None
 
     def trace(
-        self, text: Text, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
+        self,
+        text: Text | Conversation,
+        *,
+        truncate: bool = False,
+        layers: Collection[int] | None = None,
+        force: bool = False,
     ) -> Trace:
         """The kept trace of a text; one of some ``layers`` only is recorded anew. Raises what ``Model.trace`` does."""
-        if isinstance(text, Trace) or layers is not None or self.recorded is None:
+        if not isinstance(text, str) or layers is not None or self.recorded is None:
             return super().trace(text, truncate=truncate, layers=layers, force=force)
         return self.recorded(text, truncate, force)
 

@@ -1,7 +1,7 @@
 """What a view is made of: plain data, without colour codes, widths or printing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -344,10 +344,10 @@ class Curves:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Tokens side by side, coloured alternately."""
+    """Tokens side by side, each in the colour of its role."""
 
     pieces: Sequence[str]
-    special: Sequence[bool] = field(default_factory=tuple)
+    roles: Sequence[str]
 
 
 Block: TypeAlias = (
