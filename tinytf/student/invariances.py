@@ -1,19 +1,18 @@
 """What a module should not depend on, asked of the student's module itself: batch, later tokens, chunks."""
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tinytf.report import Data
+from tinytf.student.running import STARTS, Runner
 from tinytf.student.seen import outcome, tensors_in
 from tinytf.student.steps import difference
 
 _CACHES = ("past_key_values", "past_key_value", "kv_cache", "cache", "caches", "past", "layer_past", "kv_caches")
-_STARTS = ("start_pos", "input_pos", "position", "pos", "offset", "start")
 
 
 @dataclass(frozen=True)
@@ -32,17 +31,12 @@ class Invariance(Data):
         return self.difference is None or self.difference <= self.tolerance
 
 
-Call = Callable[..., Any]
-
-
 @torch.no_grad()
-def invariances(
-    module: nn.Module, call: Call, ids: Sequence[int], width: int, tolerance: float, causal: bool
-) -> tuple[Invariance, ...]:
-    """The invariances of a module that ``call`` runs on ids (B, T); ``width`` is that of its logits."""
+def invariances(run: Runner, ids: Sequence[int], width: int, tolerance: float, causal: bool) -> tuple[Invariance, ...]:
+    """The invariances of a module that runs on ids (B, T); ``width`` is that of its logits."""
 
-    def logits(rows: Sequence[Sequence[int]], **more: Any) -> Tensor:
-        found = outcome(call(torch.tensor(rows), **more), width)
+    def logits(rows: Sequence[Sequence[int]]) -> Tensor:
+        found = outcome(run.at_all_positions(torch.tensor(rows)), width)
         assert found is not None
         return found
 
@@ -56,24 +50,26 @@ def invariances(
     both = logits([first, second])
     apart = max(difference(both[:1], whole), difference(both[1:], logits([second])))
     asked("batch", "two texts in one batch give what each gives alone", apart)
-    asked("twice", "the same text twice gives the same numbers", difference(logits([first]), whole))
+    asked("again", "the same text again gives the same numbers", difference(logits([first]), whole))
+    dropping = run.with_dropout(0.5)
+    if dropping is not None:
+        dropped = outcome(dropping.at_all_positions(torch.tensor([first])), width)
+        asked("dropout", "dropout is off in evaluation", None if dropped is None else difference(dropped, whole))
     every = whole.dim() == 3 and whole.shape[1] == len(first)
     if causal and every:
         padded = logits([[*first, *second[:3]]])[:, : len(first)]
         asked("padding", "tokens after a position do not change it", difference(padded, whole))
     elif causal:
         asked("padding", "only the last position is returned, so tokens after it cannot be tried", None)
-    found.append(_in_chunks(module, call, first, width, tolerance, whole))
+    found.append(_in_chunks(run, first, width, tolerance, whole))
     return tuple(found)
 
 
-def _in_chunks(
-    module: nn.Module, call: Call, ids: list[int], width: int, tolerance: float, whole: Tensor
-) -> Invariance:
-    takes = inspect.signature(module.forward).parameters
+def _in_chunks(call: Runner, ids: list[int], width: int, tolerance: float, whole: Tensor) -> Invariance:
+    takes = call.takes
     cut = len(ids) // 2
     name = next((one for one in takes if one in _CACHES), None)
-    start = next((one for one in takes if one in _STARTS), None)
+    start = next((one for one in takes if one in STARTS), None)
     told = {start: cut} if start else {}
     if name is None and start is None:
         return Invariance("cache", "forward takes no cache", None, tolerance)

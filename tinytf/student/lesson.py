@@ -14,9 +14,9 @@ _STEP = re.compile(r"(?:L[^.\[]*\.)?([a-z]\w*(?:\.\w+)*)")
 
 
 def lesson_of(model: Model, trace: Trace, step: str) -> int | None:
-    """The number of the lesson whose example is the step and that shows it, of several the first.
+    """The number of the lesson that shows a step, before one whose example alone it is, before one of a step like it.
 
-    Where none has either, of the first whose example is made by the same operation; None where the lessons have none, or the model lacks what they are about.
+    The first of several; None where there is none, and for a model that lacks what lessons are about.
     """
     try:
         live = Live(model, trace.encoding.text)
@@ -29,7 +29,7 @@ def lesson_of(model: Model, trace: Trace, step: str) -> int | None:
         example = [one for one in _addressed(live, name, "cell") if one in steps]
         shown = [*_addressed(live, name, "shown"), *_addressed(live, name, "revealed")]
         alike = any(type(steps[one].operation) is wanted for one in example)
-        return 2 * (step in example) + 2 * (step in shown) + (alike and step not in example)
+        return 3 * (step in shown) + 2 * (step in example) + alike
 
     close = {number: closeness(name) for number, name in enumerate(NAMES, 1)}
     best = max(close, key=lambda number: close[number])

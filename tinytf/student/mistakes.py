@@ -31,6 +31,7 @@ from tinytf.steps.operations import (
 )
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.mask import mask_scores
+from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.operations.operation import into_heads, repeat_groups, side_by_side
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.steps.table import ACTIVATION_NAMES, Place, Step, StepTable
@@ -140,6 +141,7 @@ def _norms() -> Iterator[Mistake]:
     yield Mistake("the mean is subtracted (LayerNorm)", Norm, lambda site: _normed(site, centred=True))
     for eps in (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3):
         yield Mistake(f"ε is {eps:g}", Norm, lambda site, eps=eps: _normed(site, eps=eps))  # type: ignore[misc]
+    yield Mistake("it divides by σ and does not subtract the mean", Norm, _uncentred)
     yield Mistake("ε is added to σ, not to the variance", Norm, lambda site: _normed(site, outside=True))
     yield Mistake("the variance divides by n − 1 (unbiased)", Norm, lambda site: _normed(site, correction=1))
     yield Mistake(
@@ -159,6 +161,13 @@ def _norms() -> Iterator[Mistake]:
     )  # fmt: skip
     yield Mistake("it reads the block's input, as in a parallel block", Norm, _norm_of_input)
     yield Mistake("the residual stream goes on from the normed vector, x = norm(x)", Add, _from_normed)
+
+
+def _uncentred(site: Site) -> Tensor:
+    x, module = site.input(), site.module
+    made = x / (x.var(-1, keepdim=True, correction=0) + site.operation.eps).sqrt() * gain_of(module)  # type: ignore[attr-defined]
+    added = getattr(module, "bias", None)
+    return made if added is None else made + added
 
 
 def _own_norm(site: Site) -> Site:
@@ -393,12 +402,12 @@ def _act(site: Site, act: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _sums() -> Iterator[Mistake]:
+    yield Mistake("positions are not added", Add, lambda site: _embedded(site, 0.0))
+    yield Mistake("positions are added twice", Add, lambda site: _embedded(site, 2.0))
     yield Mistake("the residual is missing: x is not added", Add, lambda site: site.inputs()[-1] + 0 * site.input())
     yield Mistake("what is computed is not added to x", Add, lambda site: site.input())
     yield Mistake("x is added twice", Add, lambda site: site.derive() + site.input())
     yield Mistake("what is computed is added twice", Add, lambda site: site.derive() + site.inputs()[-1])
-    yield Mistake("positions are not added", Add, lambda site: _embedded(site, 0.0))
-    yield Mistake("positions are added twice", Add, lambda site: _embedded(site, 2.0))
 
 
 def _embedded(site: Site, times: float) -> Tensor:
@@ -457,9 +466,18 @@ def _neighbours(site: Site) -> Tensor:
     return torch.stack(turned, -1).flatten(-2)
 
 
+def _mixed(site: Site) -> Tensor:
+    """Neighbours as a pair, by cosines and sines that are laid out for halves."""
+    operation, x = site.operation, site.input()
+    assert isinstance(operation, Rotate)
+    cosine, sine = rotary_table(len(site.ids), operation.rope, x.device, x.dtype)
+    return x * cosine + torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2) * sine
+
+
 def _rotations() -> Iterator[Mistake]:
     yield Mistake("nothing is rotated: RoPE is left out", Rotate, lambda site: site.input())
     yield Mistake("RoPE turns neighbours (2i, 2i+1), not halves (i, i + d/2)", Rotate, _neighbours)
+    yield Mistake("RoPE pairs neighbours (2i, 2i+1), and takes the angles of halves (i, i + d/2)", Rotate, _mixed)
     yield Mistake("RoPE turns the other way", Rotate, lambda site: _turned(site, back=True))
     yield Mistake("positions start at 1, not at 0", Rotate, lambda site: _turned(site, shift=1))
     yield Mistake(
@@ -516,7 +534,7 @@ def places(mistake: Mistake, table: StepTable, at: Place, scope: str) -> dict[Pl
     found: dict[Place, Wrong] = {}
     first = at[1] or 0
     for step, layer in table.rows:
-        if layer is not None and at[1] is not None and layer < first:
+        if (layer is not None and at[1] is not None and layer < first) or (step.from_stream and layer is not None):
             continue
         named = scope == "all" or step.name == at[0]
         alone = scope != "one" or layer == at[1]

@@ -6,12 +6,13 @@ Opening a file runs it. That is what the command says it does, and the one place
 import ast
 import importlib.util
 import inspect
+import linecache
 import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -58,15 +59,12 @@ class StudentError(TinytfError):
 
 
 @dataclass(frozen=True)
-class Place:
+class Line:
     """A line of the student's code."""
 
     file: str
     line: int
     text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 def sizes_of(config: ModelConfig) -> dict[str, Any]:
@@ -111,19 +109,25 @@ class Sizes(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Student:
-    """The module that a file makes: ``call`` is how it was built, ``unfilled`` the parameters left as they are."""
+    """The module that ``name`` of a file makes; ``call`` is how it was built."""
 
     file: Path
     name: str
     module: nn.Module
     call: str
+    again: "_Call"
 
-    def place(self, frame_file: str, line: int) -> Place:
+    def with_dropout(self, rate: float) -> nn.Module | None:
+        """The same module, built with dropout; None where its constructor takes none."""
+        again = replace(self.again, known={**self.again.known, "dropout": rate})
+        with running(self.file):
+            made, words = again.made()
+            made.load_state_dict(self.module.state_dict())
+        return None if f"{self.name}({words})" == self.call else made.eval()
+
+    def line(self, file: str, number: int) -> Line:
         """A line of a file of the student's."""
-        import linecache
-
-        own = os.path.relpath(frame_file, self.file.parent)
-        return Place(own, line, linecache.getline(frame_file, line).strip())
+        return Line(os.path.relpath(file, self.file.resolve().parent), number, linecache.getline(file, number).strip())
 
 
 def split_target(target: str) -> tuple[Path, str]:
@@ -147,8 +151,10 @@ def parse_args(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def running(file: Path) -> Iterator[None]:
+def running(file: Path, seed: int = 0) -> Iterator[None]:
     """A stretch in which the student's code runs: its folder is importable, its errors are those of its lines.
+
+    What it draws at random begins with ``seed``.
 
     Raises StudentError, with file and line, for whatever its code raises, and for an exit.
     """
@@ -156,6 +162,7 @@ def running(file: Path) -> Iterator[None]:
     sys.path.insert(0, folder)
     try:
         with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
             yield
     except (KeyboardInterrupt, TinytfError):
         raise
@@ -233,20 +240,23 @@ def open_student(target: str, config: ModelConfig, args: Mapping[str, Any]) -> S
         raise UsageError(f"{file} has no class or function {name!r}", did_you_mean(name, own) or HOW)
     with running(file):
         build = _Call(made, module, sizes_of(config), args)
-        result = build.made()
+        result, words = build.made()
     if not isinstance(result, nn.Module):
         raise UsageError(f"{name} of {file} makes a {type(result).__name__}, not a torch module", HOW)
-    return Student(file, name, result.eval(), f"{name}({build.words})")
+    return Student(file, name, result.eval(), f"{name}({words})", build)
 
 
+@dataclass(frozen=True)
 class _Call:
-    """A call of a constructor or factory with what is known of the reference."""
+    """A call of a constructor or factory of a file, with the sizes that are ``known``, and those that are ``given``."""
 
-    def __init__(self, made: Any, module: ModuleType, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        self.function, self.module, self.known, self.given = made, module, known, given
-        self.words = ""
+    function: Any
+    module: ModuleType
+    known: Mapping[str, Any]
+    given: Mapping[str, Any]
 
-    def made(self) -> Any:
+    def made(self) -> tuple[Any, str]:
+        """What the call makes, and its arguments in words."""
         parameters = list(inspect.signature(self.function).parameters.values())
         named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
         if not named:
@@ -262,14 +272,13 @@ class _Call:
                 )
             if value is not one.default or one.name in self.given:
                 keywords[one.name] = value
-                said.append(f"{one.name}={_shown(value)}")
+                said.append(f"{one.name}={value!r}")
         positional = [keywords.pop(one.name) for one in named if one.kind is one.POSITIONAL_ONLY]
         result = self.function(*positional, **keywords)
         for one in [*positional, *keywords.values()]:
             if isinstance(one, Sizes):
                 said = [", ".join(f"{name}={value!r}" for name, value in {**one.asked, **one}.items())]
-        self.words = ", ".join(said)
-        return result
+        return result, ", ".join(said)
 
     def _value(self, parameter: inspect.Parameter, alone: bool) -> Any:
         name = parameter.name
@@ -302,16 +311,9 @@ class _Call:
     def _is_table(name: str, value: Any) -> bool:
         return not name.startswith("__") and isinstance(value, dict) and bool(set(value) & set(SIZES))
 
-    def _with_globals(self) -> Any:
+    def _with_globals(self) -> tuple[Any, str]:
         """A constructor without parameters reads the sizes from names of the file: they are set first."""
         names = [name for name in vars(self.module) if name in SIZES and name.islower()]
         values = {name: self.known[SIZES[name]] for name in names} | dict(self.given)
         vars(self.module).update(values)
-        self.words = ""
-        result = self.function()
-        self.words = f") after {', '.join(f'{name} = {value!r}' for name, value in values.items())}" if values else ""
-        return result
-
-
-def _shown(value: Any) -> str:
-    return repr(value)
+        return self.function(), ", ".join(f"{name} = {value!r} in the file" for name, value in values.items())

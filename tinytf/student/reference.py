@@ -14,18 +14,25 @@ from tinytf.files import SMALL, read_bytes
 from tinytf.loading import Model, load
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
+from tinytf.presets import PRESETS
 
 _SPREAD = 0.1
 
 
 @torch.no_grad()
 def reference(name: str, changes: Mapping[str, Any], seed: int = 0) -> Model:
-    """A model on the processor; of a preset, other fields where ``changes`` says so.
+    """A model on the processor; of a preset, which needs no prefix here, other fields where ``changes`` says so.
 
     A preset's gains are not all 1 and its biases not all 0, as a mistake about them would not show. Raises UsageError
     for changes of a model that is no preset, or that do not fit.
     """
-    model = load(name, device="cpu", seed=seed)
+    try:
+        model = load(name, device="cpu", seed=seed)
+    except UsageError:
+        if name not in PRESETS:
+            raise
+        name = f"preset:{name}"
+        model = load(name, device="cpu", seed=seed)
     if not name.startswith("preset:"):
         if changes:
             raise UsageError(f"{name} has weights, and --with changes a preset", "such as --like preset:gpt2-tiny")
@@ -40,7 +47,7 @@ def reference(name: str, changes: Mapping[str, Any], seed: int = 0) -> Model:
     for parameter in transformer.parameters():
         if parameter.dim() == 1:
             parameter.add_(_SPREAD * torch.randn(parameter.shape, generator=generator))
-    return replace(model, transformer=transformer)
+    return replace(model, transformer=transformer, source=f"random weights, seed {seed}")
 
 
 def _changed(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:

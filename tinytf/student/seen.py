@@ -17,10 +17,9 @@ _MOST_NUMBERS = 2**24
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A tensor that the student's code made: the function that did, and its line. ``order`` counts from 0."""
+    """A copy of a tensor that the student's code made, and the line that did. ``order`` counts from 0."""
 
     order: int
-    function: str
     file: str
     line: int
     tensor: Tensor
@@ -33,6 +32,7 @@ class Watching(TorchFunctionMode):
         super().__init__()
         self.folder = file.resolve().parent
         self.made: list[Made] = []
+        self.last: dict[int, Made] = {}
         self._own: dict[str, bool] = {}
 
     def __torch_function__(
@@ -43,7 +43,8 @@ class Watching(TorchFunctionMode):
             if tensor.is_floating_point() and 0 < tensor.numel() <= _MOST_NUMBERS and tensor.dim():
                 file, line = self._place()
                 kept = tensor.detach().clone()
-                self.made.append(Made(len(self.made), getattr(function, "__name__", ""), file, line, kept))
+                self.made.append(Made(len(self.made), file, line, kept))
+                self.last[id(tensor)] = self.made[-1]
         return result
 
     def _place(self) -> tuple[str, int]:
@@ -79,9 +80,10 @@ def outcome(result: Any, width: int) -> Tensor | None:
 
 
 @torch.no_grad()
-def watch(file: Path, call: Callable[[], Any]) -> tuple[list[Made], Any]:
-    """All that a call makes, in order, and what it returns."""
+def watch(file: Path, call: Callable[[], Any], width: int) -> tuple[list[Made], Made | None]:
+    """All that a call makes, in order, and the first of what it returns whose last axis is ``width``."""
     watching = Watching(file)
     with watching:
         result = call()
-    return watching.made, result
+    found = outcome(result, width)
+    return watching.made, None if found is None else watching.last.get(id(found), Made(-1, "", 0, found.detach()))

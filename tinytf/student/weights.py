@@ -17,6 +17,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import Data
 from tinytf.steps.operations import Parameter
 from tinytf.steps.table import Step, table_of
+from tinytf.student.steps import in_neighbours
 from tinytf.trace.parameters import ParameterAddress, is_split
 
 _PLAIN = {"weight", "bias", "scale", "shift", "gain", "gamma", "beta", "g", "b", "w", "parametrizations"}
@@ -302,6 +303,31 @@ def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, Sequence[s
         taken |= {pair.theirs.template, *parts}
         found.append(pair)
     return sorted(found, key=lambda pair: pair.theirs.order)
+
+
+def others(pairs: Sequence[Pair], config: ModelConfig) -> Iterator[list[Pair]]:
+    """The same with one parameter that lies in another way; and in rotary pairs side by side, 2i and 2i + 1."""
+    for place, pair in enumerate(pairs):
+        for way in pair.ways[1:]:
+            kept = tuple(one for one in pair.ways if one is not way)
+            yield [*pairs[:place], replace(pair, ways=(way, *kept)), *pairs[place + 1 :]]
+    if config.positions == "rotary":
+        turned = {"attention.q", "attention.k"}
+        yield [replace(p, ways=tuple(_neighbouring(p, w, config) for w in p.ways))
+               if turned & set(p.ours.modules.split()) else p for p in pairs]  # fmt: skip
+
+
+def _neighbouring(pair: Pair, way: Way, config: ModelConfig) -> Way:
+    """Queries and keys with each rotary pair of a head side by side; values as they are."""
+
+    def turned(module: str, tensor: Tensor) -> Tensor:
+        if module == "attention.v":
+            return tensor
+        return in_neighbours(tensor.unflatten(-1, (-1, config.d_head)), config.rope.width).flatten(-2)
+
+    modules = [step.module for step, _ in pair.ours.steps]
+    words = ", ".join(filter(None, (way.words, "in pairs 2i, 2i+1")))
+    return Way(words, lambda tensors: way.make([turned(*each) for each in zip(modules, tensors, strict=True)]))
 
 
 def _fixed(named: Mapping[str, Sequence[str]], theirs: list[Theirs], ours: list[Ours]) -> dict[str, tuple[str, ...]]:
