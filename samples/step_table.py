@@ -14,6 +14,7 @@ ARCHITECTURES = {
     "BERT": dataclasses.replace(PRESETS["bert-base"], head="mlm"),
     "Llama": _LLAMA,
     "Qwen3": dataclasses.replace(_LLAMA, qk_norm=True),
+    "Ministral 3": dataclasses.replace(_LLAMA, query_scale=0.1, query_scale_every=16_384),
     "Gemma 2": dataclasses.replace(_LLAMA, norm_order="both", attention_cap=50.0, logit_cap=30.0),
     "Granite": dataclasses.replace(_LLAMA, residual_scale=0.22, logit_scale=0.125),
     "OLMo": dataclasses.replace(_LLAMA, norm="layernorm", norm_gain=False, norm_bias=False, clip_qkv=8.0),
@@ -28,6 +29,10 @@ ARCHITECTURES = {
         _LLAMA, experts=8, experts_per_token=2, d_expert=64, d_shared=64, shared_gate=True, routes_renormed=False
     ),
     "Mixtral": PRESETS["mixtral-tiny"],
+    "Llama 4": dataclasses.replace(
+        _LLAMA, qk_norm=True, qk_norm_last=True, experts=8, experts_per_token=1, d_expert=64, d_shared=64,
+        router="sigmoid", routes_renormed=False, routes_first=True, chunk=16,
+    ),
     "gpt-oss": dataclasses.replace(PRESETS["mixtral-tiny"], attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 

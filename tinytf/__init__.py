@@ -10,6 +10,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 
 if TYPE_CHECKING:
+    from tinytf.dumps.capture import capture
     from tinytf.generate.decoder import Kind
     from tinytf.generate.loop import Looking
     from tinytf.generate.samplers import Sampling
@@ -28,6 +29,7 @@ __all__ = [
     "Sampling",
     "TinytfError",
     "Trace",
+    "capture",
     "load",
     "record",
 ]
@@ -36,6 +38,7 @@ _LAZY = {
     "Model": "tinytf.loading",
     "load": "tinytf.loading",
     "Conversation": "tinytf.text.chat",
+    "capture": "tinytf.dumps.capture",
     "Kind": "tinytf.generate.decoder",
     "Looking": "tinytf.generate.loop",
     "Sampling": "tinytf.generate.samplers",

@@ -156,6 +156,10 @@ class Report:
         """The tensors behind it by name; empty where there are none."""
         return {}
 
+    def metadata(self) -> dict[str, Any]:
+        """What a file of these tensors says about itself: what it is of, as plain JSON data."""
+        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **(self.about.to_dict() if self.about else {})}
+
 
 def text_data(encoding: "Encoding") -> dict[str, Any]:
     """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal.

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -16,6 +16,7 @@ from tinytf.checkpoints.gguf import checkpoint_of, parts_of, read_gguf, read_par
 from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.load import read_directory
+from tinytf.checkpoints.huggingface.memory import read_module
 from tinytf.checkpoints.load import Checkpoint, Opened
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
@@ -27,7 +28,8 @@ from tinytf.files import read_json
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
-from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory
+from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.remembered import files_of
 
@@ -137,6 +139,27 @@ class DirectorySource(Source):
 
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         return self.checkpoint.load(dtype)
+
+
+@dataclass(frozen=True)
+class MemorySource(DirectorySource):
+    """A model of transformers in memory, with its tokenizer."""
+
+    module: Any
+    given: Any
+
+    @classmethod
+    def of(cls, module: Any, tokenizer: Any) -> Self:
+        """The source of a module, named as what it was opened from, else by its class."""
+        opened_from, kind = getattr(getattr(module, "config", None), "_name_or_path", ""), type(module).__name__
+        return cls(printable(str(opened_from or kind), spaces=False), f"{kind} in memory", Path(), module, tokenizer)
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        return read_module(self.module)
+
+    def vocabulary(self) -> Vocabulary:
+        return tokenizer_in_memory(self.given, self.module)
 
 
 class GgufSource(DirectorySource):

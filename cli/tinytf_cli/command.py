@@ -30,6 +30,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "ablate": "Show the prediction without a head, a feed-forward or a layer.",
         "patch": "Show which activations of CLEAN restore its answer in CORRUPT.",
         "diff": "Show where two runs begin to differ, and by how much.",
+        "blame": "Show which tensors of another model change its predictions.",
     },
     "Learn": {
         "learn": "Learn the pipeline in 23 lessons on your model and text.",

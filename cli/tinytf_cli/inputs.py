@@ -92,3 +92,17 @@ def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":
     if words in ((), ("-",)):
         raise UsageError("a pipe holds one text, and both TEXT and the corpus are -", "give TEXT in quotes")
     return find_files(read_texts(("-",), lines=False)[0])
+
+
+def line_texts(path: Path) -> list[str]:
+    """The lines of a text file that have a word in them, or of standard input, which is ``-``.
+
+    Raises UsageError as ``find_files`` does.
+    """
+    if path == Path("-"):
+        return read_texts(("-",), lines=True)
+    from tinytf.text.corpus import find_files
+    from tinytf.text.stream import anywhere
+
+    whole = "".join(find_files([path]).whole_files().documents().texts(anywhere))
+    return [line for line in whole.splitlines() if line.strip()]

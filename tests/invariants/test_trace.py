@@ -152,7 +152,7 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
         "n_heads·d_head": c.n_heads * c.d_head, "sink": 1,
         "q_rank": c.q_rank, "kv_rank": c.kv_rank, "d_shared_key": c.rope_width, "d_own": c.d_head - c.rope_width,
-        "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value,
+        "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value, "distance": 2 * c.distances,
     }  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:

@@ -1,6 +1,7 @@
 """Norms, activations, positions and feed-forwards: tables from a word of the configuration to a part."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
@@ -49,7 +50,7 @@ def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
     if not config.qk_norm:
         return nn.Identity()
     if config.qk_norm_across == "head":
-        return make_norm(config, config.d_head)
+        return make_norm(config if config.qk_norm_gain else replace(config, norm_gain=False), config.d_head)
     width = n_heads * config.d_head
     return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
 
@@ -112,6 +113,17 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         vectors = F.embedding(ids, self.weight)  # (B, T) -> (B, T, C)
         return vectors if self.scale == 1.0 else vectors * self.scale
+
+
+class Rows(nn.Module):
+    """A table of ``count`` vectors, all of which are read at once: () -> (1, count, C)."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, width))
+
+    def forward(self) -> Tensor:
+        return self.weight[None]
 
 
 class LearnedPositions(nn.Module):

@@ -10,9 +10,10 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
-from tinytf.errors import CheckpointError
+from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import TOKENIZER, read_bytes, read_json
-from tinytf.text.chat import directory_template
+from tinytf.text.chat import directory_template, template_of
+from tinytf.text.ids import IdTokenizer
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer, library_errors
@@ -65,10 +66,42 @@ def load_tokenizer_directory(directory: Path) -> Vocabulary:
         library.no_truncation()
         library.no_padding()
         library.encode_special_tokens = settings.get("split_special_tokens") is True
-        ends = _ends(directory, config, library, special)
+        generation = directory / "generation_config.json"
+        said: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
+        ends = _ends(said, library.token_to_id(special.names.get("eos_token", "")))
         start = library.token_to_id(special.names.get("bos_token", ""))
         chat = directory_template(directory, settings, special.names)
         return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start, chat), note)
+
+
+def tokenizer_in_memory(given: Any, model: Any) -> Vocabulary:
+    """A fast tokenizer of transformers, one of ours or of the tokenizers library, to go with a model of transformers.
+
+    None is the tokenizer of ids. Raises UsageError for one without a backend_tokenizer.
+    """
+    if given is None:
+        return Vocabulary(IdTokenizer(model.config.get_text_config().vocab_size), "none: a text is ids, as 464 3797")
+    if isinstance(given, Tokenizer):
+        return Vocabulary(given)
+    backend = getattr(given, "backend_tokenizer", given)
+    if not isinstance(backend, Library):
+        raise UsageError(f"a {type(given).__name__} has no backend_tokenizer", _CONVERT)
+    with library_errors(CheckpointError, "the tokenizer in memory cannot be read"):
+        library = Library.from_str(backend.to_str())
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = bool(getattr(given, "split_special_tokens", False))
+    generation = getattr(model, "generation_config", None)
+    said: dict[Path | str, Settings] = {
+        "generation_config": {} if generation is None else generation.to_dict(),
+        "config": model.config.to_dict(),
+    }
+    ends = _ends(said, getattr(given, "eos_token_id", None))
+    mask, start, templates = (getattr(given, name, None) for name in ("mask_token", "bos_token_id", "chat_template"))
+    if isinstance(templates, Mapping):
+        templates = [{"name": name, "template": template} for name, template in templates.items()]
+    chat = template_of(templates, getattr(given, "special_tokens_map", {}), Path("the tokenizer in memory"))
+    return Vocabulary(Tokenizer(library, ends, mask, start, chat))
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> tuple[Library, SpecialTokens, str]:
@@ -176,22 +209,18 @@ def _declared(config: Settings, settings: Settings) -> object:
     return settings.get("tokenizer_class") or config.get("tokenizer_class")
 
 
-def _ends(directory: Path, config: Settings, library: Library, special: SpecialTokens) -> list[int]:
-    """The ids that end a text: generation_config.json's, else config.json's, else that of the tokenizer's eos_token."""
-    for name, said in (
-        ("generation_config.json", _optional(directory / "generation_config.json")),
-        ("config.json", config),
-    ):
-        ids = said.get("eos_token_id")
+def _ends(said: Mapping[Path | str, Settings], otherwise: int | None) -> list[int]:
+    """The ids that end a text: those of the first file that names any, else that of the tokenizer's eos_token."""
+    for source, settings in said.items():
+        ids = settings.get("eos_token_id")
         ids = ids if isinstance(ids, list) else [ids] if ids is not None else []
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in ids):
             raise CheckpointError(
-                f"{directory / name}: eos_token_id is {said['eos_token_id']!r:.60}, not a number or several"
+                f"{source}: eos_token_id is {settings['eos_token_id']!r:.60}, not a number or several"
             )
         if ids:
             return [number for number in dict.fromkeys(ids) if number >= 0]
-    end = library.token_to_id(special.names.get("eos_token", ""))
-    return [] if end is None else [end]
+    return [] if otherwise is None else [otherwise]
 
 
 def _optional(path: Path) -> dict[str, Any]:

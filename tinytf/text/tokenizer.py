@@ -17,7 +17,7 @@ from tinytf.text.chat import ChatTemplate, Conversation, Said
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
-UNIGRAM = "SentencePiece Unigram"
+UNIGRAM, IDS = "SentencePiece Unigram", "ids"
 
 # (type of the model, any of these in the library's own description of it and of the parts around it, what we call it)
 _KINDS = (

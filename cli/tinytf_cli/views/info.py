@@ -126,6 +126,12 @@ class InfoView:
             for window, count in windows.items()
             if window
         )
+        chunks = Counter(c.at(layer).chunk for layer in range(c.n_layers))
+        sight += "".join(
+            f", within chunks of {chunk:,}" + (f" in {count} of the layers" if len(chunks) > 1 else "")
+            for chunk, count in chunks.items()
+            if chunk
+        )
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
