@@ -37,8 +37,8 @@ __all__ = [
 _LAZY = {
     "Model": "tinytf.loading",
     "load": "tinytf.loading",
-    "Conversation": "tinytf.text.chat",
     "capture": "tinytf.dumps.capture",
+    "Conversation": "tinytf.text.chat",
     "Kind": "tinytf.generate.decoder",
     "Looking": "tinytf.generate.loop",
     "Sampling": "tinytf.generate.samplers",

@@ -1,12 +1,14 @@
 """Opening a model by what a user calls it."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tinytf.analysis.size import Info
 from tinytf.api import Model
+from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.memory import kept
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
@@ -46,13 +48,15 @@ def load(
     device: str | None = None,
     dtype: str | None = None,
     seed: int = 0,
+    adapter: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Open a model: ``tiny``, ``tiny-encoder``, a path (run directory, directory of transformers, ``.gguf`` file),
     ``preset:NAME``, ``hub:ORG/NAME``, or a model of transformers in memory, with its ``tokenizer``.
 
     ``device`` is ``auto`` by default, ``dtype`` float32, ``seed`` makes the weights of a preset. A model in memory
     stays where it is and in the dtype of most of its weights; these are shared, not copied, as far as their layout
-    permits. Without a tokenizer its texts are ids, as ``"464 3797"``.
+    permits. Without a tokenizer its texts are ids, as ``"464 3797"``. ``adapter`` is the folder of a LoRA adapter of
+    PEFT, which is merged into the weights.
 
     Raises UsageError for an unknown name (with the nearest) or object, CheckpointError for files that are damaged or of
     an architecture that is not implemented.
@@ -62,14 +66,23 @@ def load(
     if isinstance(model, str | os.PathLike):
         if tokenizer is not None:
             raise UsageError("a tokenizer goes with a model in memory", "a name or a path brings its own")
-        return open_source(find_source(os.fspath(model)), device=device or "auto", dtype=dtype or "float32", seed=seed)
+        named, where, kind = find_source(os.fspath(model)), device or "auto", dtype or "float32"
+        return open_source(named, device=where, dtype=kind, seed=seed, adapter=adapter)
     source = MemorySource.of(model, tokenizer)
     source.config()  # raises for what is no model of transformers
-    where, kind = kept(model)
-    return open_source(source, device=device or where, dtype=dtype or str(kind).removeprefix("torch."))
+    there, given = kept(model)
+    kind = dtype or str(given).removeprefix("torch.")
+    return open_source(source, device=device or there, dtype=kind, adapter=adapter)
 
 
-def open_source(source: Source, *, device: str | torch.device = "auto", dtype: str = "float32", seed: int = 0) -> Model:
+def open_source(
+    source: Source,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str = "float32",
+    seed: int = 0,
+    adapter: str | os.PathLike[str] | None = None,
+) -> Model:
     """The model of a source, on a device and in a dtype. Raises as ``load`` does."""
     where = pick_device(device)
     config = source.config()
@@ -82,10 +95,15 @@ def open_source(source: Source, *, device: str | torch.device = "auto", dtype: s
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
     weighed = source.weigh(DTYPES[dtype], seed)
+    transformer, name = weighed.transformer, source.name
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
+    if adapter is not None:
+        added = Adapter(Path(adapter))
+        transformer, name = source.merged(added, transformer), f"{name} + {added.name}"
+        words = f"{words}, with the adapter {added.directory}"
     return Model(
-        source.name,
-        weighed.transformer.to(device=where),
+        name,
+        transformer.to(device=where),
         vocabulary.tokenizer,
         words,
         vocabulary.note,

@@ -15,6 +15,7 @@ import torch
 from tinytf.checkpoints.gguf import checkpoint_of, parts_of, read_gguf, read_parts, tokenizer_of
 from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.hub import fetch
+from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.huggingface.memory import read_module
 from tinytf.checkpoints.load import Checkpoint, Opened
@@ -67,6 +68,12 @@ class Source(ABC):
     @abstractmethod
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         """The weights; ``seed`` makes those of a preset."""
+
+    def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
+        """The model with an adapter of PEFT in its weights. Raises as ``Adapter.merge`` does."""
+        raise UsageError(
+            f"{self.name} is no model of transformers, whose names an adapter has", "tinytf export makes it one"
+        )
 
     def card(self) -> dict[str, Any] | None:
         """The model card, where there is one."""
@@ -140,6 +147,9 @@ class DirectorySource(Source):
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         return self.checkpoint.load(dtype)
 
+    def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
+        return adapter.merge(transformer, self.checkpoint.table)
+
 
 @dataclass(frozen=True)
 class MemorySource(DirectorySource):
@@ -174,6 +184,9 @@ class GgufSource(DirectorySource):
     @cached_property
     def checkpoint(self) -> Checkpoint:
         return checkpoint_of(self.header)
+
+    def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
+        return Source.merged(self, adapter, transformer)
 
     def glance(self) -> tuple[ModelConfig, list[Path]]:
         return read_gguf(self.path, brief=True).config, parts_of(self.path)

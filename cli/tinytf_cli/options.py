@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -79,15 +80,18 @@ class Opening:
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of weights and activations.")
     seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed.")
+    adapter: Path | None = option(
+        type=click.Path(path_type=Path), metavar="DIR", help="Merge this LoRA adapter of PEFT into the weights."
+    )
 
     def open(self) -> "Model":
         """The model; inside a session, where none was typed, the session's."""
         lender = host()
-        if lender is not None and not given("model", "device", "dtype"):
+        if lender is not None and not given("model", "device", "dtype", "adapter"):
             return lender.model
         from tinytf.loading import load
 
-        opened = load(self.model, device=self.device, dtype=self.dtype, seed=self.seed)
+        opened = load(self.model, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter)
         if opened.n_parameters < SMALL:
             import torch
 

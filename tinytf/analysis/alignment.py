@@ -76,8 +76,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
     Raises UsageError for runs that cannot be compared: one text that two tokenizers split at different places, texts of
     different lengths in a model that looks both ways, different texts in different vocabularies.
     """
-    sizes = {side.model.config.vocab_size for side in (first, second)}
-    same = len(sizes) == 1 and same_vocabulary(first.tokenizer, second.tokenizer)
+    same = _same_vocabulary(first, second)
     lengths = [len(side.encoding.tokens) for side in (first, second)]
     one_text = first.encoding.text == second.encoding.text
     if not same:

@@ -56,7 +56,8 @@ class Models:
             if spec not in kept:
                 self.keep(spec, whole.without(gone.at, how=gone.how, reference=gone.reference))
         elif spec not in kept:
-            self.keep(spec, load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed))
+            opened = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed, adapter=spec.adapter)
+            self.keep(spec, opened)
         _use(kept, spec)
         for other in [other for other in self._ablated if replace(other, without=None) not in self._whole]:
             del self._ablated[other]
@@ -81,8 +82,13 @@ class Models:
         if run not in self._traces:
             model = self.model(run.spec)
             self._traces[run] = Model.trace(model, run.text, truncate=run.truncate, force=run.force)
+        return self.keep_trace(run, self._traces[run])
+
+    def keep_trace(self, run: Run, trace: Trace) -> Trace:
+        """Keep the trace of a run, and answer with it."""
+        self._traces[run] = trace
         _use(self._traces, run)
-        return self._traces[run]
+        return trace
 
     def recorded(self, run: Run) -> Trace | None:
         """The trace of a run, if it is kept."""
