@@ -466,7 +466,7 @@ STEPS: tuple[Step, ...] = (
     Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
          absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R",
          seen=Seen("attention.distances"), shared=True),
-    Step("distances_norm", "embeddings of distances, normed", "{norm}(R)", _DISTANCES, ("distances",), "embed",
+    Step("distances_norm", "embeddings of distances, normed", "n = {norm}(R)", _DISTANCES, ("distances",), "embed",
          when=lambda c: c.distance_norm, absent="{no_distance_norm}", make=_norm, module="attention.distances_norm",
          seen=Seen("attention.distances_norm"), shared=True),
     Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",

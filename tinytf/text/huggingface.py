@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, UsageError
@@ -20,7 +20,9 @@ from tinytf.text.tokenizer import Tokenizer, library_errors
 from tinytf.text.tokenizer_classes import BERT, ESM, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
 
 _READ = ("BPE", "WordPiece", "WordLevel")
+_UNIGRAM, _AS_IT_STANDS = "Unigram", ("PreTrainedTokenizer", "TokenizersBackend")
 _EMPTY = {
+    _UNIGRAM: {"type": _UNIGRAM, "unk_id": 0, "vocab": [["", 0.0]]},
     "BPE": {"type": "BPE", "vocab": {}, "merges": []},
     "WordPiece": {
         "type": "WordPiece",
@@ -112,16 +114,19 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     if not isinstance(model, dict):
         raise CheckpointError(f"{path} is not a tokenizer: it has no model")
     kind = model.get("type", "BPE" if "merges" in model else "WordPiece")
-    if kind not in _READ:
-        raise CheckpointError(
-            f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
-            f"tinytf reads {', '.join(_READ[:-1])} and {_READ[-1]}",
-        )
-    _require_whole_templates(data.get("post_processor"), path)
     # With a tokenizer.json, what stands before and after a text is said there, and the switches say nothing.
     settings = {key: value for key, value in settings.items() if key not in _SWITCHES}
     around = json.dumps({key: value for key, value in data.items() if key != "model"})
-    chosen = choose_class(config.get("model_type"), _declared(config, settings), '"ByteLevel"' in around)
+    declared = _declared(config, settings)
+    chosen = choose_class(config.get("model_type"), declared, '"ByteLevel"' in around)
+    as_it_stands = isinstance(declared, str) and declared.removesuffix("Fast") in _AS_IT_STANDS
+    # Most classes of a Unigram build the parts around it anew, each in its own way.
+    if kind not in _READ and not (kind == _UNIGRAM and (chosen or as_it_stands)):
+        raise CheckpointError(
+            f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
+            f"tinytf reads {', '.join(_READ)}, and Unigram of DeBERTa",
+        )
+    _require_whole_templates(data.get("post_processor"), path)
     if chosen is None:
         library = Library.from_file(str(path))
         special = read_special_tokens(directory, settings, added, {})
@@ -177,9 +182,12 @@ def _built(
 ) -> Library:
     """The vocabulary of ``model`` with everything else from its class; ``stored`` is the file's post-processor."""
     parts = chosen.parts(settings, special.names)
-    kept = {key: model[key] for key in ("vocab", "merges") if key in model}
-    model = {"type": chosen.model, **parts.model, **kept}
-    library = Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    if chosen.model == _UNIGRAM:
+        library = Library(_unigram(model.get("vocab"), special.names.get("unk_token")))
+    else:
+        kept = {key: model[key] for key in ("vocab", "merges") if key in model}
+        model = {"type": chosen.model, **parts.model, **kept}
+        library = Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
     library.normalizer, library.pre_tokenizer = parts.normalizer, parts.pre_tokenizer
     library.decoder = parts.decoder
     put_in(library, special)
@@ -191,6 +199,15 @@ def _built(
         library.add_tokens([AddedToken(one, normalized=False, special=one in named) for one in kept["vocab"]])
     library.post_processor = chosen.ends(stored, settings, special.names, library)
     return library
+
+
+def _unigram(vocabulary: Any, unknown: str | None) -> models.Unigram:
+    """Pieces with their scores, of which the library would read some from JSON a last digit off."""
+    if not isinstance(vocabulary, list) or not all(isinstance(one, list) and len(one) == 2 for one in vocabulary):
+        raise CheckpointError("the vocabulary of a Unigram tokenizer is no list of pieces and their scores")
+    pieces = [(piece, score) for piece, score in vocabulary]
+    at = pieces.index((unknown, 0.0)) if (unknown, 0.0) in pieces else 1
+    return models.Unigram(pieces, unk_id=at, byte_fallback=False)
 
 
 def _difference(chosen: TokenizerClass, stored: Library, library: Library) -> str:

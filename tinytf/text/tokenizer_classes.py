@@ -175,6 +175,18 @@ def _cls_and_eos(stored: Any, settings: Settings, names: Names, library: Library
     return processors.TemplateProcessing(single=single, special_tokens=ids)
 
 
+def _deberta_v2(settings: Settings, names: Names) -> Parts:
+    scheme = "always" if settings.get("add_prefix_space", True) else "first"
+    lower = [normalizers.Lowercase()] if settings.get("do_lower_case") else []
+    spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
+    cut = [pre_tokenizers.Punctuation(behavior="isolated")] if settings.get("split_by_punct") else []
+    return Parts(
+        pre_tokenizers.Sequence([*cut, pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)]),
+        decoders.Metaspace(replacement="▁", prepend_scheme=scheme),
+        normalizers.Sequence([*lower, spaces, normalizers.NFC(), normalizers.Strip(left=False, right=True)]),
+    )
+
+
 _MERGES = ("vocab.json", "merges.txt")
 _END_OF_TEXT = "<|endoftext|>"
 _GPT2_SPECIALS = {"bos_token": _END_OF_TEXT, "eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT}
@@ -201,9 +213,17 @@ ESM = TokenizerClass("EsmTokenizer", "WordLevel", ("vocab.txt",), _ESM_SPECIALS,
 GPT_NEOX = TokenizerClass(
     "GPTNeoXTokenizer", "BPE", _MERGES, {**_GPT2_SPECIALS, "pad_token": "<|padding|>"}, _gpt_neox, _by_switches
 )
+DEBERTA_V2 = TokenizerClass(
+    "DebertaV2Tokenizer",
+    "Unigram",
+    (),
+    {**_BERT_SPECIALS, "bos_token": "[CLS]", "eos_token": "[SEP]"},
+    _deberta_v2,
+    _cls_and_sep,
+)
 
 _CLASSES: Mapping[str, TokenizerClass] = {
-    **{known.name: known for known in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX)},
+    **{known.name: known for known in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX, DEBERTA_V2)},
     "BartTokenizer": ROBERTA,
     "DistilBertTokenizer": BERT,
     "ElectraTokenizer": BERT,
@@ -219,6 +239,7 @@ _REGISTERED: Mapping[str, TokenizerClass | None] = {
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma"), GEMMA),
     **dict.fromkeys(("gpt_neox", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv"), GPT_NEOX),
     "esm": ESM,
+    "deberta-v2": DEBERTA_V2,
     **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
 }
 _REGISTERED_WHATEVER_IS_DECLARED = {"qwen2"}

@@ -82,8 +82,13 @@ class Models:
         if run not in self._traces:
             model = self.model(run.spec)
             self._traces[run] = Model.trace(model, run.text, truncate=run.truncate, force=run.force)
+        return self.keep_trace(run, self._traces[run])
+
+    def keep_trace(self, run: Run, trace: Trace) -> Trace:
+        """Keep the trace of a run, and answer with it."""
+        self._traces[run] = trace
         _use(self._traces, run)
-        return self._traces[run]
+        return trace
 
     def recorded(self, run: Run) -> Trace | None:
         """The trace of a run, if it is kept."""

@@ -239,9 +239,9 @@ class Log:
     def remember(self, entry: Entry, before: State, now: State) -> State:
         """Record a line, and return the state that holds after it: a line that failed changes nothing.
 
-        ``source`` is not recorded: each line that it ran was.
+        ``source`` and ``explore`` are not recorded: each line that they ran was.
         """
-        if len(entry.line) > LONGEST or entry.verb == "source":
+        if len(entry.line) > LONGEST or entry.verb in ("source", "explore"):
             return now
         if entry.done and now != before:
             if entry.verb == "undo":

@@ -47,7 +47,7 @@ def distance_rows(queries: int, keys: int, reach: int, farthest: int, device: to
 
 def distances_in_words(config: ModelConfig) -> list[str]:
     """Where a key is from its query, for each row of the table: ``3 before``, ``5-7 after``; – for a row of none."""
-    apart = torch.arange(-config.context, config.context + 1)
+    apart = torch.arange(1 - config.context, config.context)
     rows, found = rows_of(apart, config.distances, config.farthest), []
     for row in range(2 * config.distances):
         some = sorted(apart[rows == row].abs().tolist())
