@@ -1007,7 +1007,7 @@ class StepTable:
 
     @cached_property
     def _first_made(self) -> dict[str, str]:
-        return {step.module: step.name for step in reversed(self.by_name.values())}
+        return {step.module: step.name for step, _ in reversed(self.rows)}
 
     def first_with(self, module: str, layer: int) -> int:
         """The first layer that has the parameters of this module of a layer: its own, unless they are shared."""

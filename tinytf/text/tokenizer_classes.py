@@ -164,17 +164,6 @@ def _bert(settings: Settings, names: Names) -> Parts:
     )
 
 
-def _esm(settings: Settings, names: Names) -> Parts:
-    return Parts(pre_tokenizers.WhitespaceSplit(), None, model={"unk_token": names.get("unk_token", "<unk>")})
-
-
-def _cls_and_eos(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
-    roles = [role for role in ("cls_token", "eos_token") if role in names]
-    ids = [_with_id(names[role], library) for role in roles]
-    single = [*(name for name, _ in ids[:1]), "$A", *(name for name, _ in ids[1:])]
-    return processors.TemplateProcessing(single=single, special_tokens=ids)
-
-
 def _deberta_v2(settings: Settings, names: Names) -> Parts:
     scheme = "always" if settings.get("add_prefix_space", True) else "first"
     lower = [normalizers.Lowercase()] if settings.get("do_lower_case") else []
@@ -185,6 +174,17 @@ def _deberta_v2(settings: Settings, names: Names) -> Parts:
         decoders.Metaspace(replacement="▁", prepend_scheme=scheme),
         normalizers.Sequence([*lower, spaces, normalizers.NFC(), normalizers.Strip(left=False, right=True)]),
     )
+
+
+def _esm(settings: Settings, names: Names) -> Parts:
+    return Parts(pre_tokenizers.WhitespaceSplit(), None, model={"unk_token": names.get("unk_token", "<unk>")})
+
+
+def _cls_and_eos(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    roles = [role for role in ("cls_token", "eos_token") if role in names]
+    ids = [_with_id(names[role], library) for role in roles]
+    single = [*(name for name, _ in ids[:1]), "$A", *(name for name, _ in ids[1:])]
+    return processors.TemplateProcessing(single=single, special_tokens=ids)
 
 
 _MERGES = ("vocab.json", "merges.txt")
@@ -238,8 +238,8 @@ _REGISTERED: Mapping[str, TokenizerClass | None] = {
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), QWEN2),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma"), GEMMA),
     **dict.fromkeys(("gpt_neox", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv"), GPT_NEOX),
-    "esm": ESM,
     "deberta-v2": DEBERTA_V2,
+    "esm": ESM,
     **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
 }
 _REGISTERED_WHATEVER_IS_DECLARED = {"qwen2"}

@@ -48,7 +48,8 @@ class BlameView:
         a, b = ("top", "second") if found.pair is None else map(self.model.shown, found.pair)
         words += [f" · logit {a} − {b} ", *_figures(whole.margin, sign=True)]
         yield Line(words, indent=2)
-        said = f"{plural(found.positions, 'token')}; {len(found.measured)} of {plural(len(found.blamed), 'tensor')} measured"
+        tensors = plural(len(found.blamed), "tensor")
+        said = f"{plural(found.positions, 'token')}; {len(found.measured)} of {tensors} measured"
         said += f", {found.same} equal in both" if found.same else ""
         said += f"; stopped after {found.texts} of {found.asked} texts" if found.interrupted else ""
         yield note(said)
