@@ -64,6 +64,7 @@ class Model(TextModel):
     grad = LazyMethod(lambda: gradients.trace.grad)
     backward = LazyMethod(lambda: gradients.report.backward)
 
+    blame = LazyMethod(lambda: analysis.blame.blame)
     diff = LazyMethod(lambda: analysis.difference.diff)
     reference = LazyMethod(lambda: analysis.interventions.reference)
     ablate = LazyMethod(lambda: analysis.interventions.ablate)

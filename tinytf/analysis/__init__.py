@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # those that Model has
         arithmetic,
         attended,
         attribution,
+        blame,
         census,
         code,
         difference,

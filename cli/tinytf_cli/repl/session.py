@@ -255,8 +255,12 @@ class Session(Host):
         """Open the model and run ``text``, if they were given, as the first lines of the log."""
         outcome, spec, usual = Outcome(0), self.state.spec, Spec()
         if spec != usual:
-            asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed")}
-            words = [f"--{name} {value} " for name, value in asked.items() if value != getattr(usual, name)]
+            asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}
+            changed = {name: value for name, value in asked.items() if value != getattr(usual, name)}
+            words = [
+                f"--{name} {shell_quoted(str(value)) if name == 'adapter' else value} "
+                for name, value in changed.items()
+            ]
             outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")
         if text and outcome.status == 0:
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
@@ -299,7 +303,7 @@ class Session(Host):
     def _defaults(self, command: click.Command) -> dict[str, Any]:
         """The session's values of the options of a command."""
         spec, names = self.state.spec, {parameter.name for parameter in command.params}
-        opened = {"model": spec.name, "device": spec.device, "dtype": spec.dtype, "seed": spec.seed}
+        opened = {"model": spec.name, **{name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}}
         values = dict(vars(self.settings))
         if opened.keys() <= names or command.name in ("info", "tokens"):
             values |= opened

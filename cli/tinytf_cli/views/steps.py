@@ -7,6 +7,7 @@ from itertools import groupby
 import numpy as np
 from torch import Tensor
 
+from tinytf.steps.operations.disentangled import distances_in_words
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
@@ -32,6 +33,11 @@ def signed_role(value: float, most: float) -> str:
 
 def labels(trace: Trace) -> list[str]:
     return [token.shown for token in trace.tokens]
+
+
+def row_labels(trace: Trace, step: Step) -> list[str]:
+    """What the rows of a table of a step are of: tokens, or how far a key is from its query."""
+    return distances_in_words(trace.config) if "distance" in step.axes else labels(trace)
 
 
 def visible_array(trace: Trace, step: Step, layer: int | None = None) -> Visible:
@@ -153,7 +159,9 @@ def value_blocks(
     elif values.ndim == 1:
         yield Values(["[0]"], values[None], dims, step.role)
     else:
-        yield from folded(Values(names, values, dims, step.role), range(len(names)), rows, "tokens", "--rows 0")
+        names = row_labels(trace, step)
+        what = "distances" if "distance" in step.axes else "tokens"
+        yield from folded(Values(names, values, dims, step.role), range(len(names)), rows, what, "--rows 0")
 
 
 def tensors_at(

@@ -1,0 +1,65 @@
+"""``tinytf blame``: which tensors of another model make it predict otherwise."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command, option
+from tinytf_cli.inputs import line_texts, read_texts, with_session_text
+from tinytf_cli.options import Extent, Opening
+from tinytf_cli.output import Output, Result
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
+    versus: str | None = option(metavar="MODEL", help="The model whose tensors are blamed; of the same shape.")
+    texts: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE", help="Measure on every line of FILE, or of - (a pipe)."
+    )
+    tokens: int | None = option(type=click.IntRange(2), help="Take the first N tokens of each text.")
+    truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
+    top: int | None = option(
+        type=click.IntRange(1), help="Measure the N tensors that are expected to do most damage.  [default: all]"
+    )
+    token: str | None = option(
+        metavar="A", help="Measure logit A − B at the end of each text.  [default: the two most probable]"
+    )
+    versus_token: str | None = option(metavar="B", help="The other of the two: a word or #ID.")
+    rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 10]")
+
+
+@command("blame")
+def blame(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
+    """\b
+    On a text        tinytf blame "The cat sat" -m A --versus B
+    On many texts    tinytf blame --texts FILE -m A --versus B
+
+    Puts each tensor of B into A alone, and each of A into B. Ctrl-C shows what was measured so far.
+    """
+    from tinytf.loading import load
+    from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.blame import BlameView
+
+    if asked.versus is None:
+        raise UsageError("there is no other model to blame", "tinytf blame TEXT -m A --versus B")
+    if asked.texts is not None and asked.words:
+        raise UsageError("TEXT and --texts are two sets of texts", "leave one of them out")
+    texts: str | list[str]
+    if asked.texts is not None:
+        texts = line_texts(asked.texts)
+    else:
+        texts = read_texts(with_session_text(asked.words, 1), lines=False)[0]
+    model = opening.open()
+    other = load(asked.versus, device=opening.device, dtype=opening.dtype, seed=opening.seed)
+    with progress_line(output.stderr, "text") as on_progress:
+        found = model.blame(
+            texts, other, top=asked.top, token=asked.token, versus_token=asked.versus_token, tokens=asked.tokens,
+            truncate=asked.truncate, seed=opening.seed, on_progress=on_progress,
+        )  # fmt: skip
+    output.show(Result.of(BlameView(model, other, found, extent.rows(asked.rows))))
+    return 0

@@ -1,0 +1,110 @@
+"""The view of blame: what each tensor of another model does, as a map of layers × kinds and a table of the worst."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tinytf.analysis.blame import Blame, Blamed
+from tinytf.analysis.damage import Estimate
+from tinytf.loading import Model
+from tinytf.steps.table import table_of
+from tinytf.text.printable import printable
+from tinytf_cli.numbers import plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.parts import full_scale, most_rows, note, numbered, signed_bars
+
+_ROWS = 10
+"""How many tensors the table has, unless more are asked for."""
+
+
+class BlameView:
+    """What was measured, drawn: the whole damage, the map, and ``rows`` tensors."""
+
+    def __init__(self, model: Model, other: Model, found: Blame, rows: int | None = None) -> None:
+        self.model, self.other, self.found, self.rows = model, other, found, rows
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        yield from banner(self.model, self.found.about.text if self.found.about else None)
+        yield from self._whole()
+        if not self.found.blamed:
+            return
+        yield from self._map()
+        yield from self._table()
+        yield from self._notes()
+
+    def _whole(self) -> Iterator[Block]:
+        found = self.found
+        name = printable(self.other.name, spaces=False)
+        yield Heading("damage", f"of {name}, mean per token of {plural(found.texts, 'text')}, in nats", "output")
+        if not found.blamed:
+            yield Line("no tensor differs: the models predict the same", indent=2)
+            return
+        whole = found.whole
+        words = ["KL ", *_figures(whole.kl, "strong")]
+        if whole.loss is not None:
+            words += [" · loss ", *_figures(whole.loss, sign=True)]
+        a, b = ("top", "second") if found.pair is None else map(self.model.shown, found.pair)
+        words += [f" · logit {a} − {b} ", *_figures(whole.margin, sign=True)]
+        yield Line(words, indent=2)
+        tensors = plural(len(found.blamed), "tensor")
+        said = f"{plural(found.positions, 'token')}; {len(found.measured)} of {tensors} measured"
+        said += f", {found.same} equal in both" if found.same else ""
+        said += f"; stopped after {found.texts} of {found.asked} texts" if found.interrupted else ""
+        yield note(said)
+
+    def _map(self) -> Iterator[Block]:
+        """Kinds down, since there are fewer of them, and layers across."""
+        inside = [one for one in self.found.measured if one.layer is not None]
+        if not inside:
+            return
+        there = {one.kind for one in inside}
+        kinds = [kind for kind in table_of(self.model.config).parameters if kind in there]
+        depth = self.model.config.n_layers
+        values = np.full((len(kinds), depth), np.nan, np.float32)
+        for one in inside:
+            values[kinds.index(one.kind), one.layer] = one.damage.kl.value * 1000 if one.damage else np.nan
+        most = float(np.nanmax(values)) or 1.0
+        yield Heading("KL of each tensor alone", "in thousandths of a nat", "output")
+        seen = None if np.isfinite(values).all() else np.isfinite(values)
+        yield Heat(np.nan_to_num(values), kinds, numbered("L", depth), "unit", seen, most)
+
+    def _table(self) -> Iterator[Block]:
+        found, count = self.found, most_rows(self.rows, _ROWS)
+        shown = found.measured[:count]
+        yield Heading("most damage", "the tensor of the other model alone; what restoring it alone recovers", "output")
+        recovered = [one.recovered.kl for one in shown if one.recovered]
+        yield Table(
+            [
+                Column("", [Span(one.address, "strong") for one in shown], said=""),
+                Column("KL", [_figures(one.damage.kl) for one in shown if one.damage], "left"),
+                Column("loss", self._losses(shown), "right", drop=2),
+                Column("Δ logit", [Figure(one.damage.margin.value, "%+.3f") for one in shown if one.damage], "right",
+                       drop=3),
+                signed_bars("recovers", [one.value for one in recovered], "%+.4f",
+                            full_scale(one.value for one in recovered)),
+                Column("moved", [f"{one.moved:.1%}" for one in shown], "right", drop=1),
+                Column("expected", [Figure(one.expected, "%.4f") for one in shown], "right", drop=4),
+            ]
+        )  # fmt: skip
+        if len(shown) < len(found.measured):
+            yield note(f"folded: {len(found.measured) - len(shown)} tensors that do less; --rows 0 shows them")
+
+    def _losses(self, shown: tuple[Blamed, ...]) -> list[Cell]:
+        found = [one.damage.loss for one in shown if one.damage]
+        return ["–" if one is None else Figure(one.value, "%+.4f") for one in found]
+
+    def _notes(self) -> Iterator[Block]:
+        moved, expected = (self.found.correlation(by) for by in ("moved", "expected"))
+        if moved is not None and expected is not None:
+            yield note(
+                f"rank correlation with the damage: {moved:+.2f} how far a tensor moved, {expected:+.2f} expected"
+            )
+
+
+def _figures(one: Estimate, role: str = "", sign: bool = False) -> list[str | Figure | Span]:
+    """``0.591 [0.533, 0.750]``."""
+    form = "%+.4f" if sign else "%.4f"
+    ends = [] if one.low is None or one.high is None else [Span(f" [{form % one.low}, {form % one.high}]", "dim")]
+    return [Figure(one.value, form, role), *ends]

@@ -1,0 +1,176 @@
+"""A dump as one side of a comparison: it answers for its steps as a trace does for those of a model."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from tinytf.checkpoints.table import FamilyTable
+from tinytf.config import ModelConfig
+from tinytf.dumps.fit import Fitted, fit
+from tinytf.dumps.layouts import Meaning
+from tinytf.dumps.names import Named, resolve_all
+from tinytf.dumps.read import IDS, Dump
+from tinytf.errors import DumpError
+from tinytf.nearest import did_you_mean
+from tinytf.report import text_data
+from tinytf.steps.table import Place, Step, StepTable, table_of
+from tinytf.text.printable import printable
+from tinytf.text.tokenizer import Encoding, Tokenizer
+
+Beside = Callable[[Step, int | None, tuple[int, ...] | None], Tensor | None]
+"""Gives the numbers of a step on the other side, of a layer and of all heads or some."""
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """The tensors of a ``dump`` as steps of a model of ``config``, of the text ``encoding``.
+
+    ``said`` is what was done to the tensors of each step, by its full name.
+    """
+
+    dump: Dump
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    encoding: Encoding
+    named: Named
+    said: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    _decided: dict[str, Place] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        dump: Dump,
+        config: ModelConfig,
+        tokenizer: Tokenizer | None,
+        encoding: Encoding,
+        given: Mapping[str, str] | None = None,
+        table: FamilyTable | None = None,
+    ) -> "Dumped":
+        """Raises DumpError where no tensor is a step of the model."""
+        names = [name for name in dump.shapes if name not in IDS]
+        named = resolve_all(names, table_of(config), given, table)
+        if not named.found:
+            first = printable(names[0], spaces=False) if names else "none"
+            raise DumpError(
+                f"{dump.path}: none of its {len(names):,} names is a step of this model, such as {first}",
+                did_you_mean(first, named.known) or "--names TABLE.toml says what they mean",
+            )
+        return cls(dump, config, tokenizer, encoding, named)
+
+    @property
+    def steps(self) -> StepTable:
+        return table_of(self.config)
+
+    @property
+    def text(self) -> Encoding:
+        return self.encoding
+
+    @property
+    def tokens(self) -> Sequence[Any]:
+        return self.encoding.tokens
+
+    def parts(self, force: bool) -> Iterator["Dumped"]:
+        """Itself for every part of the pass."""
+        return itertools.repeat(self)
+
+    def has(self, name: str, layer: int | None) -> bool:
+        return (name, layer) in self.named.at
+
+    def heads_of(self, step: Step, layer: int | None) -> list[tuple[int, ...] | None]:
+        """Which heads of a step there are: all of them (None), or some at a time."""
+        found = [meaning.heads for _, meaning in self.named.at.get((step.name, layer), ())]
+        return [None] if None in found else sorted(found, key=lambda heads: heads or ())
+
+    def step(
+        self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None, beside: Beside | None = None
+    ) -> Tensor | None:
+        """A step in our axes, read as it is nearest to the numbers ``beside``; None where it is not there."""
+        best: Fitted | None = None
+        for stored, meaning in self.named.at.get((name, layer), ()):
+            if meaning.heads != heads or (not meaning.certain and self._meant(stored, beside) != meaning.place):
+                continue
+            found = self._fitted(stored, meaning, beside)
+            if found is not None and (best is None or found.apart < best.apart):
+                best = found
+        if best is None:
+            return None
+        self.said[self.steps.at(name, layer).full_name(layer)] = best.said
+        return best.tensor
+
+    def _meant(self, stored: str, beside: Beside | None) -> Place:
+        """Which of several steps a name means: the one whose numbers these are, else the likeliest."""
+        if stored not in self._decided:
+            meanings = self.named.found[stored]
+            fits = [self._fitted(stored, one, beside) for one in meanings] if beside is not None else []
+            near = [one.place for one, found in zip(meanings, fits, strict=False) if found is not None and found.close]
+            self._decided[stored] = near[-1] if near else meanings[-1].place
+        return self._decided[stored]
+
+    def _fitted(self, stored: str, meaning: Meaning, beside: Beside | None) -> Fitted | None:
+        name, layer = meaning.place
+        step, config = self.steps.at(name, layer), self.config if layer is None else self.config.at(layer)
+        like = None if beside is None else beside(step, layer, meaning.heads)
+        shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
+        return fit(self._read(stored), meaning, step, config, shape, like)
+
+    def _read(self, stored: str) -> Tensor:
+        tensor = self.dump.read(stored)
+        return tensor if tensor.is_floating_point() else tensor.double()
+
+    def _shape(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> tuple[int, ...]:
+        config = self.config if layer is None else self.config.at(layer)
+        count = len(self.tokens)
+        sizes = {"token": count, "query": count, "key": count, **config.sizes}
+        shape = tuple(sizes[axis] for axis in step.axes)
+        return shape if heads is None else (len(heads), *shape[1:])
+
+    def why_not(self, step: Step, layer: int | None) -> str:
+        """Why a step that has a name here is in no shape of ours."""
+        stored = self.named.at[step.name, layer][0][0]
+        shapes = self.dump.shapes[stored], self._shape(step, layer, None)
+        there, here = (" × ".join(f"{size:,}" for size in shape) for shape in shapes)
+        return f"{printable(stored, spaces=False)} has {there} numbers, and {here} are expected"
+
+    @cached_property
+    def logits(self) -> tuple[Tensor, tuple[int, ...]] | None:
+        """Logits (P, V) and the positions that they are of: all of them, or the last."""
+        step = self.steps.by_name.get("logits")
+        for stored, meaning in self.named.at.get(("logits", None), ()) if step is not None else ():
+            assert step is not None
+            tensor, count = self._read(stored), len(self.tokens)
+            said = self.dump.metadata.get("logit_rows")
+            known = said if isinstance(said, list) and all(row in range(count) for row in said) else [count - 1]
+            for rows in (range(count), known):
+                shape = (len(rows), *self._shape(step, None, None)[1:])
+                found = fit(tensor, meaning, step, self.config, shape, None)
+                if found is not None:
+                    self.said["logits"] = found.said
+                    return found.tensor, tuple(rows)
+        return None
+
+    def rows(self) -> tuple[int, ...]:
+        """The positions whose logits there are."""
+        return () if self.logits is None else self.logits[1]
+
+    def outcomes(self, part: object, rows: Sequence[int]) -> dict[str, Tensor]:
+        """The logits at some positions."""
+        assert self.logits is not None
+        tensor, places = self.logits
+        return {"logits": tensor[[places.index(row) for row in rows]]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is, as plain JSON data."""
+        return {
+            "dump": {
+                "file": self.dump.name,
+                "names": self.named.spelling,
+                "tensors": len(self.dump.shapes),
+                "steps": len(self.named.at),
+                "unmatched": list(self.named.unmatched),
+            },
+            **text_data(self.encoding),
+        }
