@@ -51,7 +51,7 @@ def apart(first: Transformer, other: Transformer, texts: Sequence[str] = TEXTS) 
 
 
 def blamed(first: Transformer, other: Transformer, texts: Sequence[str] = TEXTS, **settings: object) -> Blame:
-    settings = {"on_progress": lambda done, of: None, **settings}
+    settings = {"restore": 1000, **settings}
     return asked(first).blame(list(texts), asked(other), **settings)  # type: ignore[arg-type]
 
 

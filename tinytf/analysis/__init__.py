@@ -23,7 +23,9 @@ if TYPE_CHECKING:  # those that Model has
         neurons,
         parameters,
         positions,
+        restoring,
         rollout,
+        step_errors,
         tokens,
         traced,
     )

@@ -1,6 +1,7 @@
 """``tinytf blame``: which tensors of another model make it predict otherwise."""
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -26,11 +27,12 @@ class Asked:
     top: int | None = option(
         type=click.IntRange(1), help="Measure the N tensors that are expected to do most damage.  [default: all]"
     )
+    restore: int = option(type=click.IntRange(1), shown=32, help="Put so many of the worst from A into B as well.")
     token: str | None = option(
         metavar="A", help="Measure logit A − B at the end of each text.  [default: the two most probable]"
     )
     versus_token: str | None = option(metavar="B", help="The other of the two: a word or #ID.")
-    rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 10]")
+    rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 8]")
 
 
 @command("blame")
@@ -41,6 +43,7 @@ def blame(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
 
     Puts each tensor of B into A alone, and each of A into B. Ctrl-C shows what was measured so far.
     """
+    from tinytf.analysis.differing import Texts
     from tinytf.loading import load
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.blame import BlameView
@@ -49,17 +52,21 @@ def blame(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
         raise UsageError("there is no other model to blame", "tinytf blame TEXT -m A --versus B")
     if asked.texts is not None and asked.words:
         raise UsageError("TEXT and --texts are two sets of texts", "leave one of them out")
-    texts: str | list[str]
     if asked.texts is not None:
-        texts = line_texts(asked.texts)
+        words: str | list[str] = line_texts(asked.texts)
     else:
-        texts = read_texts(with_session_text(asked.words, 1), lines=False)[0]
+        words = read_texts(with_session_text(asked.words, 1), lines=False)[0]
+    texts = Texts(words, asked.tokens, asked.truncate, asked.token, asked.versus_token)
     model = opening.open()
     other = load(asked.versus, device=opening.device, dtype=opening.dtype, seed=opening.seed)
     with progress_line(output.stderr, "text") as on_progress:
         found = model.blame(
-            texts, other, top=asked.top, token=asked.token, versus_token=asked.versus_token, tokens=asked.tokens,
-            truncate=asked.truncate, seed=opening.seed, on_progress=on_progress,
-        )  # fmt: skip
-    output.show(Result.of(BlameView(model, other, found, extent.rows(asked.rows))))
+            texts, other, top=asked.top, restore=asked.restore, seed=opening.seed, on_progress=on_progress
+        )
+    if not found.interrupted:
+        with suppress(KeyboardInterrupt), progress_line(output.stderr, "restored", at_most=True) as on_progress:
+            found = replace(found, steps=model.step_errors(texts, other))
+            sets = model.restoring(texts, other, found.gains, seed=opening.seed, on_progress=on_progress)
+            found = replace(found, sets=sets)
+    output.show(Result.of(BlameView(model, other, found, extent.rows(asked.rows), extent.all)))
     return 0
