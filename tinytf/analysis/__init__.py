@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # those that Model has
         attended,
         attribution,
         blame,
+        budget,
         census,
         code,
         difference,

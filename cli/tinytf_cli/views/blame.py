@@ -48,11 +48,11 @@ class BlameView:
             yield Line("no tensor differs: the models predict the same", indent=2)
             return
         whole = found.whole
-        words = ["KL ", *_figures(whole.kl, "strong")]
+        words = ["KL ", *estimated(whole.kl, "strong")]
         if whole.loss is not None:
-            words += [" · loss ", *_figures(whole.loss, sign=True)]
+            words += [" · loss ", *estimated(whole.loss, sign=True)]
         a, b = ("top", "second") if found.pair is None else map(self.model.shown, found.pair)
-        words += [f" · logit {a} − {b} ", *_figures(whole.margin, sign=True)]
+        words += [f" · logit {a} − {b} ", *estimated(whole.margin, sign=True)]
         yield Line(words, indent=2)
         tensors = plural(len(found.blamed), "tensor")
         said = f"{plural(found.positions, 'token')}; {len(found.measured)} of {tensors} measured"
@@ -84,7 +84,7 @@ class BlameView:
         yield Table(
             [
                 Column("", [Span(one.address, "strong") for one in shown], said=""),
-                Column("KL", [_figures(one.damage.kl) for one in shown if one.damage], "left"),
+                Column("KL", [estimated(one.damage.kl) for one in shown if one.damage], "left"),
                 Column("loss", self._losses(shown), "right", drop=2),
                 Column("Δ logit", [Figure(one.damage.margin.value, "%+.3f") for one in shown if one.damage], "right",
                        drop=3),
@@ -119,7 +119,7 @@ class BlameView:
         yield Table(
             [
                 Column("tensors", [str(one.count) for one in shown], "right"),
-                Column("explain", [_figures(one.share, "strong", share=True) for one in shown]),
+                Column("explain", [estimated(one.share, "strong", share=True) for one in shown]),
                 Column("added", added, shrink=20),
             ]
         )
@@ -144,7 +144,7 @@ class BlameView:
         )  # fmt: skip
 
 
-def _figures(one: Estimate, role: str = "", sign: bool = False, share: bool = False) -> list[str | Figure | Span]:
+def estimated(one: Estimate, role: str = "", sign: bool = False, share: bool = False) -> list[str | Figure | Span]:
     """``0.591 [0.533, 0.750]``, or ``59.1% [53.3%, 75.0%]``."""
     if share:
         around = "" if one.low is None or one.high is None else f" [{one.low:.1%}, {one.high:.1%}]"
