@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
+from tinytf.version import __version__
 
 if TYPE_CHECKING:
     from tinytf.dumps.capture import capture
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tinytf.trace.record import record
     from tinytf.trace.trace import Trace
 
-__version__ = "0.1.0"
 __all__ = [
     "Conversation",
     "Kind",
@@ -29,6 +29,7 @@ __all__ = [
     "Sampling",
     "TinytfError",
     "Trace",
+    "__version__",
     "capture",
     "load",
     "record",

@@ -30,7 +30,8 @@ from tinytf.trace.trace import Text, Trace
 _CHUNK_BYTES = 64 * 2**20
 Part = Trace | Dumped
 Both = tuple[Part, Part]
-_Pair = tuple[tuple[int, ...] | None, Tensor | None, Tensor | None]
+Heads = tuple[int, ...] | None
+_Pair = tuple[Heads, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def diff(
     if isinstance(other, Dump):
         encoding = text.encoding if isinstance(text, Trace) else _of_dump(model, text, other, truncate)
         first = Side.of(model, text if isinstance(text, Trace) else encoding, truncate)
-        second = Dumped.of(other, model.config, model.tokenizer, encoding, names or {})
+        second = Dumped.of(other, model.config, model.tokenizer, encoding, names, model.table)
         about: Any = second
     else:
         assert text is not None, "only a dump has a text of its own"
@@ -378,15 +379,16 @@ class _Run:
         self, step: Step, both: Both, layer: int | None, heads: tuple[int, ...] | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """The positions of a step that are compared, of both runs; None where a dump has them in no shape of ours."""
-        n = self.alignment.positions
-        cut = tuple(slice(n) if axis in ("token", "query", "key") else slice(None) for axis in step.axes)
-        found: list[Tensor | None] = []
-        for part in both:
+
+        def read(part: Part, beside: Part | None, step: Step, layer: int | None, heads: Heads) -> Tensor | None:
             if isinstance(part, Dumped):
-                found.append(part.step(step.name, layer, heads, found[0] if found else None))
-            else:
-                found.append(part.step(step.name, layer, heads)[cut])
-        return found[0], found[1]
+                return part.step(step.name, layer, heads, None if beside is None else partial(read, beside, None))
+            places = slice(self.alignment.positions)
+            cut = tuple(places if axis in ("token", "query", "key") else slice(None) for axis in step.axes)
+            return part.step(step.name, layer, heads)[cut]
+
+        first, second = both
+        return read(first, None, step, layer, heads), read(second, first, step, layer, heads)
 
     def _attention(self, both: Both, layer: int) -> None:
         """How far the weights of every head are apart, and the maps of the one that is wanted."""

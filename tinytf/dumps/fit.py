@@ -14,11 +14,12 @@ from torch import Tensor
 
 from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
-from tinytf.dumps.names import Meaning
+from tinytf.dumps.layouts import Meaning
+from tinytf.steps.operations import Lookup
 from tinytf.steps.table import Step
 
-_CLOSE = 1e-2
-"""How far apart two layouts of the same numbers may be, relative to the largest: any dtype's rounding is below."""
+_EXACT, _CLOSE = 1e-5, 1e-2
+"""How far apart numbers are, relative to the largest, that need no other layout, and that are the same but rounded."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def fit(
         if like is None:
             return found
         found = replace(found, apart=_apart(found.tensor, like))
-        if found.close:
+        if found.apart <= _EXACT:
             return found
         if best is None or found.apart < best.apart:
             best = found
@@ -66,7 +67,11 @@ def _ways(
         batch = ("batch axis dropped",) if whole.dim() < tensor.dim() else ()
         for part in _part(whole, meaning.how, config):
             for way in _in_shape(part.tensor, step, shape):
-                yield Fitted(way.tensor, (*batch, *part.said, *way.said))
+                said = (*batch, *part.said, *way.said)
+                yield Fitted(way.tensor, said)
+                if isinstance(step.operation, Lookup) and config.embed_scale != 1:
+                    scale = config.embed_scale
+                    yield Fitted(way.tensor * scale, (*said, f"multiplied by {scale:.4g}, the scale of the embeddings"))
 
 
 def _part(tensor: Tensor, how: Stored | None, config: ModelConfig) -> Iterator[Fitted]:

@@ -90,14 +90,15 @@ def _found(asked: Asked, opening: Opening) -> "Difference":
         dump = open_dump(asked.versus)
         text = _texts(asked.texts, True)[0] if asked.texts else None
         return opening.open().diff(text, dump, names=read_names(asked.names), **settings)
-    adapter = given("adapter")
-    if adapter and (asked.versus is not None or asked.versus_dtype is not None):
-        raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
-    first, second = _texts(asked.texts, adapter or asked.versus is not None or asked.versus_dtype is not None)
-    model = (replace(opening, adapter=None) if adapter else opening).open()
-    if second is not None:
-        return model.diff(first, second, **settings)
-    return model.diff(first, opening.open() if adapter else _other(opening, asked), **settings)
+    another = asked.versus is not None or asked.versus_dtype is not None
+    if given("adapter"):
+        if another:
+            raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
+        first, _ = _texts(asked.texts, True)
+        return replace(opening, adapter=None).open().diff(first, opening.open(), **settings)
+    first, second = _texts(asked.texts, another)
+    model = opening.open()
+    return model.diff(first, second if second is not None else _other(opening, asked), **settings)
 
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:

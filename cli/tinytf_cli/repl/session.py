@@ -257,10 +257,10 @@ class Session(Host):
         outcome, spec, usual = Outcome(0), self.state.spec, Spec()
         if spec != usual:
             asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}
+            changed = {name: value for name, value in asked.items() if value != getattr(usual, name)}
             words = [
-                f"--{name} {shell_quoted(str(value))} "
-                for name, value in asked.items()
-                if value != getattr(usual, name)
+                f"--{name} {shell_quoted(str(value)) if name == 'adapter' else value} "
+                for name, value in changed.items()
             ]
             outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")
         if text and outcome.status == 0:

@@ -87,8 +87,9 @@ def _asked(session: Session, addresses: tuple[str, ...], how: str | None, refere
 @click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter of PEFT to merge.")
 @click.option("--quiet", is_flag=True, help="Show nothing.")
 def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
-    """Open another model for the present text, or show which one is open. A model that is named has no adapter but its
-    own --adapter.
+    """Open another model for the present text, or show which one is open.
+
+    A model that is named has no adapter but its own --adapter.
     """
     from tinytf_cli.views.banner import model_words, notes
 
