@@ -114,3 +114,29 @@ def test_a_line_to_go_on_with_is_about_the_same_conversation(tinytf: Tinytf, cha
     ran = tinytf("trace", "-m", chatty, "--chat", "The cat", "--system", "Be a dog")
     line = next(line for line in ran.lines if "tinytf attribute" in line)
     assert line.endswith("--chat --system 'Be a dog'")
+
+
+def test_a_bare_text_that_is_ended_at_once_is_told_of_with_the_way_to_ask(tinytf: Tinytf, chatty: Path):
+    model = load(str(chatty), device="cpu")
+    probs = model.trace("The cat")["probs"][-1]
+    end = int(probs.argmax())
+    (chatty / "generation_config.json").write_text(json.dumps({"eos_token_id": end}), "utf-8")
+    ran = tinytf("generate", "-m", chatty, "The cat")
+    assert ran.status == 0
+    said = f"tinytf: the model answers with {model.tokenizer.shown(end)} (p {probs[end]:.3f}) at once: "
+    assert ran.err == f"{said}a bare text is no question to it; ask with --chat\n"
+    (chatty / "chat_template.jinja").unlink()
+    assert tinytf("generate", "-m", chatty, "The cat").err == ""
+
+
+def test_a_session_runs_a_conversation_and_its_commands_are_about_it(tinytf: Tinytf, chatty: Path):
+    lines = ["run --chat The cat --quiet", "tokens --json", "run The cat --quiet", "tokens --chat --json"]
+    ran = tinytf("repl", "-m", chatty, *(word for line in lines for word in ("-c", line)))
+    assert ran.status == 0, ran.err
+    decoder, found, data = json.JSONDecoder(), [], ran.out.strip()
+    while data:
+        one, end = decoder.raw_decode(data)
+        found, data = [*found, one["text"]], data[end:].strip()
+    assert found == ["(user) The cat\n(assistant)"] * 2
+    wrong = tinytf("repl", "-m", chatty, "-c", "run --chat The cat --quiet", "-c", 'diff "The dog"')
+    assert "the present text is a conversation, and this takes texts" in wrong.err

@@ -36,6 +36,12 @@ class Conversation:
         if self.tools is not None and not isinstance(self.tools, list | tuple):
             raise UsageError("the tools are no list", "each is an object with a name, a description and parameters")
 
+    def __hash__(self) -> int:
+        return hash(tuple(message["role"] for message in self.messages))
+
+    def __str__(self) -> str:
+        return "\n".join(f"{message['role']}: {message.get('content') or ''}" for message in self.messages)
+
     @classmethod
     def of(cls, text: str, system: str | None = None) -> Self:
         """One message of the user, after that of the system."""

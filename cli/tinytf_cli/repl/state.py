@@ -16,6 +16,7 @@ from tinytf_cli.repl.line import LONGEST, begun_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
+    from tinytf.text.chat import Written
     from tinytf.trace.conditions import Condition
     from tinytf.trace.trace import Trace
 
@@ -149,7 +150,7 @@ class Run:
     """One text through one model."""
 
     spec: Spec
-    text: str
+    text: "Written"
     truncate: bool = False
     force: bool = False
 
