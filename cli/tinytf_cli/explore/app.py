@@ -39,7 +39,7 @@ from tinytf_cli.explore.place import Place, matrix, nearest_cell
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.paint.heat import SMALL, cell_widths
-from tinytf_cli.paint.painter import paint
+from tinytf_cli.paint.painter import paint_segments
 from tinytf_cli.repl.completing import offered
 from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.terminal import Terminal
@@ -96,7 +96,7 @@ class Explorer(App[int]):
         self.note: str | Span = ""
         self.seconds = 0.0
         self.small, self.by = False, "entropy"
-        self.output: list[str] | None = None
+        self.output: str | None = None
         self.trail: list[Place] = []
         self._marks: dict[str, Place] = {}
         self._waiting = ""
@@ -151,10 +151,9 @@ class Explorer(App[int]):
         stops = self.session.state.stops
         rows = scene.trace.steps.rows
         held = frozenset(row for row in range(len(rows)) if any(stop.where and stop.is_at(rows, row) for stop in stops))
-        lines = outline(scene, place, held)
-        self._outlined = [row for row, _ in lines]
-        here = next((number for number, row in reversed(list(enumerate(self._outlined))) if row == place.row), 0)
-        self._paint("steps", [line for _, line in lines], keep=here)
+        self._outlined, steps = outline(scene, place, held)
+        here = max((line for line, row in enumerate(self._outlined) if row == place.row), default=0)
+        self._paint("steps", [steps], keep=here)
         if self.output is None:
             self._draw_step()
         if not self.screen.has_class("low"):
@@ -199,7 +198,7 @@ class Explorer(App[int]):
 
     def _paint(self, name: str, blocks: Any, keep: int | None = None) -> None:
         pane = self._pane(name)
-        pane.show(paint(blocks, self._terminal(pane)), keep=keep)
+        pane.show(paint_segments(blocks, self._terminal(pane)), keep=keep)
 
     def _terminal(self, pane: Pane) -> Terminal:
         """What a pane can show."""
@@ -355,8 +354,8 @@ class Explorer(App[int]):
         if outcome.failure is not None:
             self.note = Span(" · ".join(p for p in (outcome.failure.message, outcome.failure.hint) if p), "bad")
         elif outcome.text and show:
-            self.output = outcome.text.splitlines()
-            self._pane("main").show(self.output)
+            self.output = outcome.text
+            self._pane("main").show_text(outcome.text)
         elif not show:
             self.output = None
         self.draw()
@@ -489,7 +488,7 @@ class Explorer(App[int]):
         lines: list[Block] = [
             Line([Span(one.shown.ljust(width + 2), "strong"), one.words], single=True) for one in KEYS
         ]
-        self.output = []
+        self.output = ""
         self._paint("main", lines)
         self._status()
 

@@ -143,35 +143,27 @@ def _titled(scene: Scene, place: Place) -> Block:
     return Line([Span(str(place.address(scene.trace)), step.role), Span(said, "dim")], single=True)
 
 
-def outline(scene: Scene, place: Place, stops: frozenset[int]) -> list[tuple[int, Line | Table]]:
-    """The steps of the present part, the other layers folded: of each line the row that it stands for."""
+def outline(scene: Scene, place: Place, stops: frozenset[int]) -> tuple[list[int], Table]:
+    """The steps of the present part, the other layers folded; and of each line the row that it stands for."""
     rows = scene.trace.steps.rows
     here = rows[min(place.row, len(rows) - 1)][1]
-    lines: list[tuple[int, Line | Table]] = []
-    last: int | None = -1
+    lines: list[int] = []
+    names: list[Cell] = []
+    marks: list[Cell] = []
+    bars: list[Cell] = []
     for row, (step, layer) in enumerate(rows):
-        if layer is not None and layer != last:
-            sign = "▾" if layer == here else "▸"
-            lines.append((row, Line(Span(f"{sign} L{layer}", "strong" if layer == here else ""), single=True)))
-        last = layer
+        if layer is not None and layer != rows[row - 1][1]:
+            lines.append(row)
+            marks.append("")
+            names.append(Span(f"{'▾' if layer == here else '▸'} L{layer}", "strong" if layer == here else ""))
+            bars.append("")
         if layer in (None, here):
-            mark = "●" if row in stops else " "
-            name = ("  " if layer is not None else "") + step.name
-            words: list[Cell] = [
-                Span(f"{'▶' if row == place.row else ' '}{mark}", "strong"),
-                Span(name.ljust(15)[:15], step.role),
-            ]
             histogram = scene.histogram(row)
-            table = Table(
-                [
-                    Column("", [words[0]]),
-                    Column("", [words[1]]),
-                    Column("", [Histogram(histogram) if histogram else ""]),
-                ],
-                header=False,
-            )
-            lines.append((row, table))
-    return lines
+            lines.append(row)
+            marks.append(Span(("▶" if row == place.row else " ") + ("●" if row in stops else ""), "strong"))
+            names.append(Span(("  " if layer is not None else "") + step.name, step.role))
+            bars.append(Histogram(histogram) if histogram else "")
+    return lines, Table([Column("", marks), Column("", names, shrink=8), Column("", bars)], header=False)
 
 
 def head_order(scene: Scene, place: Place, by: str) -> list[tuple[int, float]]:
