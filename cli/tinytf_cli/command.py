@@ -48,7 +48,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Models": {
         "models": "List the models that can be opened here.",
         "info": "Show the architecture, parameters and memory of MODEL.",
-        "certify": "Compare MODEL with transformers on hard texts: ids, layers, logits.",
+        "certify": "Compare MODEL with transformers: ids, every layer, logits.",
         "export": "Write MODEL to DIRECTORY in the format of Hugging Face.",
     },
 }

@@ -61,8 +61,8 @@ def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
     Two steps of a run     tinytf diff -m RUN/checkpoints/step-000250 --versus RUN
     Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
-    Another program        tinytf diff --model HF_DIR --versus port.safetensors "The cat sat"
-    What an adapter does   tinytf diff --model HF_DIR --adapter DIR "The cat sat"
+    Another program        tinytf diff -m HF_DIR --versus port.npz "The cat sat"
+    What an adapter does   tinytf diff -m HF_DIR --adapter DIR "The cat sat"
 
     One of the texts may be -, which is read from a pipe.
     """
