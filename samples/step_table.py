@@ -21,6 +21,14 @@ ARCHITECTURES = {
     "BLOOM": dataclasses.replace(PRESETS["gpt2"], positions="alibi", embed_norm=True),
     "OPT-350m": dataclasses.replace(PRESETS["gpt2"], norm_order="post", d_embed=512, position_offset=2),
     "MPNet": dataclasses.replace(PRESETS["bert-base"], relative_buckets=32, head="mlm", pooler=False),
+    "DeBERTa-v3": dataclasses.replace(
+        PRESETS["bert-base"], n_token_types=0, positions="none", head="mlm", pooler=False, attention_divisor=192**0.5,
+        distances=256, farthest=512, distance_norm=True, distance_keys=True, distance_queries=True,
+    ),
+    "ESM-2": dataclasses.replace(
+        PRESETS["bert-base"], norm_order="pre", positions="rotary", n_token_types=0, embed_norm=False, pooler=False,
+        masked_share=0.12, mask_id=32, head="mlm",
+    ),
     "DeepSeek-V3": dataclasses.replace(
         _LLAMA, n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
         experts=8, experts_per_token=2, d_expert=64, d_shared=64, router="sigmoid", choice_bias=True,

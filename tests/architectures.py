@@ -288,6 +288,16 @@ KINDS: dict[str, dict[str, Any]] = {
         ),
     },
     "hunyuan, normed after the rotation": {**LLAMA, "n_kv_heads": 2, "qk_norm": True, "qk_norm_last": True},
+    "esm, masks without embeddings": {
+        "causal": False,
+        "positions": "rotary",
+        "norm_eps": 0.1,  # the norm of a mask, which is 0, is steep where ε is small
+        "masked_share": 0.12,
+        "mask_id": 15,
+        "embed_norm": True,
+        "head": "mlm",
+        "head_bias": True,
+    },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }

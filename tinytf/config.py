@@ -40,7 +40,7 @@ _LIMITS = {
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
     **dict.fromkeys(("layer_groups", "relative_buckets", "distances", "farthest", "chunk"), _COUNT),
-    **dict.fromkeys(("query_scale_every", "query_scale_first"), _COUNT),
+    **dict.fromkeys(("query_scale_every", "query_scale_first", "mask_id"), _COUNT),
     **dict.fromkeys(("experts", "experts_per_token", "d_expert", "d_shared"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale", "routed_scale"), _ABOVE_ZERO),
     **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
@@ -48,7 +48,7 @@ _LIMITS = {
     **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv", "glu_limit"), Limits(least=0)),
     "query_scale": Limits(least=0),
-    "dropout": Limits(least=0, below=1),
+    **dict.fromkeys(("dropout", "masked_share"), Limits(least=0, below=1)),
 }
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "scaling": {"attention_divisor": 1.0},
@@ -124,6 +124,8 @@ class ModelConfig:
     α being ``glu_alpha``, of gates up to the limit and up within ± it (gpt-oss). ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
+    With a ``masked_share``, that of training, the embeddings of ``mask_id`` are 0, and the others are multiplied by
+    (1 − ``masked_share``) / (1 − the share of masks in the text) (ESM).
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
     The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
@@ -259,6 +261,8 @@ class ModelConfig:
     d_embed: int = 0
     projection_bias: bool = False
     embed_scale: float = 1.0
+    masked_share: float = 0.0
+    mask_id: int = 0
     embed_norm: bool = False
     pooler: bool = False
     dropout: float = 0.0
@@ -290,6 +294,11 @@ class ModelConfig:
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")
+        if self.masked_share and (self.causal or self.d_embed or self.mask_id >= self.vocab_size):
+            raise ConfigError(
+                f"masked_share {self.masked_share:g} needs an encoder with embeddings as wide as the stream, "
+                f"and a mask_id below {self.vocab_size:,}"
+            )
         if self.chunk and (self.window or self.looks_ahead):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
         if self.qk_norm_last and self.qk_norm_across != "head":

@@ -14,7 +14,7 @@ from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
-from tinytf.sources import MemorySource, PresetSource, RunSource, Source, find_source
+from tinytf.sources import DirectorySource, MemorySource, PresetSource, RunSource, Source, find_source
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "open_source", "pick_device"]
 
@@ -109,6 +109,7 @@ def open_source(
         vocabulary.note,
         (*notes, *weighed.notes),
         source.corpus(),
+        table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
     )
 
 

@@ -1,11 +1,12 @@
 """A transformer with its tokenizer: what takes a text, and records it."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
@@ -25,7 +26,7 @@ class TextModel:
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
     files. ``corpus`` is a text of the kind that it was trained on, where one is known; ``lacks`` are the parts of
-    attention that it goes without.
+    attention that it goes without; ``table`` has the names of its files, where these are another program's.
     """
 
     name: str
@@ -36,6 +37,7 @@ class TextModel:
     file_notes: tuple[str, ...] = ()
     corpus: Path | None = None
     lacks: tuple[str, ...] = ()
+    table: FamilyTable | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
     return texts
 
 
-def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | None) -> "Iterator[Conversation]":
+def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | None = None) -> "Iterator[Conversation]":
     """The given conversation, or with ``lines`` one per line: the messages of JSON, or a message of the user.
 
     One word that ends in .json is a file, and what begins as JSON does from a pipe is JSON.
@@ -78,7 +78,12 @@ def _standard_input(*, asked: bool) -> str:
 def with_session_text(words: tuple[str, ...], wanted: int) -> tuple[str, ...]:
     """Inside a session, where one of the ``wanted`` texts is missing, the session's text comes first."""
     lender = host()
-    return (lender.require_text(), *words) if lender is not None and len(words) == wanted - 1 else words
+    if lender is None or len(words) != wanted - 1:
+        return words
+    text = lender.require_text()
+    if not isinstance(text, str):
+        raise UsageError("the present text is a conversation, and this takes texts", "give a text, or run one")
+    return (text, *words)
 
 
 def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":

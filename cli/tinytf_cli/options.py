@@ -232,7 +232,10 @@ class Texts:
         if self.system is not None and not self.chat:
             raise UsageError("--system is a message of a conversation, and this is none", "add --chat")
         if lender is not None and not words:
-            words = (lender.require_text(),)
+            text = lender.require_text()
+            if not isinstance(text, str):
+                return [text]
+            words = (text,)
         if self.chat:
             return list(read_conversations(words, lines=self.lines, system=self.system))
         return list(read_texts(words, lines=self.lines))
@@ -272,14 +275,14 @@ class Traced:
 
         As it is typed here; a text that is no short line is TEXT.
         """
+        more = ("--chat",) if self.texts.chat else ()
+        more = (*more, "--system", self.texts.system) if self.texts.system is not None else more
         if host() is not None:
-            return lambda *command, options=(): shlex.join([*command, *options])
+            return lambda *command, options=(): shlex.join([*command, *options, *more])
         typed = " ".join(self.texts.words) if self.texts.chat else str(text)
         short = typed.isprintable() and 0 < len(typed) <= _QUOTED and not typed.startswith("-")
         said, model = typed if short else "TEXT", self.opening.model
-        more = ("-m", model if model.isprintable() else "MODEL") if given("model") else ()
-        more = (*more, "--chat") if self.texts.chat else more
-        more = (*more, "--system", self.texts.system) if self.texts.system is not None else more
+        more = ("-m", model if model.isprintable() else "MODEL", *more) if given("model") else more
         return lambda *command, options=(): shlex.join(["tinytf", *command, said, *options, *more])
 
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:

@@ -100,6 +100,11 @@ WRITTEN = {
         config_of(_ROBERTA, norm_order="pre", embed_norm=False, head_activation="gelu"),
     ),
     "megatron-bert": ("Megatron-BERT", config_of("bert with a masked head", norm_order="pre", embed_norm=False)),
+    "esm": ("ESM", config_of("esm, masks without embeddings", norm_eps=1e-5)),
+    "esm, learned positions": (
+        "ESM",
+        config_of("bert with a masked head", norm_order="pre", n_token_types=0, position_offset=2, embed_norm=True),
+    ),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "deberta v3": ("DeBERTa-v2", config_of("deberta v3, distances through the matrices of tokens")),
     "deberta v2": ("DeBERTa-v2", config_of("deberta v2, distances through their own", head_bias=True)),
@@ -244,7 +249,8 @@ def qwens_tokenizer(tmp_path_factory, tokenizer) -> Tokenizer:
 def opened_by_transformers(directory, architecture):
     opener = next(opener for ending, opener in OPENERS.items() if architecture.endswith(ending))
     model, report = opener.from_pretrained(directory, output_loading_info=True)
-    assert not report["missing_keys"], report
+    of_esm = ("contact_head", "inv_freq")  # a head that we have not, and what is computed again
+    assert not [name for name in report["missing_keys"] if not any(one in name for one in of_esm)], report
     return model.eval()
 
 

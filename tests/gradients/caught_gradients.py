@@ -150,6 +150,8 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             output(module.switch, at + "shared.added")
 
     output(model.embed.tokens, "embed.tokens")
+    if model.embed.kept is not None:
+        output(model.embed.kept, "embed.kept")
     if model.embed.positions is not None:
         output(model.embed.positions, "embed.positions", lambda tensor: tensor)
     if model.embed.types is not None:

@@ -58,6 +58,14 @@ _LABELS = {"id2label": {0: "no", 1: "perhaps", 2: "yes"}, "label2id": {"no": 0, 
 _SEVERAL = {**_LABELS, "problem_type": "multi_label_classification"}
 
 
+_ESM: dict[str, Any] = {
+    "pad_token_id": 1,
+    "mask_token_id": 5,
+    "token_dropout": True,
+    "position_embedding_type": "rotary",
+    "rope_theta": 300.0,
+    "layer_norm_eps": 1e-5,
+}
 _EURO = {"pad_token_id": 0, "mask_token_id": 2}
 
 
@@ -301,6 +309,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "xlm-roberta-xl": lambda: transformers.XLMRobertaXLForMaskedLM(transformers.XLMRobertaXLConfig(**_ROBERTA)),
     "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
     "roformer": lambda: _roformer(embedding_size=10),
+    "esm": lambda: _classes("Esm", "MaskedLM", _BERT, **_ESM, emb_layer_norm_before=True),
+    "esm, learned positions": lambda: _classes(
+        "Esm",
+        "MaskedLM",
+        _BERT,
+        **{**_ESM, "position_embedding_type": "absolute", "token_dropout": False},
+        tie_word_embeddings=False,
+    ),
+    "esm with classes": lambda: _classes("Esm", "SequenceClassification", _BERT, **_ESM, **_LABELS),
+    "esm with classes of tokens": lambda: _classes("Esm", "TokenClassification", _BERT, **_ESM, **_LABELS),
     "deberta v3": lambda: _deberta("ForMaskedLM", **_V3, legacy=False),
     "deberta v3 with classes": lambda: _deberta("ForSequenceClassification", **_V3, **_LABELS),
     "deberta v3 with a question head": lambda: _deberta("ForQuestionAnswering", **{**_V3, "pos_att_type": ["c2p"]}),
@@ -510,8 +528,8 @@ def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
     return bool(
         re.match(
-            r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|ernie(?! 4)|data2vec"
-            r"|roformer",
+            r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)"
+            r"|data2vec|roformer",
             family,
         )
     )

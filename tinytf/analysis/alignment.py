@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
@@ -37,6 +38,10 @@ class Side:
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
 
     def parts(self, force: bool) -> Iterator[Trace]:
         """The embeddings, each layer and the final norm, one after the other; the trace for each if there is one."""
@@ -76,8 +81,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
     Raises UsageError for runs that cannot be compared: one text that two tokenizers split at different places, texts of
     different lengths in a model that looks both ways, different texts in different vocabularies.
     """
-    sizes = {side.model.config.vocab_size for side in (first, second)}
-    same = len(sizes) == 1 and same_vocabulary(first.tokenizer, second.tokenizer)
+    same = _same_vocabulary(first, second)
     lengths = [len(side.encoding.tokens) for side in (first, second)]
     one_text = first.encoding.text == second.encoding.text
     if not same:

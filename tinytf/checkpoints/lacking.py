@@ -34,7 +34,6 @@ _KINDS = {
     "disentangled attention, of content and of positions": "deberta",
     "queries and keys that are normed after their rotation": "hunyuan_v1_moe nanochat",
     "an activation with numbers that it learns": "apertus",
-    "embeddings scaled by how many tokens are masked, and a tokenizer of amino acids": "esm",
 }
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tinytf.errors import UsageError
 from tinytf.files import refuse_overwriting, write_whole
 from tinytf.nearest import did_you_mean
+from tinytf.version import __version__
 
 _WHOLE = "output"
 """The name of what the captured module itself returns, which has no path."""
@@ -69,8 +70,6 @@ class Captured(Mapping[str, Tensor]):
 
     def _about(self) -> dict[str, str]:
         """What the tensors are of, as far as it is known."""
-        from tinytf import __version__
-
         weight, config = next(self.module.parameters(), None), getattr(self.module, "config", None)
         found = {"tinytf": __version__, "model": type(self.module).__name__}
         found |= {} if weight is None else {"dtype": str(weight.dtype).removeprefix("torch.")}

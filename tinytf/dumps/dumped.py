@@ -1,23 +1,29 @@
 """A dump as one side of a comparison: it answers for its steps as a trace does for those of a model."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from tinytf.checkpoints.table import FamilyTable
 from tinytf.config import ModelConfig
 from tinytf.dumps.fit import Fitted, fit
+from tinytf.dumps.layouts import Meaning
 from tinytf.dumps.names import Named, resolve_all
 from tinytf.dumps.read import IDS, Dump
-from tinytf.errors import DumpError
+from tinytf.errors import DumpError, TinytfError
 from tinytf.nearest import did_you_mean
 from tinytf.report import text_data
 from tinytf.steps.table import Place, Step, StepTable, table_of
 from tinytf.text.printable import printable
-from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.text.tokenizer import Encoding, Token, Tokenizer
+
+Beside = Callable[[Step, int | None, tuple[int, ...] | None], Tensor | None]
+"""Gives the numbers of a step on the other side, of a layer and of all heads or some."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +39,21 @@ class Dumped:
     encoding: Encoding
     named: Named
     said: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    _claimed: dict[str, Place] = field(default_factory=dict, repr=False)
+    _decided: dict[str, Place] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
-        cls, dump: Dump, config: ModelConfig, tokenizer: Tokenizer | None, encoding: Encoding, given: Mapping[str, str]
+        cls,
+        dump: Dump,
+        config: ModelConfig,
+        tokenizer: Tokenizer | None,
+        encoding: Encoding,
+        given: Mapping[str, str] | None = None,
+        table: FamilyTable | None = None,
     ) -> "Dumped":
         """Raises DumpError where no tensor is a step of the model."""
         names = [name for name in dump.shapes if name not in IDS]
-        named = resolve_all(names, table_of(config), given)
+        named = resolve_all(names, table_of(config), given, table)
         if not named.found:
             first = printable(names[0], spaces=False) if names else "none"
             raise DumpError(
@@ -57,6 +69,12 @@ class Dumped:
     @property
     def text(self) -> Encoding:
         return self.encoding
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """That of the first tensor; float32 where it holds no floating point numbers."""
+        found = self.dump.read(next(iter(self.named.found))).dtype
+        return found if found.is_floating_point and found != torch.float64 else torch.float32
 
     @property
     def tokens(self) -> Sequence[Any]:
@@ -75,29 +93,36 @@ class Dumped:
         return [None] if None in found else sorted(found, key=lambda heads: heads or ())
 
     def step(
-        self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None, like: Tensor | None = None
+        self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None, beside: Beside | None = None
     ) -> Tensor | None:
-        """A step in our axes, as near to the numbers ``like`` as its layout may be read; None where it is not there."""
-        step, config = self.steps.at(name, layer), self.config if layer is None else self.config.at(layer)
-        shape = self._shape(step, layer, heads) if like is None else tuple(like.shape)
+        """A step in our axes, read as it is nearest to the numbers ``beside``; None where it is not there."""
         best: Fitted | None = None
         for stored, meaning in self.named.at.get((name, layer), ()):
-            if meaning.heads != heads or self._claimed.get(stored, meaning.place) != meaning.place:
+            if meaning.heads != heads or (not meaning.certain and self._meant(stored, beside) != meaning.place):
                 continue
-            found = fit(self._read(stored), meaning, step, config, shape, like)
-            if found is None:
-                continue
-            if not meaning.certain:
-                if found.close:
-                    self._claimed[stored] = meaning.place
-                elif self.named.found[stored][-1] is not meaning:
-                    continue
-            if best is None or found.apart < best.apart:
+            found = self._fitted(stored, meaning, beside)
+            if found is not None and (best is None or found.apart < best.apart):
                 best = found
         if best is None:
             return None
-        self.said[step.full_name(layer)] = best.said
+        self.said[self.steps.at(name, layer).full_name(layer)] = best.said
         return best.tensor
+
+    def _meant(self, stored: str, beside: Beside | None) -> Place:
+        """Which of several steps a name means: the one whose numbers these are, else the likeliest."""
+        if stored not in self._decided:
+            meanings = self.named.found[stored]
+            fits = [self._fitted(stored, one, beside) for one in meanings] if beside is not None else []
+            near = [one.place for one, found in zip(meanings, fits, strict=False) if found is not None and found.close]
+            self._decided[stored] = near[-1] if near else meanings[-1].place
+        return self._decided[stored]
+
+    def _fitted(self, stored: str, meaning: Meaning, beside: Beside | None) -> Fitted | None:
+        name, layer = meaning.place
+        step, config = self.steps.at(name, layer), self.config if layer is None else self.config.at(layer)
+        like = None if beside is None else beside(step, layer, meaning.heads)
+        shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
+        return fit(self._read(stored), meaning, step, config, shape, like)
 
     def _read(self, stored: str) -> Tensor:
         tensor = self.dump.read(stored)
@@ -156,3 +181,33 @@ class Dumped:
             },
             **text_data(self.encoding),
         }
+
+
+def recorded_config(dump: Dump) -> ModelConfig | None:
+    """The configuration of the model that a file of ours is of; None where it does not say."""
+    if dump.config is None:
+        return None
+    try:
+        return ModelConfig.from_dict(dump.config)
+    except (TinytfError, TypeError, ValueError) as error:
+        raise DumpError(
+            f"{dump.path} has the configuration of no model: {printable(str(error), spaces=False)}"
+        ) from None
+
+
+def recorded_encoding(dump: Dump, tokenizer: Tokenizer | None) -> Encoding | None:
+    """The tokens that a file is of, as far as it says; None where it does not."""
+    ids = dump.ids
+    if ids is None:
+        return None
+    said = dump.metadata.get("tokens")
+    names = [str(one.get("shown")) for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    if tokenizer is None and len(names) == len(ids):
+        shown = dict(zip(ids, (printable(name, spaces=False) for name in names), strict=True))
+        return of_ids(ids, shown.__getitem__, dump.text or "")
+    return of_ids(ids, "#{}".format if tokenizer is None else tokenizer.shown, dump.text or "")
+
+
+def of_ids(ids: Sequence[int], shown: Callable[[int], str], text: str) -> Encoding:
+    """Tokens by their ids alone."""
+    return Encoding(text, tuple(Token(i, shown(i), 0, 0, b"", False) for i in ids), "ids of the dump")

@@ -103,6 +103,7 @@ UNRELATED: Mapping[str, Values] = {
     "alibi_rounded": _EITHER,  # of positions by ALiBi
     "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
+    "mask_id": _whole,  # of embeddings without masks
     **dict.fromkeys(("query_scale_every", "query_scale_first"), _whole),  # of scaled queries
     # of experts, which are not implemented themselves
     **dict.fromkeys(("experts_per_token", "d_expert", "d_shared"), _whole),

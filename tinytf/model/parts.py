@@ -12,6 +12,7 @@ from tinytf.config import ModelConfig
 from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.clamped_glu import clamped_glu
+from tinytf.steps.operations.keep import Keep
 from tinytf.steps.operations.positions import halves_frequencies
 from tinytf.steps.operations.rotate import table_length
 
@@ -113,6 +114,17 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         vectors = F.embedding(ids, self.weight)  # (B, T) -> (B, T, C)
         return vectors if self.scale == 1.0 else vectors * self.scale
+
+
+class Kept(nn.Module):
+    """Token vectors without those of masks, the others the larger the more masks there are."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.keep = Keep(config.masked_share, config.mask_id)
+
+    def forward(self, x: Tensor, ids: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return self.keep.kept(x, ids, padding_mask)
 
 
 class Rows(nn.Module):

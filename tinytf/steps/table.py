@@ -284,6 +284,10 @@ def _tokens_widened(config: ModelConfig) -> bool:
     return config.d_embed > 0 and not config.embed_norm
 
 
+def _drops_masks(config: ModelConfig) -> bool:
+    return config.masked_share > 0
+
+
 def _sum_widened(config: ModelConfig) -> bool:
     return config.d_embed > 0 and config.embed_norm
 
@@ -384,6 +388,10 @@ STEPS: tuple[Step, ...] = (
     Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", _WIDE, ("embed.tokens",),
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
+    Step("embed.kept", "token embeddings, but for masks", "tokens · (1 − {masked_share}) / (1 − masks / T), 0 at masks",
+         _EMBEDDED, ("embed.tokens",), "embed", False, when=_drops_masks,
+         absent="masks have embeddings like other tokens in this model",
+         make=lambda o, c: o.Keep(c.masked_share, c.mask_id), seen=Seen("embed.kept")),
     Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
          when=lambda c: c.positions.startswith(("learned", "sinusoidal")), alias="hook_pos_embed",
          absent="{no_added_positions}",
@@ -458,7 +466,7 @@ STEPS: tuple[Step, ...] = (
     Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
          absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R",
          seen=Seen("attention.distances"), shared=True),
-    Step("distances_norm", "embeddings of distances, normed", "{norm}(R)", _DISTANCES, ("distances",), "embed",
+    Step("distances_norm", "embeddings of distances, normed", "n = {norm}(R)", _DISTANCES, ("distances",), "embed",
          when=lambda c: c.distance_norm, absent="{no_distance_norm}", make=_norm, module="attention.distances_norm",
          seen=Seen("attention.distances_norm"), shared=True),
     Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
@@ -660,6 +668,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         if config.positions == "sinusoidal"
         else f"[sin | cos]((pos + {offset}) / 10000^(i/{config.d_model // 2 - 1}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
+        "masked_share": f"{config.masked_share:g}",
         "embed_sum": " + ".join(added),
         "attn_in": attn_in,
         "q_in": "q_a_norm" if config.q_rank else attn_in,
@@ -819,6 +828,7 @@ def _unembedded(config: ModelConfig) -> str:
 def _embeddings(config: ModelConfig) -> tuple[str, ...]:
     """The steps that are added to each other: token vectors, positions and types."""
     tokens = "embed.projected" if _tokens_widened(config) else "embed.tokens"
+    tokens = "embed.kept" if _drops_masks(config) else tokens
     there = {step.name for step in STEPS if step.when(config)}
     return tuple(name for name in (tokens, "embed.positions", "embed.types") if name in there)
 
@@ -997,7 +1007,7 @@ class StepTable:
 
     @cached_property
     def _first_made(self) -> dict[str, str]:
-        return {step.module: step.name for step in reversed(self.by_name.values())}
+        return {step.module: step.name for step, _ in reversed(self.rows)}
 
     def first_with(self, module: str, layer: int) -> int:
         """The first layer that has the parameters of this module of a layer: its own, unless they are shared."""
@@ -1088,7 +1098,7 @@ class StepTable:
             reason = self.why_absent(step.name) or ""
             found |= {one.name: (step, replace(one, absent=reason)) for one in _parameters(step)}
         own: dict[str, tuple[Step, Parameter]] = {}
-        for step in self.by_name.values():
+        for step, _ in self.rows:  # not by_name, which has one row of each name: ffn is made otherwise with experts
             for one in _parameters(step):
                 own.setdefault(one.name, (step, one))  # a later step may be made with it too
         return {name: one for name, one in found.items() if name not in own} | own

@@ -36,6 +36,12 @@ class Conversation:
         if self.tools is not None and not isinstance(self.tools, list | tuple):
             raise UsageError("the tools are no list", "each is an object with a name, a description and parameters")
 
+    def __hash__(self) -> int:
+        return hash(tuple(message["role"] for message in self.messages))
+
+    def __str__(self) -> str:
+        return "\n".join(f"{message['role']}: {message.get('content') or ''}" for message in self.messages)
+
     @classmethod
     def of(cls, text: str, system: str | None = None) -> Self:
         """One message of the user, after that of the system."""
@@ -178,13 +184,14 @@ def directory_template(directory: Path, settings: Mapping[str, Any], names: Mapp
 
 
 def template_of(said: Any, names: Mapping[str, str], path: Path) -> ChatTemplate | None:
-    """A template, or a list of objects, each with a name and a template, as the file at ``path`` says it."""
+    """A template, or several by name, as an object or a list of objects, as the file at ``path`` says it."""
     if said is None or said == "":
         return None
     if isinstance(said, str):
         return ChatTemplate({_DEFAULT: said}, names)
     try:
-        return ChatTemplate({str(one["name"]): str(one["template"]) for one in said}, names)
+        pairs = said.items() if isinstance(said, dict) else [(one["name"], one["template"]) for one in said]
+        return ChatTemplate({str(name): str(template) for name, template in pairs}, names)
     except (TypeError, KeyError):
         raise CheckpointError(f"{path}: chat_template is neither a text nor a list of named templates") from None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, UsageError
@@ -17,10 +17,12 @@ from tinytf.text.ids import IdTokenizer
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer, library_errors
-from tinytf.text.tokenizer_classes import BERT, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
+from tinytf.text.tokenizer_classes import BERT, ESM, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
 
 _READ = ("BPE", "WordPiece", "WordLevel")
+_UNIGRAM, _AS_IT_STANDS = "Unigram", ("PreTrainedTokenizer", "TokenizersBackend")
 _EMPTY = {
+    _UNIGRAM: {"type": _UNIGRAM, "unk_id": 0, "vocab": [["", 0.0]]},
     "BPE": {"type": "BPE", "vocab": {}, "merges": []},
     "WordPiece": {
         "type": "WordPiece",
@@ -29,6 +31,7 @@ _EMPTY = {
         "continuing_subword_prefix": "##",
         "max_input_chars_per_word": 100,
     },
+    "WordLevel": {"type": "WordLevel", "vocab": {}, "unk_token": ""},
 }
 _SWITCHES = ("add_bos_token", "add_eos_token")
 # Unicode's White_Space, which the library strips from the end of a line; Python's rstrip() would take more.
@@ -111,16 +114,19 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     if not isinstance(model, dict):
         raise CheckpointError(f"{path} is not a tokenizer: it has no model")
     kind = model.get("type", "BPE" if "merges" in model else "WordPiece")
-    if kind not in _READ:
-        raise CheckpointError(
-            f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
-            f"tinytf reads {', '.join(_READ[:-1])} and {_READ[-1]}",
-        )
-    _require_whole_templates(data.get("post_processor"), path)
     # With a tokenizer.json, what stands before and after a text is said there, and the switches say nothing.
     settings = {key: value for key, value in settings.items() if key not in _SWITCHES}
     around = json.dumps({key: value for key, value in data.items() if key != "model"})
-    chosen = choose_class(config.get("model_type"), _declared(config, settings), '"ByteLevel"' in around)
+    declared = _declared(config, settings)
+    chosen = choose_class(config.get("model_type"), declared, '"ByteLevel"' in around)
+    as_it_stands = isinstance(declared, str) and declared.removesuffix("Fast") in _AS_IT_STANDS
+    # Most classes of a Unigram build the parts around it anew, each in its own way.
+    if kind not in _READ and not (kind == _UNIGRAM and (chosen or as_it_stands)):
+        raise CheckpointError(
+            f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
+            f"tinytf reads {', '.join(_READ)}, and Unigram of DeBERTa",
+        )
+    _require_whole_templates(data.get("post_processor"), path)
     if chosen is None:
         library = Library.from_file(str(path))
         special = read_special_tokens(directory, settings, added, {})
@@ -154,7 +160,7 @@ def _from_vocabulary(directory: Path, config: Settings, settings: Settings) -> t
     if chosen and chosen.files != files:
         raise CheckpointError(f"{directory} has no tokenizer.json, and a {chosen.name} is not read from {files[0]}")
     if files == ("vocab.txt",):
-        model, reader = _read_words(directory / "vocab.txt"), BERT
+        model, reader = _read_words(directory / "vocab.txt"), chosen or BERT
     else:
         model = _read_merges(directory)
         reader = chosen or _reader_of_merges(model["vocab"], settings)
@@ -176,17 +182,32 @@ def _built(
 ) -> Library:
     """The vocabulary of ``model`` with everything else from its class; ``stored`` is the file's post-processor."""
     parts = chosen.parts(settings, special.names)
-    kept = {key: model[key] for key in ("vocab", "merges") if key in model}
-    model = {"type": chosen.model, **parts.model, **kept}
-    library = Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    if chosen.model == _UNIGRAM:
+        library = Library(_unigram(model.get("vocab"), special.names.get("unk_token")))
+    else:
+        kept = {key: model[key] for key in ("vocab", "merges") if key in model}
+        model = {"type": chosen.model, **parts.model, **kept}
+        library = Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
     library.normalizer, library.pre_tokenizer = parts.normalizer, parts.pre_tokenizer
     library.decoder = parts.decoder
     put_in(library, special)
     if chosen is QWEN2:  # it adds its special tokens once more, whatever their flags were
         names = dict.fromkeys([*special.names.values(), *(token.content for token in special.extra)])
         library.add_tokens([AddedToken(name, special=True) for name in names])
+    if chosen is ESM:  # residues stand without spaces between: each token of the vocabulary is cut out of a text
+        named = set(special.names.values())
+        library.add_tokens([AddedToken(one, normalized=False, special=one in named) for one in kept["vocab"]])
     library.post_processor = chosen.ends(stored, settings, special.names, library)
     return library
+
+
+def _unigram(vocabulary: Any, unknown: str | None) -> models.Unigram:
+    """Pieces with their scores, of which the library would read some from JSON a last digit off."""
+    if not isinstance(vocabulary, list) or not all(isinstance(one, list) and len(one) == 2 for one in vocabulary):
+        raise CheckpointError("the vocabulary of a Unigram tokenizer is no list of pieces and their scores")
+    pieces = [(piece, score) for piece, score in vocabulary]
+    at = pieces.index((unknown, 0.0)) if (unknown, 0.0) in pieces else 1
+    return models.Unigram(pieces, unk_id=at, byte_fallback=False)
 
 
 def _difference(chosen: TokenizerClass, stored: Library, library: Library) -> str:

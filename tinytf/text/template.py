@@ -21,7 +21,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import MEBI
+from tinytf.files import MEBI, SMALL
 
 SECONDS, CHARACTERS, GROWTH = 5.0, 8 * MEBI, 512 * MEBI
 """What a template may take: seconds of one processor, characters it writes, bytes of memory."""
@@ -75,7 +75,12 @@ def _to_json(
 
 @lru_cache(maxsize=16)
 def _compiled(source: str) -> jinja2.Template:
-    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    if len(source) > SMALL:
+        raise _too_much(f"has {len(source):,} characters")
+    # Not optimised: what is constant would be worked out here, outside the budget.
+    environment = _Environment(
+        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[_Generation, loopcontrols]
+    )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
@@ -89,9 +94,9 @@ def rendered(source: str, values: Mapping[str, Any]) -> str:
     than its budget.
     """
     try:
+        template, parts, size = _compiled(source), [], 0
         with _budget():
-            parts, size = [], 0
-            for part in _compiled(source).generate(**values):
+            for part in template.generate(**values):
                 parts.append(part)
                 size += len(part)
                 if size > CHARACTERS:

@@ -77,6 +77,12 @@ class Encoding:
             for token in self.tokens
         ]
 
+    @property
+    def starts_twice(self) -> bool:
+        """Whether the text spells out the start token that the tokenizer puts before it."""
+        first = self.tokens[:2]
+        return len(first) == 2 and first[0].special and first[0].id == first[1].id and first[0].end == 0
+
     def truncated(self, limit: int) -> "Encoding":
         """At most ``limit`` tokens, cut from the end, before an added end token; ``added`` says what was cut."""
         if len(self.tokens) <= limit:
@@ -276,7 +282,8 @@ class Tokenizer:
             data = self.piece_bytes(token_id) if own_bytes else text[start:end].encode("utf-8")
             is_special = bool(added) or token_id in self.special_ids
             tokens.append(Token(token_id, self.shown(token_id), start, end, data, is_special))
-        return Encoding(text, tuple(tokens), said)
+        found = Encoding(text, tuple(tokens), said)
+        return replace(found, added=f"{said}, where the text has one of its own") if found.starts_twice else found
 
     def converse(self, conversation: Conversation, *, continued: bool = False) -> Encoding:
         """Tokens of a conversation, as the chat template of the model writes it, and none that it does not write.

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from tinytf.loading import Model, load
-from tinytf.text.chat import Conversation
+from tinytf.text.chat import Conversation, Written
 from tinytf.trace.trace import Text, Trace
 from tinytf_cli.options import SMALL
 from tinytf_cli.repl.state import Run, Spec
@@ -24,7 +24,7 @@ _THREADS = torch.get_num_threads()
 class SessionModel(Model):
     """A model whose traces are kept by the session: ``recorded`` gives the one of a text, truncate and force."""
 
-    recorded: Callable[[str, bool, bool], Trace] | None = None
+    recorded: Callable[[Written, bool, bool], Trace] | None = None
 
     def trace(
         self,
@@ -35,7 +35,7 @@ class SessionModel(Model):
         force: bool = False,
     ) -> Trace:
         """The kept trace of a text; one of some ``layers`` only is recorded anew. Raises what ``Model.trace`` does."""
-        if not isinstance(text, str) or layers is not None or self.recorded is None:
+        if isinstance(text, Trace) or layers is not None or self.recorded is None:
             return super().trace(text, truncate=truncate, layers=layers, force=force)
         return self.recorded(text, truncate, force)
 
@@ -66,7 +66,7 @@ class Models:
     def keep(self, spec: Spec, opened: Model) -> None:
         """Keep an open model."""
 
-        def recorded(text: str, truncate: bool, force: bool) -> Trace:
+        def recorded(text: Written, truncate: bool, force: bool) -> Trace:
             return self.trace(Run(spec, text, truncate, force))
 
         torch.set_num_threads(1 if opened.n_parameters < SMALL else _THREADS)
@@ -82,8 +82,13 @@ class Models:
         if run not in self._traces:
             model = self.model(run.spec)
             self._traces[run] = Model.trace(model, run.text, truncate=run.truncate, force=run.force)
+        return self.keep_trace(run, self._traces[run])
+
+    def keep_trace(self, run: Run, trace: Trace) -> Trace:
+        """Keep the trace of a run, and answer with it."""
+        self._traces[run] = trace
         _use(self._traces, run)
-        return self._traces[run]
+        return trace
 
     def recorded(self, run: Run) -> Trace | None:
         """The trace of a run, if it is kept."""

@@ -34,6 +34,7 @@ from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
+    from tinytf.text.chat import Written
     from tinytf.trace.trace import Trace
     from tinytf_cli.repl.models import Models
 
@@ -125,7 +126,7 @@ class Session(Host):
             raise UsageError("nothing has been run yet", "run a text first, such as: run The cat sat")
         return self.run
 
-    def require_text(self) -> str:
+    def require_text(self) -> "Written":
         """The present text; UsageError before any run."""
         if self.run is None:
             raise UsageError("there is no text", "give one, or run it first, such as: run The cat sat")

@@ -16,6 +16,7 @@ from tinytf_cli.repl.line import LONGEST, begun_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
+    from tinytf.text.chat import Written
     from tinytf.trace.conditions import Condition
     from tinytf.trace.trace import Trace
 
@@ -149,7 +150,7 @@ class Run:
     """One text through one model."""
 
     spec: Spec
-    text: str
+    text: "Written"
     truncate: bool = False
     force: bool = False
 
@@ -239,9 +240,9 @@ class Log:
     def remember(self, entry: Entry, before: State, now: State) -> State:
         """Record a line, and return the state that holds after it: a line that failed changes nothing.
 
-        ``source`` is not recorded: each line that it ran was.
+        ``source`` and ``explore`` are not recorded: each line that they ran was.
         """
-        if len(entry.line) > LONGEST or entry.verb == "source":
+        if len(entry.line) > LONGEST or entry.verb in ("source", "explore"):
             return now
         if entry.done and now != before:
             if entry.verb == "undo":

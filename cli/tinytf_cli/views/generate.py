@@ -110,11 +110,14 @@ class GenerateView(LiveView[Generation]):
             yield from cache_blocks(self.cache)
 
     def notes(self) -> Iterator[str]:
-        """Also where a model that answers conversations has nothing to add to a bare text."""
+        """Also a start token too many, and a model for conversations that has nothing to add to a bare text."""
         found = self.whole
-        first = found.of(1)[0]
-        if self.model.tokenizer.chat and self.encoding.said is None and found.ended() == END_TOKEN and not found.text():
-            end = f"{self.model.tokenizer.shown(first.id)} (p {math.exp(first.log_probability):.3f})"
+        if self.encoding.starts_twice:
+            yield f"there are two start tokens: {self.encoding.added}; leave it out of the text"
+        steps = found.of(1)
+        at_once = len(steps) == 1 and steps[0].ended == END_TOKEN
+        if at_once and self.model.tokenizer.chat and self.encoding.said is None:
+            end = f"{self.model.tokenizer.shown(steps[0].id)} (p {math.exp(steps[0].log_probability):.3f})"
             yield f"the model answers with {end} at once: a bare text is no question to it; ask with --chat"
         yield from super().notes()
 

@@ -22,6 +22,7 @@ from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.encoders import (
     DATA2VEC,
     ERNIE,
+    ESM,
     MEGATRON_BERT,
     ROBERTA_PRENORM,
     ROFORMER,
@@ -80,7 +81,7 @@ FAMILIES = {
         DEEPSEEK_V2, DEEPSEEK_V3,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
-        LLAMA4, HUNYUAN,
+        LLAMA4, HUNYUAN, ESM,
     )
 }  # fmt: skip
 

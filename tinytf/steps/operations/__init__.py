@@ -13,6 +13,7 @@ from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.join import Join
+from tinytf.steps.operations.keep import Keep
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
@@ -47,6 +48,7 @@ __all__ = [
     "Grow",
     "HeadNorm",
     "Join",
+    "Keep",
     "Linear",
     "Lookup",
     "Mask",
