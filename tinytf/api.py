@@ -65,6 +65,9 @@ class Model(TextModel):
     backward = LazyMethod(lambda: gradients.report.backward)
 
     blame = LazyMethod(lambda: analysis.blame.blame)
+    budget = LazyMethod(lambda: analysis.budget.budget)
+    restoring = LazyMethod(lambda: analysis.restoring.restoring)
+    step_errors = LazyMethod(lambda: analysis.step_errors.step_errors)
     diff = LazyMethod(lambda: analysis.difference.diff)
     reference = LazyMethod(lambda: analysis.interventions.reference)
     ablate = LazyMethod(lambda: analysis.interventions.ablate)

@@ -36,7 +36,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Learn": {
         "learn": "Learn the pipeline in 23 lessons on your model and text.",
         "verify": "Recompute worked examples, and check every claimed number.",
-        "check": "Find the first wrong step of your own module, and why it is wrong.",
+        "check": "Find the first wrong step of your own module, and the mistake.",
     },
     "Generate": {
         "generate": "Continue the prompt TEXT.",

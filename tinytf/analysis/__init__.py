@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # those that Model has
         attended,
         attribution,
         blame,
+        budget,
         census,
         code,
         difference,
@@ -23,7 +24,9 @@ if TYPE_CHECKING:  # those that Model has
         neurons,
         parameters,
         positions,
+        restoring,
         rollout,
+        step_errors,
         tokens,
         traced,
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
@@ -37,6 +38,10 @@ class Side:
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
 
     def parts(self, force: bool) -> Iterator[Trace]:
         """The embeddings, each layer and the final norm, one after the other; the trace for each if there is one."""

@@ -3,23 +3,21 @@
 Shapes: N texts, S tensors, T tokens, C width.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.alignment import same_vocabulary
 from tinytf.analysis.compared import moved_weights
 from tinytf.analysis.damage import Asked, Damage, Estimate, estimates, expected
-from tinytf.analysis.swaps import Swapping, Values
-from tinytf.errors import UsageError
-from tinytf.model.transformer import Transformer, evaluating
+from tinytf.analysis.differing import Differing, Texts
+from tinytf.analysis.restoring import Restored
+from tinytf.analysis.step_errors import StepError
+from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, plain, unheard
-from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
-from tinytf.trace.parameters import ParameterAddress
 
 _DRAWS = 64
 """Backward passes for the expected damage: one each of so many texts, or several of fewer."""
@@ -63,11 +61,12 @@ class Blame(Report):
     """Every tensor in which two models differ, the one that does most damage first; ``whole`` is the second model.
 
     ``same`` tensors are equal in both. ``texts`` of the ``asked`` were measured, at ``positions`` in all; ``pair`` are
-    the two outcomes of the margins, None for the two that the first model finds most likely.
+    the two outcomes of the margins, None for the two that the first model finds most likely. ``sets`` are what
+    ``restoring`` found, and ``steps`` what ``step_errors`` did, where they were asked.
     """
 
     KIND = "blame"
-    EVENTS: ClassVar = {"tensors": "tensor"}
+    EVENTS: ClassVar = {"tensors": "tensor", "sets": "set", "steps": "step"}
 
     blamed: tuple[Blamed, ...]
     whole: Effect
@@ -77,11 +76,22 @@ class Blame(Report):
     positions: int
     pair: tuple[int, int] | None
     seed: int
+    sets: tuple[Restored, ...] = ()
+    steps: tuple[StepError, ...] = ()
     versus: About | None = field(default=None, repr=False, compare=False)
 
     @property
     def measured(self) -> tuple[Blamed, ...]:
         return tuple(one for one in self.blamed if one.damage is not None)
+
+    @property
+    def gains(self) -> dict[str, float]:
+        """The KL that each tensor recovers alone, by its path."""
+        return {one.path: one.recovered.kl.value for one in self.blamed if one.recovered is not None}
+
+    def explaining(self, share: float) -> Restored | None:
+        """The first of ``sets`` that explains a share of the damage."""
+        return next((one for one in self.sets if one.share.value >= share), None)
 
     @property
     def interrupted(self) -> bool:
@@ -103,118 +113,102 @@ class Blame(Report):
             **self.members("whole"),
             "rank_correlation": {by: self.correlation(by) for by in ("moved", "expected")},
             "tensors": plain(self.blamed),
+            **self.members("sets", "steps"),
         }
 
 
+@torch.no_grad()
 def blame(
     model: TextModel,
-    texts: str | Sequence[str],
+    texts: str | Sequence[str] | Texts,
     versus: TextModel,
     *,
     top: int | None = None,
-    token: str | int | None = None,
-    versus_token: str | int | None = None,
-    tokens: int | None = None,
-    truncate: bool = False,
+    restore: int = 32,
     seed: int = 0,
     on_progress: Progress = unheard,
 ) -> Blame:
     """Which tensors of ``versus`` make it predict otherwise than the model does, on a text or on many.
 
-    Each is put into the model alone, and each of the model's into ``versus``; with ``top`` only those that are expected
-    to do most damage. ``token`` and ``versus_token`` are the two whose logits are compared at the end of each text.
-    Of each text the first ``tokens`` are taken. An interrupt ends it after the last whole text. Raises UsageError for
-    models that differ in more than the numbers of their tensors, and for a model that does not choose one outcome.
+    Each is put into the model alone; with ``top`` only those that are expected to do most damage. The ``restore`` that
+    do most are put from the model into ``versus``. An interrupt ends it after the last whole text. Raises UsageError as
+    ``Differing`` and ``Texts`` do.
     """
-    model.transformer.require_choice("there are no predictions to compare")
-    _require_alike(model, versus)
-    if (token is None) != (versus_token is None):
-        raise UsageError("a logit difference is of two tokens, and one is named", "give --token and --versus-token")
-    pair = None
-    if token is not None and versus_token is not None:
-        pair = model.find_outcome(token, "--token"), model.find_outcome(versus_token, "--versus-token")
-    given = [texts] if isinstance(texts, str) else texts
-    encoded = [model.encode(text, truncate=truncate or tokens is not None) for text in given]
-    asked = [Asked.of(model.transformer, one.ids[:tokens], pair) for one in encoded]
-    about = About(model, encoded[0]) if isinstance(texts, str) else About(model)
-    with evaluating(model.transformer), evaluating(versus.transformer), torch.no_grad():
-        found = _Blaming(model.transformer, versus.transformer, asked, seed)
-        return replace(found.run(top, on_progress), versus=About(versus), about=about)
-
-
-def _require_alike(model: TextModel, versus: TextModel) -> None:
-    """UsageError unless the two differ in the numbers of their tensors alone."""
-    first, second = model.config, versus.config
-    other = [one.name for one in fields(first) if getattr(first, one.name) != getattr(second, one.name)]
-    if other:
-        values = " and ".join(f"{getattr(config, other[0])}" for config in (first, second))
-        raise UsageError(
-            f"the models differ in more than their tensors: {other[0]} is {values}",
-            "tinytf diff compares models of two kinds",
-        )
-    if not same_vocabulary(model.tokenizer, versus.tokenizer):
-        raise UsageError("the models have different vocabularies", "tinytf diff compares what they predict")
+    texts = texts if isinstance(texts, Texts) else Texts(texts)
+    both, asked = Differing(model, versus), texts.asked(model)
+    about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, str) else About(model)
+    with evaluating(model.transformer), evaluating(versus.transformer):
+        found = _Blaming(both, asked, seed).run(top, restore, on_progress)
+    return replace(found, versus=About(versus), about=about)
 
 
 class _Blaming:
-    """Two models that differ in some tensors, and what was measured so far."""
+    """What is measured of two models, text by text."""
 
-    def __init__(self, first: Transformer, second: Transformer, asked: Sequence[Asked], seed: int) -> None:
-        self.first, self.second, self.asked, self.seed = Swapping(first), Swapping(second), asked, seed
-        own, others = dict(first.named_parameters()), dict(second.named_parameters())
-        self.changed = [
-            path
-            for path, one in own.items()
-            if self.first.used[path] and not torch.equal(one, others[path].to(one.device))
-        ]
-        self.same = len(own) - len(self.changed)
-        self.theirs: list[Values] = [{path: others[path].data.to(own[path])} for path in self.changed]
-        self.ours: list[Values] = [{path: own[path].data.to(others[path])} for path in self.changed]
+    def __init__(self, both: Differing, asked: Sequence[Asked], seed: int) -> None:
+        self.both, self.asked, self.seed = both, asked, seed
 
-    def run(self, top: int | None, on_progress: Progress) -> Blame:
-        expectations = self._expected()
-        order = expectations.argsort(descending=True).tolist()[:top]
-        found: list[tuple[Tensor, Tensor]] = []
+    def run(self, top: int | None, restore: int, on_progress: Progress) -> Blame:
+        costs = self._expected()
+        order = sorted(costs, key=costs.__getitem__, reverse=True)[:top]
+        of = 2 * len(self.asked)
+        alone = self._each(self._alone, order, lambda done: on_progress(done, of))
+        *damages, whole = self._effects(torch.stack(alone))
+        damage = dict(zip(order, damages, strict=True))
+        worst = sorted(order, key=lambda path: -damage[path].kl.value)[:restore]
+        recovered: dict[str, Effect] = {}
+        if len(alone) == len(self.asked):
+            restored = self._each(self._recovered, worst, lambda done: on_progress(len(alone) + done, of))
+            recovered = dict(zip(worst, self._effects(torch.stack(restored)), strict=True))
+        moved = {one.name: one.ratio for one in moved_weights(self.both.first.model, self.both.second.model)}
+        blamed = []
+        for path in self.both.changed:
+            (where, layer), size = self.both.places[path], self.both.theirs[path][path].numel()
+            known = (str(where), path, layer, where.parameter.name, size, moved[path], costs[path])
+            blamed.append(Blamed(*known, damage.get(path), recovered.get(path)))
+        blamed.sort(key=lambda one: (one.damage is None, -(one.damage.kl.value if one.damage else one.expected)))
+        return Blame(
+            tuple(blamed),
+            whole=whole,
+            same=self.both.same,
+            texts=len(alone),
+            asked=len(self.asked),
+            positions=sum(len(one.positions) for one in self.asked[: len(alone)]),
+            pair=self.asked[0].pair,
+            seed=self.seed,
+        )
+
+    def _each(
+        self, measured: Callable[[Asked, Sequence[str]], Tensor], paths: Sequence[str], done: Callable[[int], None]
+    ) -> list[Tensor]:
+        """What is measured of each text, up to an interrupt; the first is always measured whole."""
+        found: list[Tensor] = []
         try:
             for text in self.asked:
-                found.append(self._measured(text, order))
-                on_progress(len(found), len(self.asked))
+                found.append(measured(text, paths))
+                done(len(found))
         except KeyboardInterrupt:
             if not found:
                 raise
+        return found
+
+    def _alone(self, asked: Asked, paths: Sequence[str]) -> Tensor:
+        """Each tensor of the second model alone in the first; at last the second model as it is: (S + 1, 3)."""
+        first, second = self.both.first, self.both.second
+        streams = first.streams(asked.ids)
+        damage = Damage(first, streams, asked)
+        alone = damage.of(first, streams, [self.both.theirs[path] for path in paths])
+        return torch.cat((alone, damage.of(second, second.streams(asked.ids), [{}])))
+
+    def _recovered(self, asked: Asked, paths: Sequence[str]) -> Tensor:
+        """What each tensor of the first model takes away alone in the second, (S, 3)."""
+        damage, second = Damage(self.both.first, self.both.first.streams(asked.ids), asked), self.both.second
+        left = damage.of(second, second.streams(asked.ids), [*(self.both.ours[path] for path in paths), {}])
+        return left[-1] - left[:-1]
+
+    def _effects(self, found: Tensor) -> list[Effect]:
+        """From what was measured of each text, (N, R, 3), to an effect for each row."""
         asked = self.asked[: len(found)]
-        effects = [self._effects(torch.stack(side), asked) for side in zip(*found, strict=True)]
-        damage, recovered = (dict(zip(order, effect, strict=False)) for effect in effects)
-        blamed = [
-            replace(one, expected=float(expectations[i]), damage=damage.get(i), recovered=recovered.get(i))
-            for i, one in enumerate(self._tensors())
-        ]
-        blamed.sort(key=lambda one: (one.damage is None, -(one.damage.kl.value if one.damage else one.expected)))
-        positions = sum(len(one.positions) for one in asked)
-        return Blame(
-            tuple(blamed),
-            effects[0][-1],
-            self.same,
-            len(asked),
-            len(self.asked),
-            positions,
-            self.asked[0].pair,
-            self.seed,
-        )
-
-    def _measured(self, asked: Asked, order: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of one text, (S + 1, 3) each: what the tensors do one by one in the first model, and undo in the second.
-
-        The last rows are of the second model as it is.
-        """
-        streams = [side.streams(asked.ids) for side in (self.first, self.second)]
-        damage = Damage(self.first, streams[0], asked)
-        alone = damage.of(self.first, streams[0], [self.theirs[i] for i in order])
-        restored = damage.of(self.second, streams[1], [*(self.ours[i] for i in order), {}])
-        return torch.cat((alone, restored[-1:])), restored[-1] - restored
-
-    def _effects(self, found: Tensor, asked: Sequence[Asked]) -> list[Effect]:
-        """From what was measured of each text, (N, S + 1, 3), to an effect for each row."""
         positions, targets = ([float(len(getattr(one, of))) for one in asked] for of in ("positions", "targets"))
         counts = [torch.tensor(each, dtype=torch.float64) for each in (positions, targets, [1.0] * len(asked))]
         kl, loss, margin = (
@@ -223,36 +217,13 @@ class _Blaming:
         )
         return [Effect(*row) for row in zip(kl, loss, margin, strict=True)]  # type: ignore[arg-type]
 
-    def _expected(self) -> Tensor:
-        """The damage of each tensor that a gradient expects, KL a position; float64."""
-        generator = torch.Generator().manual_seed(self.seed)
-        own = dict(self.first.model.named_parameters())
-        differences = {path: values[path] - own[path].data for values in self.theirs for path in values}
+    def _expected(self) -> dict[str, float]:
+        """The damage of each tensor that a gradient expects, KL a position."""
+        own = dict(self.both.first.model.named_parameters())
+        differences = {path: values[path] - own[path].data for path, values in self.both.theirs.items()}
         some = self.asked[:_DRAWS]
-        draws = -(-_DRAWS // len(some))
+        generator, draws = torch.Generator().manual_seed(self.seed), -(-_DRAWS // len(some))
         total = torch.zeros(len(differences), dtype=torch.float64)
         for asked in some if differences else ():
-            total += expected(self.first.model, asked, differences, draws, generator)
-        return total / sum(len(asked.positions) for asked in some)
-
-    def _tensors(self) -> Iterator[Blamed]:
-        """The tensors without what was measured of them."""
-        names = _addresses(self.first.model)
-        moved = {one.name: one.ratio for one in moved_weights(self.first.model, self.second.model)}
-        for path in self.changed:
-            where, layer = names[path]
-            kind, size = where.parameter.name, self.first.model.get_parameter(path).numel()
-            yield Blamed(str(where), path, layer, kind, size, moved[path], 0.0)
-
-
-def _addresses(model: Transformer) -> dict[str, tuple[ParameterAddress, int | None]]:
-    """The address of each parameter by its path, with its layer."""
-    found: dict[str, tuple[ParameterAddress, int | None]] = {}
-    table = table_of(model.config)
-    for name, (step, one) in table.parameters.items():
-        for layer in range(model.config.n_layers) if step.in_layer else (None,):
-            if one.absent or (layer is not None and not table.has_parameter(name, layer)):
-                continue
-            where = ParameterAddress(step, one, None if layer is None else (layer,))
-            found.setdefault(where.path(layer), (where, layer))
-    return found
+            total += expected(self.both.first.model, asked, differences, draws, generator)
+        return dict(zip(differences, (total / sum(len(one.positions) for one in some)).tolist(), strict=True))

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from tinytf.analysis.alignment import Alignment, AnySide, Side, align
 from tinytf.analysis.compared import BothPredict, Compared, Ends, Moved, Position, Sums, loss_of, moved_weights
-from tinytf.dumps.dumped import Dumped
+from tinytf.analysis.mistakes import Cause, cause_of
+from tinytf.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.dumps.read import Dump
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.report import About, Report, plain
 from tinytf.steps.operations.mask import Sight
-from tinytf.steps.table import Step, StepTable, table_of
-from tinytf.text.tokenizer import Encoding, Token
+from tinytf.steps.table import Place, Step, StepTable, table_of
+from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.address import parse_address
@@ -75,7 +76,8 @@ class Difference(Report):
     ``steps`` are compared, ``incomparable`` are not; ``predictions`` belong to the ends of the two texts, or to the
     masks of an encoder. ``losses`` (nats a token) and ``moved`` are of two models. ``tolerance`` is relative, in units
     of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the
-    relative difference that is too large. ``missing`` are the steps that a dump does not have.
+    relative difference that is too large. ``missing`` are the steps that a dump does not have,
+    ``cause`` is why it differs first where it does.
     """
 
     KIND = "difference"
@@ -101,6 +103,7 @@ class Difference(Report):
     sides: tuple[About | Dumped, ...] = field(default=(), repr=False, compare=False)
     fail_over: float | None = None
     missing: tuple[str, ...] = ()
+    cause: Cause | None = None
 
     @property
     def holds(self) -> bool:
@@ -122,6 +125,7 @@ class Difference(Report):
             **self.members("tolerance", "equal"),
             "first_difference": first and first.name,
             "largest_difference": worst and worst.name,
+            **self.members("cause"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": one.index, "kl": one.kl, "first": _top(one.first), "second": _top(one.second)}
@@ -194,45 +198,96 @@ def diff(
     Raises UsageError for runs that cannot be aligned (``align``) or recorded (``walk``), AddressError for a head that
     one of the models lacks, DumpError for a dump that is of something else.
     """
-    second: AnySide
+    settings = _Settings(tolerance, head, top, fail_over, force)
     if isinstance(other, Dump):
         encoding = text.encoding if isinstance(text, Trace) else _of_dump(model, text, other, truncate)
         first = Side.of(model, text if isinstance(text, Trace) else encoding, truncate)
-        second = Dumped.of(other, model.config, model.tokenizer, encoding, names, model.table)
-        about: Any = second
-    else:
-        assert text is not None, "only a dump has a text of its own"
-        if isinstance(other, str | Trace):
-            other = model, other
-        elif not isinstance(other, tuple):
-            other = other, text if isinstance(text, str) else text.encoding.text
-        first, second = Side.of(model, text, truncate), Side.of(*other, truncate)
-        about = About(other[0], second.encoding)
-    wanted = None if head is None else parse_head(head, table_of(model.config))
+        dumped = Dumped.of(other, model.config, model.tokenizer, encoding, names, model.table)
+        return _difference((first, dumped), (About(model, encoding), dumped), settings)
+    assert text is not None, "only a dump has a text of its own"
+    if isinstance(other, str | Trace):
+        other = model, other
+    elif not isinstance(other, tuple):
+        other = other, text if isinstance(text, str) else text.encoding.text
+    first, second = Side.of(model, text, truncate), Side.of(*other, truncate)
+    return _difference((first, second), (About(model, first.encoding), About(other[0], second.encoding)), settings)
+
+
+def diff_dumps(
+    first: Dump,
+    second: Dump,
+    model: TextModel | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+    tolerance: float | None = None,
+    head: str | None = None,
+    top: int = 5,
+    fail_over: float | None = None,
+) -> Difference:
+    """What is different in two files of activations, as ``diff``, without running a model.
+
+    One of them says which model it is of, as what tinytf writes does, or ``model`` is that. Raises DumpError where
+    neither is so, or where no text is told.
+    """
+    configs = [None if model is None else model.config for _ in range(2)]
+    if model is None:
+        configs = [recorded_config(dump) for dump in (first, second)]
+    texts = [recorded_encoding(dump, None if model is None else model.tokenizer) for dump in (first, second)]
+    config, text = configs[0] or configs[1], texts[0] or texts[1]
+    if config is None:
+        raise DumpError(f"neither {first.name} nor {second.name} says which model it is of", "--model names one")
+    if text is None:
+        raise DumpError(f"neither {first.name} nor {second.name} says which tokens it is of", "write them as input_ids")
+    table, tokenizer = (None, None) if model is None else (model.table, model.tokenizer)
+    one, other = (
+        Dumped.of(dump, own or config, tokenizer, tokens or text, names, table)
+        for dump, own, tokens in zip((first, second), configs, texts, strict=True)
+    )
+    return _difference((one, other), (one, other), _Settings(tolerance, head, top, fail_over, False))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a comparison was asked for."""
+
+    tolerance: float | None
+    head: str | None
+    top: int
+    fail_over: float | None
+    force: bool
+
+
+@torch.no_grad()
+def _difference(
+    sides: tuple[AnySide, AnySide], about: tuple[About | Dumped, About | Dumped], asked: _Settings
+) -> Difference:
+    first, second = sides
+    wanted = None if asked.head is None else parse_head(asked.head, table_of(first.config))
     alignment = align(first, second)
     for config in (first.config, second.config):
         if wanted is not None and (wanted[0] >= config.n_layers or wanted[1] >= config.n_heads):
             sizes = f"{config.n_layers} layers × {config.n_heads} heads"
             raise AddressError(f"there is no head L{wanted[0]}H{wanted[1]}: one of the models has {sizes}")
-    run = _Run(first, second, alignment, wanted)
-    with torch.no_grad():
-        run.go(force)
-        two = isinstance(second, Side) and first.model is not second.model
-        dtypes = [next(side.model.parameters()).dtype for side in (first, second) if isinstance(side, Side)]
-        return Difference(
-            alignment,
-            max(allowed(RUN, dtype) for dtype in dtypes) if tolerance is None else tolerance,
-            tuple(run.steps),
-            tuple(run.incomparable),
-            run.attention(),
-            run.positions,
-            () if run.ends is None else tuple(run.ends.predictions(top)),
-            run.losses() if two or isinstance(second, Dumped) else None,
-            moved_weights(first.model, second.model) if two and isinstance(second, Side) else (),
-            (About(model, first.encoding), about),
-            fail_over,
-            tuple(run.missing),
-        )
+    tolerance = max(allowed(RUN, side.dtype) for side in sides) if asked.tolerance is None else asked.tolerance
+    run = _Run(first, second, alignment, wanted, tolerance)
+    run.go(asked.force)
+    models = [side.model for side in sides if isinstance(side, Side)]
+    two = len(models) == 2 and models[0] is not models[1]
+    return Difference(
+        alignment,
+        tolerance,
+        tuple(run.steps),
+        tuple(run.incomparable),
+        run.attention(),
+        run.positions,
+        () if run.ends is None else tuple(run.ends.predictions(asked.top)),
+        run.losses() if two or len(models) < 2 else None,
+        moved_weights(*models) if two else (),
+        about,
+        asked.fail_over,
+        tuple(run.missing),
+        run.cause,
+    )
 
 
 def _of_dump(model: TextModel, text: str | None, dump: Dump, truncate: bool) -> Encoding:
@@ -258,8 +313,7 @@ def _of_dump(model: TextModel, text: str | None, dump: Dump, truncate: bool) -> 
             f"({len(ids):,} and {len(found.ids):,} tokens in all)",
             "leave TEXT out, and the model is run on the ids of the dump",
         )
-    shown = model.tokenizer.shown
-    return Encoding(said or "", tuple(Token(i, shown(i), 0, 0, b"", False) for i in ids), "ids of the dump")
+    return of_ids(ids, model.tokenizer.shown, said or "")
 
 
 def parse_head(text: str, table: StepTable) -> tuple[int, int]:
@@ -275,7 +329,16 @@ def parse_head(text: str, table: StepTable) -> tuple[int, int]:
 class _Run:
     """Both sides, and what was found so far."""
 
-    def __init__(self, first: AnySide, second: AnySide, alignment: Alignment, head: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        first: AnySide,
+        second: AnySide,
+        alignment: Alignment,
+        head: tuple[int, int] | None,
+        tolerance: float,
+    ) -> None:
+        self.tolerance = tolerance
+        self.cause: Cause | None = None
         self.sides, self.alignment, self.wanted = (first, second), alignment, head
         self.steps: list[Compared] = []
         self.incomparable: list[Incomparable] = []
@@ -345,7 +408,7 @@ class _Run:
                 continue
             dumps = [part for part in both if isinstance(part, Dumped)]
             if not all(part.has(step.name, layer) for part in dumps):
-                self.missing.append(name)
+                self.missing += [] if step.from_stream else [name]  # it is what the block before gave
                 continue
             sums = Sums(step)
             for heads, a, b in self._parts(step, both, layer):
@@ -360,7 +423,29 @@ class _Run:
                 sums.add(a, b, heads[0] if heads else 0)
             else:
                 said = dict.fromkeys(words for part in dumps for words in part.said.get(name, ()))
-                self.steps.append(sums.compared(name, layer, note=", ".join(said)))
+                found = sums.compared(name, layer, note=", ".join(said))
+                self.steps.append(found)
+                if self.cause is None and found.relative > self.tolerance:
+                    self.cause = self._cause(both, (step.name, layer), b if heads is None else None)
+
+    def _cause(self, both: Both, place: Place, theirs: Tensor | None) -> Cause | None:
+        """Why the first step that differs does, where it is that of a dump and of a model."""
+        trace, dumped = both
+        if isinstance(trace, Dumped) or not isinstance(dumped, Dumped) or theirs is None:
+            return None
+        if self.alignment.positions < len(trace.tokens):
+            return None
+        unseen: dict[Place, None] = {}
+        waiting = [place]
+        while waiting:
+            one = waiting.pop()
+            for source in trace.steps.sources(trace.steps.at(*one), one[1]):
+                if not dumped.has(*source) and source not in unseen:
+                    unseen[source] = None
+                    waiting.append(source)
+        unseen = {one: None for one in unseen if not trace.steps.at(*one).from_stream}  # what the block before gave
+        order = [(step.name, layer) for step, layer in trace.steps.rows]
+        return cause_of(trace, place, theirs, sorted(unseen, key=order.index), self.tolerance)
 
     def _parts(self, step: Step, both: Both, layer: int | None) -> Iterator[_Pair]:
         """A step of both runs at once; of maps (H, Q, K) a few heads at a time."""

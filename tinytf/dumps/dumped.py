@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tinytf.checkpoints.table import FamilyTable
@@ -14,12 +15,12 @@ from tinytf.dumps.fit import Fitted, fit
 from tinytf.dumps.layouts import Meaning
 from tinytf.dumps.names import Named, resolve_all
 from tinytf.dumps.read import IDS, Dump
-from tinytf.errors import DumpError
+from tinytf.errors import DumpError, TinytfError
 from tinytf.nearest import did_you_mean
 from tinytf.report import text_data
 from tinytf.steps.table import Place, Step, StepTable, table_of
 from tinytf.text.printable import printable
-from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 
 Beside = Callable[[Step, int | None, tuple[int, ...] | None], Tensor | None]
 """Gives the numbers of a step on the other side, of a layer and of all heads or some."""
@@ -68,6 +69,12 @@ class Dumped:
     @property
     def text(self) -> Encoding:
         return self.encoding
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """That of the first tensor; float32 where it holds no floating point numbers."""
+        found = self.dump.read(next(iter(self.named.found))).dtype
+        return found if found.is_floating_point and found != torch.float64 else torch.float32
 
     @property
     def tokens(self) -> Sequence[Any]:
@@ -174,3 +181,33 @@ class Dumped:
             },
             **text_data(self.encoding),
         }
+
+
+def recorded_config(dump: Dump) -> ModelConfig | None:
+    """The configuration of the model that a file of ours is of; None where it does not say."""
+    if dump.config is None:
+        return None
+    try:
+        return ModelConfig.from_dict(dump.config)
+    except (TinytfError, TypeError, ValueError) as error:
+        raise DumpError(
+            f"{dump.path} has the configuration of no model: {printable(str(error), spaces=False)}"
+        ) from None
+
+
+def recorded_encoding(dump: Dump, tokenizer: Tokenizer | None) -> Encoding | None:
+    """The tokens that a file is of, as far as it says; None where it does not."""
+    ids = dump.ids
+    if ids is None:
+        return None
+    said = dump.metadata.get("tokens")
+    names = [str(one.get("shown")) for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    if tokenizer is None and len(names) == len(ids):
+        shown = dict(zip(ids, (printable(name, spaces=False) for name in names), strict=True))
+        return of_ids(ids, shown.__getitem__, dump.text or "")
+    return of_ids(ids, "#{}".format if tokenizer is None else tokenizer.shown, dump.text or "")
+
+
+def of_ids(ids: Sequence[int], shown: Callable[[int], str], text: str) -> Encoding:
+    """Tokens by their ids alone."""
+    return Encoding(text, tuple(Token(i, shown(i), 0, 0, b"", False) for i in ids), "ids of the dump")

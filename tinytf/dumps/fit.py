@@ -15,11 +15,14 @@ from torch import Tensor
 from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
 from tinytf.dumps.layouts import Meaning
-from tinytf.steps.operations import Lookup
+from tinytf.steps.operations import Lookup, Mask
 from tinytf.steps.table import Step
 
 _EXACT, _CLOSE = 1e-5, 1e-2
 """How far apart numbers are, relative to the largest, that need no other layout, and that are the same but rounded."""
+
+_HIDDEN = -5_000.0
+"""Scores below are masked: programs add −10,000 or the least number of a dtype where we have −∞."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,10 @@ def fit(
     """
     best: Fitted | None = None
     for found in _ways(tensor, meaning, step, config, shape):
+        found = _masked(found) if isinstance(step.operation, Mask) else found
         if like is None:
             return found
-        found = replace(found, apart=_apart(found.tensor, like))
+        found = replace(found, apart=apart(found.tensor, like))
         if found.apart <= _EXACT:
             return found
         if best is None or found.apart < best.apart:
@@ -72,6 +76,14 @@ def _ways(
                 if isinstance(step.operation, Lookup) and config.embed_scale != 1:
                     scale = config.embed_scale
                     yield Fitted(way.tensor * scale, (*said, f"multiplied by {scale:.4g}, the scale of the embeddings"))
+
+
+def _masked(found: Fitted) -> Fitted:
+    """Scores with −∞ where another program has a large negative number."""
+    hidden = (found.tensor < _HIDDEN) & found.tensor.isfinite()
+    if not hidden.any():
+        return found
+    return Fitted(found.tensor.masked_fill(hidden, -math.inf), (*found.said, f"below {_HIDDEN:,.0f} read as masked"))
 
 
 def _part(tensor: Tensor, how: Stored | None, config: ModelConfig) -> Iterator[Fitted]:
@@ -128,7 +140,14 @@ def in_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
     return torch.cat((turned, tensor[..., width:]), dim=-1)
 
 
-def _apart(tensor: Tensor, like: Tensor) -> float:
+def in_pairs(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """The way back: the rows (0, D/2), (1, D/2 + 1) … of each head (H, T, D) beside each other."""
+    width = config.rope.width
+    turned = tensor[..., :width].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+    return torch.cat((turned, tensor[..., width:]), dim=-1)
+
+
+def apart(tensor: Tensor, like: Tensor) -> float:
     """The largest difference, relative to the largest number of ours; infinite where one side alone is not finite."""
     a, b = tensor.to(like.device, torch.float64), like.double()
     apart = torch.where(a == b, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)

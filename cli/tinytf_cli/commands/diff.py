@@ -63,6 +63,7 @@ def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
     Another program        tinytf diff -m DIR --versus port.npz "The cat sat"
     What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
+    Two recordings         tinytf diff a.safetensors b.safetensors
 
     One of the texts may be -, which is read from a pipe.
     """
@@ -82,14 +83,21 @@ def _found(asked: Asked, opening: Opening) -> "Difference":
 
     settings: dict[str, Any] = {name: getattr(asked, name) for name in _SETTINGS}
     files = [word for word in asked.texts if is_dump(word)]
-    if files and (asked.versus is not None or len(asked.texts) != 2):
+    names = read_names(asked.names)
+    if len(files) == 2 == len(asked.texts) and asked.versus is None:
+        from tinytf.analysis.difference import diff_dumps
+
+        model = opening.open() if given("model") else None
+        some = {name: settings[name] for name in ("tolerance", "head", "top", "fail_over")}
+        return diff_dumps(open_dump(files[0]), open_dump(files[1]), model, names=names, **some)
+    if files:
         raise UsageError(f"{files[0]} is a file of activations, not a text", f"tinytf diff TEXT --versus {files[0]}")
-    if asked.names is not None and (asked.versus is None or not is_dump(asked.versus)):
-        raise UsageError("--names says what the names in a file mean, and there is none", "--versus names it")
     if asked.versus is not None and asked.versus.lower().endswith(SUFFIXES):
         dump = open_dump(asked.versus)
         text = _texts(asked.texts, True)[0] if asked.texts else None
-        return opening.open().diff(text, dump, names=read_names(asked.names), **settings)
+        return opening.open().diff(text, dump, names=names, **settings)
+    if asked.names is not None:
+        raise UsageError("--names says what the names in a file mean, and there is none", "--versus names it")
     another = asked.versus is not None or asked.versus_dtype is not None
     if given("adapter"):
         if another:

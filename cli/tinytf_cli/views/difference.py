@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from tinytf.dumps.dumped import Dumped
 from tinytf.loading import Model
 from tinytf.report import About
 from tinytf.text.printable import printable
+from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import SHARE, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
@@ -52,7 +54,7 @@ class DifferenceView:
         self.dumps = tuple(side for side in found.sides if isinstance(side, Dumped))
         self.config = self.models[0].config if self.models else self.dumps[0].config
         self.texts = texts = tuple(side.text for side in found.sides if side.text is not None)
-        self.shown: Callable[[int], str] = self.models[0].shown if self.models else "#{}".format
+        self.shown: Callable[[int], str] = self.models[0].shown if self.models else partial(_known, texts[0])
         self.causal = self.config.causal
         self.one_text = texts[0].ids == texts[1].ids
         self.names = [
@@ -158,6 +160,7 @@ class DifferenceView:
             a, b = (Figure(value, "%.4g") for value in one.values)
             said = f" at {one.name}, beyond {limit}: {self._cell(one)} is "
             yield titled("first difference", [said, a, " in A and ", b, " in B"])
+            yield from self._cause()
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
             at = f" at {self._token(worst)}" if worst.token is not None else ""
             size = Figure(worst.relative, "%.3g")
@@ -166,6 +169,23 @@ class DifferenceView:
             name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(apart[heads.head], "%.3f")
             which = "" if self.head else ", more than in any other head"
             yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{which}"])
+
+    def _cause(self) -> Iterator[Block]:
+        """Why it begins there, or where else it may begin."""
+        cause = self.found.cause
+        if cause is None:
+            return
+        if cause.found:
+            yield titled(
+                "cause", f" at {cause.step}: {cause.words}; with that, the numbers of A are those of B", "good"
+            )
+            return
+        if cause.words:
+            yield titled("likely", f": {cause.words}")
+        if cause.unseen:
+            names = f"{cause.unseen[0]} … {cause.unseen[-1]}" if len(cause.unseen) > 2 else " and ".join(cause.unseen)
+            lacks = plural(len(cause.unseen), "step")
+            yield titled("or before", f": {names}, {lacks} that the file does not have; with them the place is certain")
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
@@ -386,6 +406,11 @@ class DifferenceView:
         elif over:
             said = f"{len(over)} of {len(steps)} steps differ by more than {limit:g}, first {over[0].name}"
         yield verdict(self.found.holds, said)
+
+
+def _known(text: Encoding, number: int) -> str:
+    """A token by its name where it is in the text, else by its number."""
+    return next((token.shown for token in text.tokens if token.id == number), f"#{number}")
 
 
 def _place(one: Compared) -> str:
