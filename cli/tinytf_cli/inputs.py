@@ -46,7 +46,7 @@ def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | Non
 
 def _file_text(path: Path) -> str:
     try:
-        return read_bytes(path, CONFIGURATION).decode("utf-8")
+        return read_bytes(path, CONFIGURATION).decode("utf-8-sig")
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}", "it holds the messages, a list of objects with role and content"
