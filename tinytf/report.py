@@ -162,7 +162,11 @@ class Report:
 
 
 def text_data(encoding: "Encoding") -> dict[str, Any]:
-    """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal."""
+    """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal.
+
+    Of a conversation each token has the ``role`` of who says it, null for the chat template.
+    """
+    roles = encoding.roles
     return {
         "text": encoding.text,
         "added": encoding.added,
@@ -175,6 +179,7 @@ def text_data(encoding: "Encoding") -> dict[str, Any]:
                 "end": token.end,
                 "bytes": token.data.hex(),
                 "special": token.special,
+                **({} if roles is None else {"role": roles[place]}),
             }
             for place, token in enumerate(encoding.tokens)
         ],

@@ -12,6 +12,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
+from tinytf.text.chat import Conversation, Written
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
@@ -66,15 +67,19 @@ class TextModel:
             "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "note": self.tokenizer_note},
         }
 
-    def encode(self, text: str, *, truncate: bool = False) -> Encoding:
-        """Tokens of ``text`` as this model takes them.
+    def encode(self, text: Written, *, truncate: bool = False) -> Encoding:
+        """Tokens of ``text``, or of a conversation, as this model takes them.
 
         Raises UsageError for a text without a word, or longer than the context, unless ``truncate`` is true.
         """
+        if isinstance(text, Conversation):
+            return self._fitting(self.tokenizer.converse(text), truncate)
         if not text.strip():
             what = "empty" if not text else "only white space"
             raise UsageError(f"the text is {what}", "give a few words, such as: The cat sat")
-        encoding = self.tokenizer.encode(text)
+        return self._fitting(self.tokenizer.encode(text), truncate)
+
+    def _fitting(self, encoding: Encoding, truncate: bool) -> Encoding:
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
         if beyond:
             raise TokenizerError(
@@ -90,11 +95,15 @@ class TextModel:
             )
         return encoding.truncated(limit)
 
-    def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
+    def prompt(self, text: Written, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to continue: no end token after it, and the start token alone where it is empty.
+
+        Of a conversation that ends with the assistant, its last message is continued.
 
         Raises UsageError as ``encode`` does, and for an empty text where there is no start token.
         """
+        if isinstance(text, Conversation):
+            return self._fitting(self.tokenizer.converse(text, continued=True), truncate)
         if not text:
             start = self.tokenizer.start()
             if start is None:
@@ -144,7 +153,12 @@ class TextModel:
         return printable(labels[outcome], spaces=False) if labels else self.tokenizer.shown(outcome)
 
     def trace(
-        self, text: Text, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
+        self,
+        text: Text | Conversation,
+        *,
+        truncate: bool = False,
+        layers: Collection[int] | None = None,
+        force: bool = False,
     ) -> Trace:
         """Record every step of ``text`` through the model, or those of ``layers``; a trace is itself.
 

@@ -124,9 +124,14 @@ def align(first: AnySide, second: AnySide) -> Alignment:
 def _same_vocabulary(first: AnySide, second: AnySide) -> bool:
     if first.config.vocab_size != second.config.vocab_size:
         return False
-    if first.tokenizer is second.tokenizer or first.tokenizer is None or second.tokenizer is None:
+    if first.tokenizer is None or second.tokenizer is None:
         return True
-    return bool(first.tokenizer.library.get_vocab() == second.tokenizer.library.get_vocab())
+    return same_vocabulary(first.tokenizer, second.tokenizer)
+
+
+def same_vocabulary(first: Tokenizer, second: Tokenizer) -> bool:
+    """Whether one id is one token in both."""
+    return first is second or bool(first.library.get_vocab() == second.library.get_vocab())
 
 
 def _same_cuts(first: AnySide, second: AnySide) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """``tinytf diff``: two texts, two models, or two dtypes of one model, step by step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,8 @@ def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
     Two steps of a run     tinytf diff -m RUN/checkpoints/step-000250 --versus RUN
     Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
-    Another program        tinytf diff --versus port.npz "The cat sat"
+    Another program        tinytf diff -m DIR --versus port.npz "The cat sat"
+    What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
     Two recordings         tinytf diff a.safetensors b.safetensors
 
     One of the texts may be -, which is read from a pipe.
@@ -97,7 +98,13 @@ def _found(asked: Asked, opening: Opening) -> "Difference":
         return opening.open().diff(text, dump, names=names, **settings)
     if asked.names is not None:
         raise UsageError("--names says what the names in a file mean, and there is none", "--versus names it")
-    first, second = _texts(asked.texts, asked.versus is not None or asked.versus_dtype is not None)
+    another = asked.versus is not None or asked.versus_dtype is not None
+    if given("adapter"):
+        if another:
+            raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
+        first, _ = _texts(asked.texts, True)
+        return replace(opening, adapter=None).open().diff(first, opening.open(), **settings)
+    first, second = _texts(asked.texts, another)
     model = opening.open()
     return model.diff(first, second if second is not None else _other(opening, asked), **settings)
 
