@@ -49,8 +49,8 @@ def swapped(model: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "first", "step", "words"),
     [
-        (other_base, "L0.weights", "L0.q_rot and L0.k_rot", "a rotary base of 10,000, where it is 100,000"),
-        (other_eps, "L0.norm1", "L0.norm1", "eps 0.001, where it is 1e-05"),
+        (other_base, "L0.weights", "L0.q_rot and L0.k_rot", "a rotary base of 10,000 instead of 100,000"),
+        (other_eps, "L0.norm1", "L0.norm1", "eps 0.001 instead of 1e-05"),
         (permuted, "L0.q", "L0.q", "the rows of each head in pairs"),
         (swapped, "L17.ffn.hidden", "L17.ffn.hidden", "the numbers of L17.ffn.gate"),
     ],

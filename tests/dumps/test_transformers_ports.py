@@ -62,10 +62,10 @@ def transposed(model: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "change", "settings", "first", "step", "words"),
     [
-        ("llama", other_base, {}, "L0.weights", "L0.q_rot and L0.k_rot", "a rotary base of 50, where it is 500"),
-        ("llama", other_eps, {}, "L0.norm1", "L0.norm1", "eps 0.001, where it is 3e-05"),
+        ("llama", other_base, {}, "L0.weights", "L0.q_rot and L0.k_rot", "a rotary base of 50 instead of 500"),
+        ("llama", other_eps, {}, "L0.norm1", "L0.norm1", "eps 0.001 instead of 3e-05"),
         ("llama", swapped, {}, "L1.ffn.hidden", "L1.ffn.hidden", "the numbers of L1.ffn.gate"),
-        ("gpt2", exchanged_activation, {}, "L1.ffn.act", "L1.ffn.act", "GELU, where it is GELU(tanh)"),
+        ("gpt2", exchanged_activation, {}, "L1.ffn.act", "L1.ffn.act", "GELU instead of GELU(tanh)"),
         ("gpt2", lambda m: m.transformer.h[0].attn.c_attn.bias.zero_(), {}, "L0.q", "L0.q", "no bias"),
         ("gpt2", transposed, {}, "L2.attn", "L2.attn", "the matrix transposed"),
         ("gpt2", lambda m: None, {"position_ids": torch.arange(1, 8)[None]}, "embed.positions", "embed.positions",

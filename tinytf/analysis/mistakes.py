@@ -96,10 +96,10 @@ def _ways(site: Site, theirs: Tensor | None) -> Iterator[Way]:
     if is_turned(site.step):
         ours = site.value
         yield (
-            "the rows of each head in pairs (0, 1), (2, 3) … as in GGUF and Meta's files, not in halves",
+            "the rows of each head in pairs, as in GGUF and in Meta's files, instead of halves",
             in_pairs(ours, site.config),
         )
-        yield "the rows of each head in halves, where the file has pairs", in_halves(ours, site.config)
+        yield "the rows of each head in halves instead of pairs", in_halves(ours, site.config)
     for step in () if site.layer is None else site.trace.steps.in_layer(site.layer):
         if step.module and step.axes == site.step.axes and step.name != site.step.name:
             other = site.trace.step(step.name, site.layer)
@@ -126,8 +126,8 @@ def _norm(site: Site, theirs: Tensor | None) -> Iterator[Way]:
         tried += [float(f"{found:.{digits}g}") for digits in (1, 2)]
     for eps in dict.fromkeys(tried):
         if eps >= 0:
-            yield f"eps {eps:g}, where it is {operation.eps:g}", normed(eps, operation.centred, gain)
-    other = "LayerNorm, where it is RMSNorm" if not operation.centred else "RMSNorm, where it is LayerNorm"
+            yield f"eps {eps:g} instead of {operation.eps:g}", normed(eps, operation.centred, gain)
+    other = "LayerNorm instead of RMSNorm" if not operation.centred else "RMSNorm instead of LayerNorm"
     yield other, normed(operation.eps, not operation.centred, gain)
     yield "1 added to the gain", normed(operation.eps, operation.centred, gain + 1)
     yield "1 not added to the gain", normed(operation.eps, operation.centred, gain - 1)
@@ -146,14 +146,14 @@ def _rotate(site: Site, theirs: Tensor | None) -> Iterator[Way]:
         bases += [float(f"{found:.{digits}g}") for digits in (1, 2, 3)] if 1 < found < 1e12 else []
     for base in dict.fromkeys(bases):
         yield (
-            f"a rotary base of {base:,.0f}, where it is {rope.theta:,.0f}",
+            f"a rotary base of {base:,.0f} instead of {rope.theta:,.0f}",
             Rotate(rope._replace(theta=base)).forward(x),
         )
     shifted = operation.forward(torch.cat((x[:, :1], x), dim=1))[:, 1:]
-    yield "positions counted from 1", shifted
+    yield "positions counted from 1 instead of 0", shifted
     config = site.config
     yield (
-        "pairs (0, 1), (2, 3) … turned, where the halves are",
+        "pairs (0, 1), (2, 3) … turned instead of the halves",
         in_pairs(operation.forward(in_halves(x, config)), config),
     )
     yield "nothing turned", x
@@ -201,7 +201,7 @@ def _mask(site: Site, theirs: Tensor | None) -> Iterator[Way]:
     assert isinstance(operation, Mask)
     keys = torch.arange(x.shape[-1], device=x.device)
     yield (
-        "only keys before the query are seen, where it sees itself too",
+        "only keys before the query are seen, not the query itself",
         x.masked_fill(keys[None, :] >= keys[:, None], float("-inf")),
     )
     yield "nothing masked", x
@@ -229,15 +229,15 @@ def _activate(site: Site, theirs: Tensor | None) -> Iterator[Way]:
     assert isinstance(operation, Activate)
     for name in ACTIVATIONS:
         if name != operation.name:
-            said = f"{ACTIVATION_NAMES[name]}, where it is {ACTIVATION_NAMES[operation.name]}"
+            said = f"{ACTIVATION_NAMES[name]} instead of {ACTIVATION_NAMES[operation.name]}"
             yield said, Activate(name).forward(*x)
     if len(x) > 1:
-        yield "the hidden units activated, where the gate is", operation.forward(*reversed(x))
+        yield "the hidden units activated instead of the gate", operation.forward(*reversed(x))
         yield "no gate", operation.forward(x[0])
 
 
 def _softmax(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    yield "softmax over the queries, where it is over the keys", site.input().softmax(dim=-2)
+    yield "softmax over the queries instead of the keys", site.input().softmax(dim=-2)
 
 
 def _add(site: Site, theirs: Tensor | None) -> Iterator[Way]:
@@ -258,10 +258,10 @@ def _positions(site: Site, theirs: Tensor | None) -> Iterator[Way]:
     offset = site.config.position_offset
     for start in (0, 1, 2):
         if table is not None and start != offset and start + len(ours) <= len(table):
-            yield f"positions counted from {start}, where it is from {offset}", table[start : start + len(ours)]
+            yield f"positions counted from {start} instead of {offset}", table[start : start + len(ours)]
 
 
-_ORDER = "{} heads in turns (0, 1, 0, 1) over the query heads, where each serves neighbours (0, 0, 1, 1)"
+_ORDER = "{} heads in turns (0, 1, 0, 1) over the query heads instead of (0, 0, 1, 1)"
 
 _WAYS: dict[type[Operation], Callable[[Site, Tensor | None], Iterator[Way]]] = {
     Norm: _norm,

@@ -186,7 +186,7 @@ class DifferenceView:
         if cause is None:
             return
         if cause.found:
-            yield titled("cause", f" at {cause.step}: {cause.words}; so made, A has the numbers of B", "good")
+            yield titled("cause", f" at {cause.step}: {cause.words}; with that, A gives the numbers of B", "good")
             return
         if cause.words:
             yield titled("likely", f": {cause.words}")
