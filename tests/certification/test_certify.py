@@ -146,7 +146,7 @@ def test_ids_that_differ_are_counted_and_the_first_is_named(llama, opened, tmp_p
     check = named(found)["ids"]
     changed = [one for one in SOME if {"0", "1"} & set(one.text)]
     place = next(i for i, letter in enumerate(changed[0].text) if letter in "01")
-    assert (check.difference, check.where) == (len(changed), f"{changed[0].name}, token {place}")
+    assert (check.difference, check.where) == (len(changed), f"token {place}, {changed[0].name}")
     assert not check.holds
     assert named(found)["every layer"].holds
 

@@ -81,7 +81,7 @@ class _Worst:
         self.texts.add(text)
         if beyond[token] > self.difference / max(self.tolerance, 1e-30):
             self.difference, self.tolerance = float(found[token]), float(limit[token])
-            self.where = f"{step}, {text}, token {first + token}"
+            self.where = f"{step}, token {first + token}, {text}"
         return float(found.max())
 
     def check(self, name: str, dtype: torch.dtype) -> Check:

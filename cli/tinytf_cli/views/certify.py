@@ -34,11 +34,11 @@ class CertifyView:
         yield Table(
             [
                 Column("check", [one.name for one in checks]),
-                Column("dtype", [one.dtype for one in checks], drop=2),
-                Column("texts", [f"{one.texts:,}" for one in checks], "right"),
-                Column("tokens", [f"{one.tokens:,}" for one in checks], "right", drop=3),
+                Column("dtype", [one.dtype for one in checks], drop=1),
+                Column("texts", [f"{one.texts:,}" for one in checks], "right", drop=3),
+                Column("tokens", [f"{one.tokens:,}" for one in checks], "right", drop=4),
                 Column("worst", [_worst(one) for one in checks], "right"),
-                Column("where", [printable(one.where, spaces=False) for one in checks], shrink=24, drop=1),
+                Column("where", [printable(one.where, spaces=False) for one in checks], shrink=16, drop=2),
                 Column("allowed", ["0" if not one.tolerance else f"{one.tolerance:.0e}" for one in checks], "right"),
                 Column("", [Span("holds", "good") if one.holds else Span("fails", "bad") for one in checks]),
             ]
