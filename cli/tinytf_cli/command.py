@@ -34,7 +34,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Learn": {
         "learn": "Learn the pipeline in 23 lessons on your model and text.",
         "verify": "Recompute worked examples, and check every claimed number.",
-        "check": "Run your own module with a model's weights; name its first wrong step.",
+        "check": "Check your own module against a model, step by step.",
     },
     "Generate": {
         "generate": "Continue the prompt TEXT.",

@@ -114,6 +114,7 @@ def check(
     This runs the code of the file. ``args`` are keywords of the constructor, ``names`` the parameters that are not to
     be guessed. Raises UsageError for what is not there or cannot be built, StudentError where the code itself fails.
     """
+    model.transformer.require_vocabulary("there are no logits to compare")
     trace = model.trace(text)
     limit = allowed(STUDENT, trace.last_hidden.dtype) if tolerance is None else tolerance
     student = open_student(target, model.config, args or {})

@@ -15,7 +15,7 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
-from tinytf.steps.operations import Parameter
+from tinytf.steps.operations import Norm, Parameter
 from tinytf.steps.table import Step, table_of
 from tinytf.student.steps import in_neighbours
 from tinytf.trace.parameters import ParameterAddress, is_split
@@ -65,6 +65,11 @@ class Ours(Data):
     in_layer: bool
 
     @property
+    def norm(self) -> bool:
+        """Whether it is of a norm."""
+        return isinstance(self.steps[0][0].operation, Norm)
+
+    @property
     def words(self) -> str:
         return " | ".join(f"L{{i}}.{name}" if self.in_layer else name for name in self.names)
 
@@ -85,6 +90,7 @@ class Theirs:
     paths: Mapping[tuple[int | None, int | None], str]
     shape: tuple[int, ...]
     linear: bool
+    norm: bool
     order: int
 
     @property
@@ -169,7 +175,8 @@ def parameters_of(module: nn.Module, config: ModelConfig) -> list[Theirs]:
         path = next(iter(paths.values()))
         owner = module.get_submodule(path.rpartition(".")[0])
         linear = isinstance(owner, nn.Linear | nn.MultiheadAttention)
-        found_ones.append(Theirs(template, paths, _shape(named[path].shape), linear, place))
+        norm = owner is not module and all(one.dim() == 1 for one in owner.parameters())
+        found_ones.append(Theirs(template, paths, _shape(named[path].shape), linear, norm, place))
     return found_ones
 
 
@@ -294,7 +301,7 @@ def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, Sequence[s
         for place, target in enumerate(ours):
             wanted = fixed.get(one.template)
             if (wanted is None or target.names == wanted) and one.in_layer == target.in_layer:
-                if len(one.shape) == 1 and one.is_bias != (target.attribute == "bias"):
+                if len(one.shape) == 1 and (one.is_bias, one.norm) != (target.attribute == "bias", target.norm):
                     continue
                 if ways := tuple(_tensor_ways(one, target, config)):
                     score = 100.0 if wanted else _score(one, target, gated)
