@@ -64,6 +64,10 @@ class Model(TextModel):
     grad = LazyMethod(lambda: gradients.trace.grad)
     backward = LazyMethod(lambda: gradients.report.backward)
 
+    blame = LazyMethod(lambda: analysis.blame.blame)
+    budget = LazyMethod(lambda: analysis.budget.budget)
+    restoring = LazyMethod(lambda: analysis.restoring.restoring)
+    step_errors = LazyMethod(lambda: analysis.step_errors.step_errors)
     diff = LazyMethod(lambda: analysis.difference.diff)
     reference = LazyMethod(lambda: analysis.interventions.reference)
     ablate = LazyMethod(lambda: analysis.interventions.ablate)

@@ -10,6 +10,8 @@ if TYPE_CHECKING:  # those that Model has
         arithmetic,
         attended,
         attribution,
+        blame,
+        budget,
         census,
         code,
         difference,
@@ -22,7 +24,9 @@ if TYPE_CHECKING:  # those that Model has
         neurons,
         parameters,
         positions,
+        restoring,
         rollout,
+        step_errors,
         tokens,
         traced,
     )

@@ -1,0 +1,100 @@
+"""``tinytf blame``: which tensors of another model make it predict otherwise."""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command, option
+from tinytf_cli.inputs import line_texts, read_texts, with_session_text
+from tinytf_cli.options import Extent, Opening
+from tinytf_cli.output import Output, Result
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, such as ``110MB`` or ``1.5GiB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(?:([KMGT]?)(i?)B)?", value.strip(), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is no size; one is 110MB or 1.5GiB", param, ctx)
+        power = " KMGT".index((match[2] or " ").upper())
+        return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
+    versus: str | None = option(metavar="MODEL", help="The model whose tensors are blamed; of the same shape.")
+    texts: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE", help="Measure on every line of FILE, or of - (a pipe)."
+    )
+    tokens: int | None = option(type=click.IntRange(2), help="Take the first N tokens of each text.")
+    truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
+    top: int | None = option(
+        type=click.IntRange(1), help="Measure the N tensors that are expected to do most damage.  [default: all]"
+    )
+    restore: int = option(type=click.IntRange(1), shown=32, help="Put so many of the worst from A into B as well.")
+    token: str | None = option(
+        metavar="A", help="Measure logit A − B at the end of each text.  [default: the two most probable]"
+    )
+    versus_token: str | None = option(metavar="B", help="The other of the two: a word or #ID.")
+    budget: int | None = option(
+        type=Size(), metavar="SIZE", help="Say which GGUF types the tensors of A should have within 110MB, or 1.5GiB."
+    )
+    rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 8]")
+
+
+@command("blame")
+def blame(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
+    """\b
+    On a text        tinytf blame "The cat sat" -m A --versus B
+    On many texts    tinytf blame --texts FILE -m A --versus B
+    Types in a size  tinytf blame --texts FILE -m A --budget 110MB
+
+    Puts each tensor of B into A alone, and each of A into B. Ctrl-C shows what was measured so far.
+    """
+    from tinytf.analysis.differing import Texts
+    from tinytf.loading import load
+    from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.blame import BlameView
+    from tinytf_cli.views.budget import BudgetView
+
+    if (asked.versus is None) == (asked.budget is None):
+        said = "there is no other model to blame" if asked.versus is None else "--budget is about the first model alone"
+        raise UsageError(said, "tinytf blame TEXT -m A --versus B, or tinytf blame TEXT -m A --budget 110MB")
+    if asked.texts is not None and asked.words:
+        raise UsageError("TEXT and --texts are two sets of texts", "leave one of them out")
+    if asked.texts is not None:
+        words: str | list[str] = line_texts(asked.texts)
+    else:
+        words = read_texts(with_session_text(asked.words, 1), lines=False)[0]
+    texts = Texts(words, asked.tokens, asked.truncate, asked.token, asked.versus_token)
+    model = opening.open()
+    if asked.versus is None:
+        with progress_line(output.stderr, "text") as on_progress:
+            plan = model.budget(texts, asked.budget or 0, seed=opening.seed, on_progress=on_progress)
+        output.show(Result.of(BudgetView(model, plan, extent.rows(asked.rows))))
+        return 0
+    other = load(asked.versus, device=opening.device, dtype=opening.dtype, seed=opening.seed)
+    with progress_line(output.stderr, "text") as on_progress:
+        found = model.blame(
+            texts, other, top=asked.top, restore=asked.restore, seed=opening.seed, on_progress=on_progress
+        )
+    if not found.interrupted:
+        with suppress(KeyboardInterrupt), progress_line(output.stderr, "restored", at_most=True) as on_progress:
+            found = replace(found, steps=model.step_errors(texts, other))
+            sets = model.restoring(texts, other, found.gains, seed=opening.seed, on_progress=on_progress)
+            found = replace(found, sets=sets)
+    output.show(Result.of(BlameView(model, other, found, extent.rows(asked.rows), extent.all)))
+    return 0

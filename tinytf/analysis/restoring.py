@@ -1,0 +1,105 @@
+"""The few tensors that explain most of what two models predict otherwise: restored one after the other, greedily.
+
+Shapes: N texts, R runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.analysis.damage import Asked, Damage, Estimate, estimates
+from tinytf.analysis.differing import Differing, Texts
+from tinytf.analysis.swaps import Values, swapped
+from tinytf.model.transformer import evaluating
+from tinytf.report import Data, Progress, unheard
+from tinytf.text_model import TextModel
+
+SHARES = (0.5, 0.9)
+"""The shares of the damage that a set is asked to explain."""
+_CHOSEN_ON = 32  # texts at most that the tensors are chosen on; the shares are measured on all of them
+_CANDIDATES = 12
+"""Tensors that are measured again in each round: those that did most when they were last measured."""
+_SINGLY = 8
+
+
+@dataclass(frozen=True)
+class Restored(Data):
+    """The second model with some more tensors of the first: the addresses ``added``, and ``count`` in all.
+
+    ``share`` is how much of KL(first model ‖ second) is gone.
+    """
+
+    added: tuple[str, ...]
+    count: int
+    share: Estimate
+
+
+@torch.no_grad()
+def restoring(
+    model: TextModel,
+    texts: str | Sequence[str] | Texts,
+    versus: TextModel,
+    gains: Mapping[str, float],
+    *,
+    share: float = SHARES[-1],
+    seed: int = 0,
+    on_progress: Progress = unheard,
+) -> tuple[Restored, ...]:
+    """Sets of tensors, each with those of the one before, until one explains a ``share`` of the KL.
+
+    ``gains`` are what each tensor recovers alone, by its path, as far as that is known. Each round measures those that
+    promise most, given those that are restored, and adds the best: one, and one more for every eight that are there.
+    """
+    both = Differing(model, versus)
+    asked = (texts if isinstance(texts, Texts) else Texts(texts)).asked(model)
+    with evaluating(model.transformer), evaluating(versus.transformer):
+        sets = _chosen(both, asked[:_CHOSEN_ON], dict(gains), share, on_progress)
+        if not sets:
+            return ()
+        left = torch.stack([_left(both, one, {}, [{}, *(_values(both, paths) for paths in sets)]) for one in asked])
+    shares = estimates(left[:, 0:1] - left[:, 1:], left[:, 0], seed)
+    before, found = 0, []
+    for paths, estimate in zip(sets, shares, strict=True):
+        found.append(Restored(tuple(str(both.places[path][0]) for path in paths[before:]), len(paths), estimate))
+        before = len(paths)
+    return tuple(found)
+
+
+def _chosen(
+    both: Differing, asked: Sequence[Asked], gains: dict[str, float], share: float, on_progress: Progress
+) -> list[list[str]]:
+    """The sets by their paths."""
+    waiting = sorted(both.changed, key=lambda path: -gains.get(path, 0.0))
+    here: list[str] = []
+    sets: list[list[str]] = []
+    whole = 0.0
+    while waiting:
+        some = sorted(waiting, key=lambda path: -gains.get(path, 0.0))[:_CANDIDATES]
+        rows = [{}, *(both.ours[path] for path in some)]
+        plain, *left = sum((_left(both, one, _values(both, here), rows) for one in asked), torch.zeros(())).tolist()
+        whole = whole or plain
+        if here:
+            sets.append(list(here))
+        if plain <= (1 - share) * whole:
+            break
+        gains |= {path: plain - kl for path, kl in zip(some, left, strict=True)}
+        best = sorted(some, key=lambda path: -gains[path])[: 1 + len(here) // _SINGLY]
+        here += best
+        waiting = [path for path in waiting if path not in best]
+        on_progress(len(here), len(both.changed))
+    else:
+        sets += [list(here)] if here else []
+    return sets
+
+
+def _values(both: Differing, paths: Sequence[str]) -> Values:
+    return {path: both.ours[path][path] for path in paths}
+
+
+def _left(both: Differing, asked: Asked, here: Values, rows: Sequence[Values]) -> Tensor:
+    """The KL that is left on a text, in the second model with the values ``here`` and those of each row: (R,)."""
+    damage = Damage(both.first, both.first.streams(asked.ids), asked)
+    with swapped(both.second.model, here):
+        return damage.of(both.second, both.second.streams(asked.ids), rows)[:, 0]
