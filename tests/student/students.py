@@ -19,6 +19,9 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "lecture.py:BigramLanguageModel": ("gpt2", LECTURE),
     "from_torch.py:build": ("gpt2", {"activation": "gelu", "tied_head": False}),
     "llama.py:Llama": ("llama-tiny", {"n_kv_heads": 2}),
+    "from_transformers.py:gpt2": ("gpt2-tiny", {}),
+    "from_transformers.py:llama": ("llama-tiny", {"n_kv_heads": 2}),
+    "from_transformers.py:neox": ("gpt2-tiny", {"positions": "rotary", "activation": "gelu", "tied_head": False}),
 }
 """Each right file, with the preset that it is like and what of it is different."""
 

@@ -145,13 +145,13 @@ class _Check:
 
     def settled(self) -> Compared:
         """The comparison with the ways of the weights, where several are possible, that go furthest."""
-        best = self.compared(self.pairs)
-        for pairs in others(self.pairs, self.model.config):
-            if best.first_wrong is None:
-                break
-            other = self.compared(pairs)
-            if other.progress > best.progress:
-                best, self.pairs = other, pairs
+        best, before = self.compared(self.pairs), -1
+        while best.first_wrong is not None and best.progress > before:
+            before = best.progress
+            for pairs in others(self.pairs, self.model.config):
+                other = self.compared(pairs)
+                if other.progress > best.progress:
+                    best, self.pairs = other, pairs
         give(self.student.module, self.model.transformer, self.pairs)
         return best
 

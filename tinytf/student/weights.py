@@ -81,6 +81,11 @@ class Way:
     words: str
     make: Callable[[Sequence[Tensor]], Tensor]
 
+    @property
+    def form(self) -> str:
+        """What a matrix has in common with its bias: how several lie in one."""
+        return self.words.removesuffix(", transposed")
+
 
 @dataclass(frozen=True)
 class Theirs:
@@ -122,6 +127,10 @@ class Pair:
     theirs: Theirs
     ours: Ours
     ways: tuple[Way, ...]
+
+    def lying(self, form: str) -> "Pair":
+        """The same with the first way of that form, where it has one, before the others."""
+        return replace(self, ways=tuple(sorted(self.ways, key=lambda way: way.form != form)))
 
 
 @dataclass(frozen=True)
@@ -267,7 +276,7 @@ def _tensor_ways(theirs: Theirs, ours: Ours, config: ModelConfig) -> Iterator[Wa
         yield from _matrix_ways(theirs, (rows, columns), "head by head", made)
     elif count > 1 and split is None:
         back = lambda tensors: torch.cat(list(reversed(tensors)), dim=1)  # noqa: E731
-        yield from _matrix_ways(theirs, (rows, columns), "side by side, the second first", back)
+        yield from _matrix_ways(theirs, (rows, columns), "the second before the first", back)
 
 
 def _matrix_ways(
@@ -318,11 +327,9 @@ def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, Sequence[s
 
 
 def others(pairs: Sequence[Pair], config: ModelConfig) -> Iterator[list[Pair]]:
-    """The same with one parameter that lies in another way; and in rotary pairs side by side, 2i and 2i + 1."""
-    for place, pair in enumerate(pairs):
-        for way in pair.ways[1:]:
-            kept = tuple(one for one in pair.ways if one is not way)
-            yield [*pairs[:place], replace(pair, ways=(way, *kept)), *pairs[place + 1 :]]
+    """The same with a matrix, and its bias, that lies in another way; and with each rotary pair side by side."""
+    for modules, way in dict.fromkeys((pair.ours.modules, way.form) for pair in pairs for way in pair.ways[1:]):
+        yield [pair.lying(way) if pair.ours.modules == modules else pair for pair in pairs]
     if config.positions == "rotary":
         turned = {"attention.q", "attention.k"}
         yield [replace(p, ways=tuple(_neighbouring(p, w, config) for w in p.ways))
