@@ -28,6 +28,10 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt2": ModelConfig(
         vocab_size=50_257, d_model=768, n_layers=12, n_heads=12, d_ff=3072, context=1024, activation="gelu_tanh"
     ),
+    # The same part list, small: for files that are written after GPT-2.
+    "gpt2-tiny": ModelConfig(
+        vocab_size=50_257, d_model=128, n_layers=4, n_heads=4, d_ff=512, context=256, activation="gelu_tanh"
+    ),
     # Devlin et al. 2019, uncased, with the pooler and without a masked-language-model head.
     "bert-base": ModelConfig(
         vocab_size=30_522,

@@ -18,6 +18,7 @@ from tinytf.student import mistakes
 from tinytf.student.checked import check
 from tinytf.student.opened import StudentError, open_student, parse_args, split_target
 from tinytf.student.reference import reference
+from tinytf.student.seen import outcome
 from tinytf.student.steps import difference
 from tinytf.student.weights import give, guess
 from tinytf.trace.trace import Trace
@@ -38,7 +39,7 @@ def test_a_right_file_is_right_whatever_its_style(target: str) -> None:
     assert all(step.state != "wrong" for step in found.steps)
 
 
-@pytest.mark.parametrize("target", RIGHT)
+@pytest.mark.parametrize("target", [one for one in RIGHT if "neox" not in one])  # its layout is settled by its numbers
 def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: str) -> None:
     model = like(target)
     student = open_student(str(FILES / target), model.config, {})
@@ -47,7 +48,8 @@ def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: s
     more = {"targets": ids} if target == GPT else {"mask": torch.ones(6, 6).tril()} if "by_hand" in target else {}
     with torch.no_grad():
         found, expected = student.module(ids, **more), model.transformer(ids)
-    logits = found[0] if isinstance(found, tuple) else found
+    logits = outcome(found, model.config.vocab_size)
+    assert logits is not None
     assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-5
 
 
