@@ -133,6 +133,28 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "deberta v3, distances through the matrices of tokens": {
+        **BERT,
+        "n_token_types": 0,
+        "positions": "none",
+        "distances": 4,
+        "farthest": 16,
+        "distance_norm": True,
+        "distance_keys": True,
+        "distance_queries": True,
+        "attention_divisor": 18**0.5,
+        "head": "mlm",
+        "head_bias": True,
+    },
+    "deberta v2, distances through their own": {
+        **BERT,
+        "distances": 3,
+        "distance_keys": True,
+        "distance_queries": True,
+        "distance_matrices": True,
+        "attention_divisor": 18**0.5,
+        "head": "mlm",
+    },
     "electra, narrow embeddings that are normed": {
         **BERT,
         "d_embed": 10,
@@ -235,6 +257,46 @@ KINDS: dict[str, dict[str, Any]] = {
         "logit_scale": 0.5,
         "embed_scale": 3.0,
         "attention_divisor": 3.0,
+    },
+    "ministral 3, queries scaled by their position": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "query_scale": 0.4,
+        "query_scale_every": 3,
+    },
+    "llama 4, chunks, and experts that take weighed tokens": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "qk_norm": True,
+        "qk_norm_last": True,
+        "qk_norm_gain": False,
+        "query_scale_every": 2,
+        "query_scale_first": 1,
+        "experts": 4,
+        "experts_per_token": 2,
+        "d_expert": 9,
+        "d_shared": 9,
+        "router": "sigmoid",
+        "routes_renormed": False,
+        "routes_first": True,
+        "by_layer": (
+            ("chunk", (4, 0)),
+            ("experts", (4, 0)),
+            ("positions", ("rotary", "none")),
+            ("qk_norm", (True, False)),
+            ("query_scale", (0.0, 0.3)),
+        ),
+    },
+    "hunyuan, normed after the rotation": {**LLAMA, "n_kv_heads": 2, "qk_norm": True, "qk_norm_last": True},
+    "esm, masks without embeddings": {
+        "causal": False,
+        "positions": "rotary",
+        "norm_eps": 0.1,  # the norm of a mask, which is 0, is steep where ε is small
+        "masked_share": 0.12,
+        "mask_id": 15,
+        "embed_norm": True,
+        "head": "mlm",
+        "head_bias": True,
     },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
@@ -343,6 +405,18 @@ def bias_of_distance(table: np.ndarray, length: int) -> np.ndarray:
         bucket = apart if apart < exact else min(far, half - 1)
         bias[:, query, key] = table[bucket + half * (key > query)]
     return bias
+
+
+def rows_of_distance(reach: int, farthest: int, length: int) -> np.ndarray:
+    """Which of 2·reach embeddings each distance (Q, K) has, one at a time (He et al. 2021, equation 3, DeBERTa-v2)."""
+    rows, exact = np.zeros((length, length), dtype=int), reach // 2
+    for query, key in np.ndindex(length, length):
+        apart, sign = abs(query - key), 1 if query > key else -1
+        if farthest and apart > exact:
+            share = np.float32(math.log(apart / exact)) / np.float32(math.log((farthest - 1) / exact))
+            apart = exact + math.ceil(share * np.float32(exact - 1))
+        rows[query, key] = min(max(reach + sign * apart, 0), 2 * reach - 1)
+    return rows
 
 
 def furthest(found: Tensor, expected: Tensor) -> float:

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from types import ModuleType
 
+import gguf
 import pytest
 
 import tinytf
@@ -113,6 +114,13 @@ def test_the_families_of_the_docs_are_those_that_are_opened() -> None:
     kinds = re.findall(r"^\| [^|]+ \| `([^`]+)` \|", between("families", "families.md"), re.MULTILINE)
     assert kinds == list(FAMILIES)
     assert between("gguf", "families.md").split(", ") == sorted(ARCHITECTURES)
+
+
+def test_the_reach_that_the_docs_claim_is_that_of_the_code() -> None:
+    assert f"opens {len(FAMILIES)} families of models" in README
+    assert f"{len(ARCHITECTURES)} architectures of GGUF files" in README
+    assert f"{len(ARCHITECTURES)} of the {len(gguf.MODEL_ARCH_NAMES)} architectures" in PAGES["families.md"]
+    assert set(ARCHITECTURES) <= set(gguf.MODEL_ARCH_NAMES.values())
 
 
 def test_the_model_figures_of_the_docs_are_those_of_the_cards() -> None:

@@ -8,21 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
+from tinytf.version import __version__
 
 if TYPE_CHECKING:
+    from tinytf.dumps.capture import capture
     from tinytf.generate.decoder import Kind
     from tinytf.generate.loop import Looking
     from tinytf.generate.samplers import Sampling
     from tinytf.loading import Model, load
+    from tinytf.text.chat import Conversation
     from tinytf.trace.record import record
     from tinytf.trace.trace import Trace
 
-__version__ = "0.1.0"
-__all__ = ["Kind", "Looking", "Model", "ModelConfig", "Sampling", "TinytfError", "Trace", "load", "record"]
+__all__ = [
+    "Conversation",
+    "Kind",
+    "Looking",
+    "Model",
+    "ModelConfig",
+    "Sampling",
+    "TinytfError",
+    "Trace",
+    "__version__",
+    "capture",
+    "load",
+    "record",
+]
 
 _LAZY = {
     "Model": "tinytf.loading",
     "load": "tinytf.loading",
+    "capture": "tinytf.dumps.capture",
+    "Conversation": "tinytf.text.chat",
     "Kind": "tinytf.generate.decoder",
     "Looking": "tinytf.generate.loop",
     "Sampling": "tinytf.generate.samplers",

@@ -39,20 +39,26 @@ _LIMITS = {
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
-    **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
+    **dict.fromkeys(("layer_groups", "relative_buckets", "distances", "farthest", "chunk"), _COUNT),
+    **dict.fromkeys(("query_scale_every", "query_scale_first", "mask_id"), _COUNT),
     **dict.fromkeys(("experts", "experts_per_token", "d_expert", "d_shared"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale", "routed_scale"), _ABOVE_ZERO),
     **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor", "glu_alpha"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv", "glu_limit"), Limits(least=0)),
-    "dropout": Limits(least=0, below=1),
+    "query_scale": Limits(least=0),
+    **dict.fromkeys(("dropout", "masked_share"), Limits(least=0, below=1)),
 }
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "scaling": {"attention_divisor": 1.0},
-    "mask": {"mask": False, "window": 0},
-    "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
-}
+    "mask": {"mask": False, "window": 0, "chunk": 0},
+    "positions": {
+        "positions": "none", "position_offset": 0, "rope_scaling": "none",
+        "distances": 0, "farthest": 0,
+        **dict.fromkeys(("distance_norm", "distance_keys", "distance_queries", "distance_matrices"), False),
+    },
+}  # fmt: skip
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
 CLASS_HEADS = ("sequence", "token", "question")
 """Heads whose logits are of the classes in ``labels``: of the whole text, of each token, or two of each token."""
@@ -60,8 +66,11 @@ LATENT_EPS = 1e-6
 """ε of the norms of latent attention, whatever that of the other norms is."""
 BY_LAYER = (
     "window",
+    "chunk",
+    "qk_norm",
     "input_norm",
     "attention_divisor",
+    "query_scale",
     "positions",
     "rope_theta",
     "rope_width",
@@ -115,12 +124,18 @@ class ModelConfig:
     α being ``glu_alpha``, of gates up to the limit and up within ± it (gpt-oss). ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
+    With a ``masked_share``, that of training, the embeddings of ``mask_id`` are 0, and the others are multiplied by
+    (1 − ``masked_share``) / (1 − the share of masks in the text) (ESM).
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
     The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
     layers share their weights (ALBERT); 0: every layer has its own. ``relative_buckets`` of distances have each a bias
-    of scores, the same in all layers (MPNet; 0: none).
-    ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all). Where
+    of scores, the same in all layers (MPNet; 0: none). ``distances`` to each side have an embedding each, the same in
+    all layers (DeBERTa; 0: none), after a ``distance_norm`` where there is one; with a ``farthest`` those from half of
+    them on are of several distances up to that. Keys are made of them, which queries score too (``distance_keys``), and
+    queries, which keys score (``distance_queries``): by the tokens' W_K and W_Q, or by ``distance_matrices``.
+    ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all); with
+    ``chunk`` it sees those before it in its own chunk of so many tokens (0: all). Where
     there is no ``input_norm`` a pre-norm block gives attention the stream as it is.
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2);
     ``sinusoidal_halves`` has all its sines before its cosines (XGLM).
@@ -132,8 +147,11 @@ class ModelConfig:
     (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
     feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
     stream as attention does, after norm1, and there is no norm2. What is added is multiplied by ``residual_scale``
-    before. Scores are divided by ``attention_divisor`` (0: √d_head). A ``qk_norm`` is of every head, with one gain for
-    all (``qk_norm_across`` ``head``) or one for each (``heads``), or of all heads at once (``all``). ``attention_cap``
+    before. Scores are divided by ``attention_divisor`` (0: √d_head). The query at position t is multiplied by
+    1 + ``query_scale``·ln(1 + ⌊(t + ``query_scale_first``) / ``query_scale_every``⌋) (0: not).
+    A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each (``heads``), or
+    of all heads at once (``all``); with ``qk_norm_last`` it follows the rotation, without ``qk_norm_gain`` it learns
+    nothing. ``attention_cap``
     and ``logit_cap`` are soft caps on scores and on logits (0: none), ``attention_sinks`` a learned logit per head that
     takes a share of every softmax; logits are multiplied by ``logit_scale``. Queries, keys and values are clipped to
     ±``clip_qkv`` (0: not). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer;
@@ -141,7 +159,8 @@ class ModelConfig:
 
     A layer with ``experts`` sends each token to ``experts_per_token`` of them, each a feed-forward of ``d_expert``
     units (0: d_ff). The ``router`` scores them by a softmax or by sigmoids; ``routes_renormed`` makes the weights of
-    the chosen ones sum to 1, before ``routed_scale`` multiplies them. Every token goes through the shared expert of
+    the chosen ones sum to 1, before ``routed_scale`` multiplies them. They multiply what experts give, or with
+    ``routes_first`` what they take. Every token goes through the shared expert of
     ``d_shared`` units too (0: none), behind a sigmoid of its own with ``shared_gate``.
 
     A ``sequence``, ``token`` or ``question`` head has a logit for each of ``labels``, read at the ``first`` or ``last``
@@ -172,12 +191,21 @@ class ModelConfig:
     residual_scale: float = 1.0
     shared_norm: bool = False
     attention_divisor: float = 0.0
+    query_scale: float = 0.0
+    query_scale_every: int = 0
+    query_scale_first: int = 0
     attention_cap: float = 0.0
     attention_sinks: bool = False
     logit_cap: float = 0.0
     clip_qkv: float = 0.0
     logit_scale: float = 1.0
     relative_buckets: int = 0
+    distances: int = 0
+    farthest: int = 0
+    distance_norm: bool = False
+    distance_keys: bool = False
+    distance_queries: bool = False
+    distance_matrices: bool = False
     positions: str = "learned"
     position_offset: int = 0
     alibi_max_bias: float = 8.0
@@ -195,6 +223,7 @@ class ModelConfig:
     rope_short_factors: tuple[float, ...] = ()
     rope_long_factors: tuple[float, ...] = ()
     window: int = 0
+    chunk: int = 0
     activation: str = "gelu"
     gated: bool = False
     glu_limit: float = 0.0
@@ -207,6 +236,7 @@ class ModelConfig:
     choice_bias: bool = False
     routes_renormed: bool = True
     routed_scale: float = 1.0
+    routes_first: bool = False
     d_shared: int = 0
     shared_gate: bool = False
     qkv_bias: bool = True
@@ -214,6 +244,8 @@ class ModelConfig:
     ffn_bias: bool = True
     qk_norm: bool = False
     qk_norm_across: str = "head"
+    qk_norm_last: bool = False
+    qk_norm_gain: bool = True
     tied_head: bool = True
     head: str = "lm"
     head_bias: bool = False
@@ -229,6 +261,8 @@ class ModelConfig:
     d_embed: int = 0
     projection_bias: bool = False
     embed_scale: float = 1.0
+    masked_share: float = 0.0
+    mask_id: int = 0
     embed_norm: bool = False
     pooler: bool = False
     dropout: float = 0.0
@@ -260,6 +294,17 @@ class ModelConfig:
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")
+        if self.masked_share and (self.causal or self.d_embed or self.mask_id >= self.vocab_size):
+            raise ConfigError(
+                f"masked_share {self.masked_share:g} needs an encoder with embeddings as wide as the stream, "
+                f"and a mask_id below {self.vocab_size:,}"
+            )
+        if self.chunk and (self.window or self.looks_ahead):
+            raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
+        if self.qk_norm_last and self.qk_norm_across != "head":
+            raise ConfigError("qk_norm_last needs a norm of every head, with one gain for all")
+        if self.query_scale and not self.query_scale_every:
+            raise ConfigError(f"query_scale {self.query_scale:g} needs query_scale_every")
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")
@@ -279,6 +324,7 @@ class ModelConfig:
         self._require_layers()
         if self.relative_buckets % 4:
             raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
+        self._require_distances()
         if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
             also = " that differ by layer" if self.by_layer else ""
             raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
@@ -301,6 +347,15 @@ class ModelConfig:
         for name, wanted in (("n_kv_heads", self.n_heads), ("qkv_bias", False), ("qk_norm", False), ("clip_qkv", 0)):
             if getattr(self, name) != wanted:
                 raise ConfigError(f"kv_rank {self.kv_rank} needs {name} {wanted}, and it is {getattr(self, name)}")
+
+    def _require_distances(self) -> None:
+        """Embeddings of distances are for something, in heads that have each their own keys."""
+        if bool(self.distances) != (self.distance_keys or self.distance_queries):
+            raise ConfigError(f"distances {self.distances} and distance_keys or distance_queries need each other")
+        if self.distances and (self.n_kv_heads != self.n_heads or self.kv_rank):
+            raise ConfigError(f"distances {self.distances} need a key head for each query head")
+        if self.farthest and not 2 <= self.distances < 2 * self.farthest - 3:
+            raise ConfigError(f"farthest {self.farthest} does not fit distances {self.distances}")
 
     def _require_scaling(self) -> None:
         if self.rope_scaling != "none" and self.positions != "rotary":
@@ -479,6 +534,7 @@ class ModelConfig:
             "switch": 1,
             "sink": 1,
             "bucket": self.relative_buckets,
+            "distance": 2 * self.distances,
         }
 
     @property

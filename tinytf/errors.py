@@ -37,6 +37,10 @@ class CheckpointError(TinytfError):
     """A model directory that is missing, damaged, or not what its configuration says."""
 
 
+class DumpError(TinytfError):
+    """A file of activations that is missing, damaged, refused, or of another model."""
+
+
 class MemoryShortage(TinytfError):
     """What is asked for would not fit into the free memory."""
 

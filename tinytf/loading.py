@@ -1,14 +1,20 @@
 """Opening a model by what a user calls it."""
 
+import os
+from pathlib import Path
+from typing import Any
+
 import torch
 
 from tinytf.analysis.size import Info
 from tinytf.api import Model
+from tinytf.checkpoints.huggingface.adapter import Adapter
+from tinytf.checkpoints.huggingface.memory import kept
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
-from tinytf.sources import PresetSource, RunSource, Source, find_source
+from tinytf.sources import DirectorySource, MemorySource, PresetSource, RunSource, Source, find_source
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "open_source", "pick_device"]
 
@@ -16,11 +22,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-def pick_device(device: str) -> torch.device:
+def pick_device(device: str | torch.device) -> torch.device:
     """The torch device of a word; ``auto`` is the first available one of cuda, mps, cpu.
 
     Raises UsageError when the named one is not available here.
     """
+    if isinstance(device, torch.device):
+        return device
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         return torch.device(next(name for name, available in there.items() if available))
@@ -33,19 +41,48 @@ def pick_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", seed: int = 0) -> Model:
+def load(
+    model: Any = "tiny",
+    tokenizer: Any = None,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    seed: int = 0,
+    adapter: str | os.PathLike[str] | None = None,
+) -> Model:
     """Open a model: ``tiny``, ``tiny-encoder``, a path (run directory, directory of transformers, ``.gguf`` file),
-    ``preset:NAME`` or ``hub:ORG/NAME``.
+    ``preset:NAME``, ``hub:ORG/NAME``, or a model of transformers in memory, with its ``tokenizer``.
 
-    ``seed`` makes the weights of a preset. Raises UsageError for an unknown name (with the nearest),
-    CheckpointError for files that are damaged or of an architecture that is not implemented.
+    ``device`` is ``auto`` by default, ``dtype`` float32, ``seed`` makes the weights of a preset. A model in memory
+    stays where it is and in the dtype of most of its weights; these are shared, not copied, as far as their layout
+    permits. Without a tokenizer its texts are ids, as ``"464 3797"``. ``adapter`` is the folder of a LoRA adapter of
+    PEFT, which is merged into the weights.
+
+    Raises UsageError for an unknown name (with the nearest) or object, CheckpointError for files that are damaged or of
+    an architecture that is not implemented.
     """
-    if dtype not in DTYPES:
+    if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}", did_you_mean(dtype, DTYPES))
-    return open_source(find_source(model), device=device, dtype=dtype, seed=seed)
+    if isinstance(model, str | os.PathLike):
+        if tokenizer is not None:
+            raise UsageError("a tokenizer goes with a model in memory", "a name or a path brings its own")
+        named, where, kind = find_source(os.fspath(model)), device or "auto", dtype or "float32"
+        return open_source(named, device=where, dtype=kind, seed=seed, adapter=adapter)
+    source = MemorySource.of(model, tokenizer)
+    source.config()  # raises for what is no model of transformers
+    there, given = kept(model)
+    kind = dtype or str(given).removeprefix("torch.")
+    return open_source(source, device=device or there, dtype=kind, adapter=adapter)
 
 
-def open_source(source: Source, *, device: str = "auto", dtype: str = "float32", seed: int = 0) -> Model:
+def open_source(
+    source: Source,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str = "float32",
+    seed: int = 0,
+    adapter: str | os.PathLike[str] | None = None,
+) -> Model:
     """The model of a source, on a device and in a dtype. Raises as ``load`` does."""
     where = pick_device(device)
     config = source.config()
@@ -58,15 +95,21 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
     weighed = source.weigh(DTYPES[dtype], seed)
+    transformer, name = weighed.transformer, source.name
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
+    if adapter is not None:
+        added = Adapter(Path(adapter))
+        transformer, name = source.merged(added, transformer), f"{name} + {added.name}"
+        words = f"{words}, with the adapter {added.directory}"
     return Model(
-        source.name,
-        weighed.transformer.to(device=where),
+        name,
+        transformer.to(device=where),
         vocabulary.tokenizer,
         words,
         vocabulary.note,
         (*notes, *weighed.notes),
         source.corpus(),
+        table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
     )
 
 

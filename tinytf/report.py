@@ -156,9 +156,17 @@ class Report:
         """The tensors behind it by name; empty where there are none."""
         return {}
 
+    def metadata(self) -> dict[str, Any]:
+        """What a file of these tensors says about itself: what it is of, as plain JSON data."""
+        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **(self.about.to_dict() if self.about else {})}
+
 
 def text_data(encoding: "Encoding") -> dict[str, Any]:
-    """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal."""
+    """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal.
+
+    Of a conversation each token has the ``role`` of who says it, null for the chat template.
+    """
+    roles = encoding.roles
     return {
         "text": encoding.text,
         "added": encoding.added,
@@ -171,6 +179,7 @@ def text_data(encoding: "Encoding") -> dict[str, Any]:
                 "end": token.end,
                 "bytes": token.data.hex(),
                 "special": token.special,
+                **({} if roles is None else {"role": roles[place]}),
             }
             for place, token in enumerate(encoding.tokens)
         ],

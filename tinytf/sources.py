@@ -8,14 +8,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from tinytf.checkpoints.gguf import checkpoint_of, parts_of, read_gguf, read_parts, tokenizer_of
 from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.hub import fetch
+from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.load import read_directory
+from tinytf.checkpoints.huggingface.memory import read_module
 from tinytf.checkpoints.load import Checkpoint, Opened
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
@@ -27,7 +29,8 @@ from tinytf.files import read_json
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
-from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory
+from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.remembered import files_of
 
@@ -65,6 +68,12 @@ class Source(ABC):
     @abstractmethod
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         """The weights; ``seed`` makes those of a preset."""
+
+    def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
+        """The model with an adapter of PEFT in its weights. Raises as ``Adapter.merge`` does."""
+        raise UsageError(
+            f"{self.name} is no model of transformers, whose names an adapter has", "tinytf export makes it one"
+        )
 
     def card(self) -> dict[str, Any] | None:
         """The model card, where there is one."""
@@ -138,6 +147,30 @@ class DirectorySource(Source):
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         return self.checkpoint.load(dtype)
 
+    def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
+        return adapter.merge(transformer, self.checkpoint.table)
+
+
+@dataclass(frozen=True)
+class MemorySource(DirectorySource):
+    """A model of transformers in memory, with its tokenizer."""
+
+    module: Any
+    given: Any
+
+    @classmethod
+    def of(cls, module: Any, tokenizer: Any) -> Self:
+        """The source of a module, named as what it was opened from, else by its class."""
+        opened_from, kind = getattr(getattr(module, "config", None), "_name_or_path", ""), type(module).__name__
+        return cls(printable(str(opened_from or kind), spaces=False), f"{kind} in memory", Path(), module, tokenizer)
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        return read_module(self.module)
+
+    def vocabulary(self) -> Vocabulary:
+        return tokenizer_in_memory(self.given, self.module)
+
 
 class GgufSource(DirectorySource):
     """A ``.gguf`` file: configuration, vocabulary and weights in one."""
@@ -151,6 +184,9 @@ class GgufSource(DirectorySource):
     @cached_property
     def checkpoint(self) -> Checkpoint:
         return checkpoint_of(self.header)
+
+    def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
+        return Source.merged(self, adapter, transformer)
 
     def glance(self) -> tuple[ModelConfig, list[Path]]:
         return read_gguf(self.path, brief=True).config, parts_of(self.path)

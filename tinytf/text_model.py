@@ -1,16 +1,18 @@
 """A transformer with its tokenizer: what takes a text, and records it."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
+from tinytf.text.chat import Conversation, Written
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
@@ -24,7 +26,7 @@ class TextModel:
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
     files. ``corpus`` is a text of the kind that it was trained on, where one is known; ``lacks`` are the parts of
-    attention that it goes without.
+    attention that it goes without; ``table`` has the names of its files, where these are another program's.
     """
 
     name: str
@@ -35,6 +37,7 @@ class TextModel:
     file_notes: tuple[str, ...] = ()
     corpus: Path | None = None
     lacks: tuple[str, ...] = ()
+    table: FamilyTable | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -64,15 +67,19 @@ class TextModel:
             "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "note": self.tokenizer_note},
         }
 
-    def encode(self, text: str, *, truncate: bool = False) -> Encoding:
-        """Tokens of ``text`` as this model takes them.
+    def encode(self, text: Written, *, truncate: bool = False) -> Encoding:
+        """Tokens of ``text``, or of a conversation, as this model takes them.
 
         Raises UsageError for a text without a word, or longer than the context, unless ``truncate`` is true.
         """
+        if isinstance(text, Conversation):
+            return self._fitting(self.tokenizer.converse(text), truncate)
         if not text.strip():
             what = "empty" if not text else "only white space"
             raise UsageError(f"the text is {what}", "give a few words, such as: The cat sat")
-        encoding = self.tokenizer.encode(text)
+        return self._fitting(self.tokenizer.encode(text), truncate)
+
+    def _fitting(self, encoding: Encoding, truncate: bool) -> Encoding:
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
         if beyond:
             raise TokenizerError(
@@ -88,11 +95,15 @@ class TextModel:
             )
         return encoding.truncated(limit)
 
-    def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
+    def prompt(self, text: Written, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to continue: no end token after it, and the start token alone where it is empty.
+
+        Of a conversation that ends with the assistant, its last message is continued.
 
         Raises UsageError as ``encode`` does, and for an empty text where there is no start token.
         """
+        if isinstance(text, Conversation):
+            return self._fitting(self.tokenizer.converse(text, continued=True), truncate)
         if not text:
             start = self.tokenizer.start()
             if start is None:
@@ -142,7 +153,12 @@ class TextModel:
         return printable(labels[outcome], spaces=False) if labels else self.tokenizer.shown(outcome)
 
     def trace(
-        self, text: Text, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
+        self,
+        text: Text | Conversation,
+        *,
+        truncate: bool = False,
+        layers: Collection[int] | None = None,
+        force: bool = False,
     ) -> Trace:
         """Record every step of ``text`` through the model, or those of ``layers``; a trace is itself.
 

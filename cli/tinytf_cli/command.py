@@ -20,6 +20,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "experts": "Show which experts each token goes to, and their load.",
         "lens": "Show what the model would predict after each layer.",
         "neighbours": "Show the tokens nearest to a word, or to the stream in TEXT.",
+        "explore": "Look at a forward pass on one screen, and edit the text live.",
         "repl": "Step through a forward pass in an interactive session.",
     },
     "Why": {
@@ -35,6 +36,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Learn": {
         "learn": "Learn the pipeline in 23 lessons on your model and text.",
         "verify": "Recompute worked examples, and check every claimed number.",
+        "check": "Find the first wrong step of your own module, and the mistake.",
     },
     "Generate": {
         "generate": "Continue the prompt TEXT.",
@@ -48,6 +50,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Models": {
         "models": "List the models that can be opened here.",
         "info": "Show the architecture, parameters and memory of MODEL.",
+        "certify": "Compare MODEL with transformers: ids, every layer, logits.",
+        "doctor": "Show what works here, and what is missing for what.",
         "export": "Write MODEL to DIRECTORY in the format of Hugging Face.",
     },
 }

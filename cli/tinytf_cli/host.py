@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
+    from tinytf.text.chat import Written
     from tinytf_cli.interrupt import Interrupt
     from tinytf_cli.output import Output
     from tinytf_cli.terminal import Terminal
@@ -25,7 +26,7 @@ class Host(ABC):
         """The open model."""
 
     @abstractmethod
-    def require_text(self) -> str:
+    def require_text(self) -> "Written":
         """The text of the session; UsageError where there is none."""
 
     @abstractmethod

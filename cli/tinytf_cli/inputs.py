@@ -1,13 +1,17 @@
 """The text of a command: from its argument, from ``-``, or from a pipe."""
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
+from tinytf.files import CONFIGURATION, read_bytes
 from tinytf_cli.host import host
 
 if TYPE_CHECKING:
+    from tinytf.text.chat import Conversation
     from tinytf.text.corpus import Corpus
 
 
@@ -23,6 +27,34 @@ def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
     if not texts:
         raise UsageError("the text has no line with a word in it", "give one text per line")
     return texts
+
+
+def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | None = None) -> "Iterator[Conversation]":
+    """The given conversation, or with ``lines`` one per line: the messages of JSON, or a message of the user.
+
+    One word that ends in .json is a file, and what begins as JSON does from a pipe is JSON.
+    """
+    from tinytf.text.chat import Conversation
+
+    file = len(words) == 1 and words[0].lower().endswith(".json")
+    texts = [_file_text(Path(words[0]))] if file else read_texts(words, lines=lines)
+    piped = file or words in ((), ("-",))
+    for text in texts:
+        begins = re.match(r"\s*(\[\s*)?\{", text) if piped else None
+        yield (Conversation.from_json if file or begins else Conversation.of)(text, system)
+
+
+def _file_text(path: Path) -> str:
+    try:
+        return read_bytes(path, CONFIGURATION).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no {path}", "it holds the messages, a list of objects with role and content"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _standard_input(*, asked: bool) -> str:
@@ -46,7 +78,12 @@ def _standard_input(*, asked: bool) -> str:
 def with_session_text(words: tuple[str, ...], wanted: int) -> tuple[str, ...]:
     """Inside a session, where one of the ``wanted`` texts is missing, the session's text comes first."""
     lender = host()
-    return (lender.require_text(), *words) if lender is not None and len(words) == wanted - 1 else words
+    if lender is None or len(words) != wanted - 1:
+        return words
+    text = lender.require_text()
+    if not isinstance(text, str):
+        raise UsageError("the present text is a conversation, and this takes texts", "give a text, or run one")
+    return (text, *words)
 
 
 def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -15,12 +16,13 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.command import argument, option
 from tinytf_cli.host import given, host
-from tinytf_cli.inputs import read_texts
+from tinytf_cli.inputs import read_conversations, read_texts
 from tinytf_cli.output import Output, View
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
     from tinytf.loading import Model
+    from tinytf.text.chat import Written
     from tinytf.trace.trace import Trace
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
@@ -78,15 +80,18 @@ class Opening:
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of weights and activations.")
     seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed.")
+    adapter: Path | None = option(
+        type=click.Path(path_type=Path), metavar="DIR", help="Merge this LoRA adapter of PEFT into the weights."
+    )
 
     def open(self) -> "Model":
         """The model; inside a session, where none was typed, the session's."""
         lender = host()
-        if lender is not None and not given("model", "device", "dtype"):
+        if lender is not None and not given("model", "device", "dtype", "adapter"):
             return lender.model
         from tinytf.loading import load
 
-        opened = load(self.model, device=self.device, dtype=self.dtype, seed=self.seed)
+        opened = load(self.model, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter)
         if opened.n_parameters < SMALL:
             import torch
 
@@ -203,25 +208,39 @@ class Faults:
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts that were given; with ``lines`` each line is one, with ``truncate`` long ones are cut."""
+    """The texts that were given; with ``lines`` each line is one, with ``truncate`` long ones are cut.
+
+    With ``chat`` each is a conversation: a message of the user, or JSON.
+    """
 
     GROUP: ClassVar = "Text"
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
     lines: bool = option(is_flag=True, help="Treat every line as a text of its own.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
+    chat: bool = option(
+        is_flag=True, help="Put TEXT, or the messages of a .json file, into the model's chat template."
+    )  # fmt: skip
+    system: str | None = option(metavar="TEXT", help="System message of a --chat.")
 
     def __post_init__(self) -> None:
         self.given  # noqa: B018 - a missing text is told before a model is opened
 
     @cached_property
-    def given(self) -> list[str]:
+    def given(self) -> "list[Written]":
         lender, words = host(), self.words
+        if self.system is not None and not self.chat:
+            raise UsageError("--system is a message of a conversation, and this is none", "add --chat")
         if lender is not None and not words:
-            words = (lender.require_text(),)
-        return read_texts(words, lines=self.lines)
+            text = lender.require_text()
+            if not isinstance(text, str):
+                return [text]
+            words = (text,)
+        if self.chat:
+            return list(read_conversations(words, lines=self.lines, system=self.system))
+        return list(read_texts(words, lines=self.lines))
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> "Iterator[Written]":
         return iter(self.given)
 
 
@@ -247,20 +266,23 @@ class Traced:
     def model(self) -> "Model":
         return self.opening.open()
 
-    def trace(self, text: str, layers: "set[int] | list[int] | None" = None) -> "Trace":
+    def trace(self, text: "Written", layers: "set[int] | list[int] | None" = None) -> "Trace":
         """The recording of one text, of all layers or of some."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
 
-    def again(self, text: str) -> "Callable[..., str]":
+    def again(self, text: "Written") -> "Callable[..., str]":
         """Makes the line that asks another command, with ``options`` after the text, about one of the texts.
 
         As it is typed here; a text that is no short line is TEXT.
         """
+        more = ("--chat",) if self.texts.chat else ()
+        more = (*more, "--system", self.texts.system) if self.texts.system is not None else more
         if host() is not None:
-            return lambda *command, options=(): shlex.join([*command, *options])
-        short = text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-")
-        said, model = text if short else "TEXT", self.opening.model
-        more = ("-m", model if model.isprintable() else "MODEL") if given("model") else ()
+            return lambda *command, options=(): shlex.join([*command, *options, *more])
+        typed = " ".join(self.texts.words) if self.texts.chat else str(text)
+        short = typed.isprintable() and 0 < len(typed) <= _QUOTED and not typed.startswith("-")
+        said, model = typed if short else "TEXT", self.opening.model
+        more = ("-m", model if model.isprintable() else "MODEL", *more) if given("model") else more
         return lambda *command, options=(): shlex.join(["tinytf", *command, said, *options, *more])
 
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:

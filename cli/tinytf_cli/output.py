@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 import click
 
+from tinytf import __version__
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import refuse_overwriting, write_whole
 from tinytf.text.printable import printable
@@ -48,9 +49,9 @@ class Result:
     """What a command found, in every form that it can be asked for; each is made only when it is.
 
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
-    ``tensors`` the recorded tensors under their step names. ``text`` stands for the view wherever it is written
-    without pictures: blocks, and spans of running text with line ends of their own. Each part of a ``live`` result is
-    seen as soon as it is there.
+    ``tensors`` the recorded tensors under their step names, ``metadata`` what a file of them says. ``text`` stands for
+    the view wherever it is written without pictures: blocks, and spans of running text with line ends of their own.
+    Each part of a ``live`` result is seen as soon as it is there.
     """
 
     blocks: "Callable[[Terminal], Iterable[Block]]"
@@ -59,12 +60,13 @@ class Result:
     tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
     text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
     live: bool = False
+    metadata: Callable[[], Mapping[str, Any]] | None = None
 
     @classmethod
     def of(cls, view: View) -> "Result":
         """What a view draws, and its report in the other forms."""
         found = view.found
-        return cls(view.blocks, found.to_dict, found.events, found.tensors)
+        return cls(view.blocks, found.to_dict, found.events, found.tensors, metadata=found.metadata)
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,9 @@ def _tensor_bytes(result: Result, path: Path) -> bytes:
         raise UsageError(f"there are no tensors to write to {path.name}", "write to a .json file instead")
     from safetensors.torch import save
 
-    return bytes(save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}))
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
+    said = {"version": __version__, **({} if result.metadata is None else result.metadata())}
+    return bytes(save(tensors, metadata={"tinytf": _dumps(_jsonable(said))}))  # of several keys the order is random
 
 
 def _picture(result: Result, extension: str, terminal: Terminal) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, bias_of_distance, config_of, lively
+from architectures import KINDS, bias_of_distance, config_of, lively, rows_of_distance
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -113,11 +113,18 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         if window:
             allowed &= ~np.tril(allowed, -window)
     scores = q[0] @ k[0].T
+    to_position = to_content = np.zeros((config.n_heads, length, length))
+    if config.distances:
+        rows = rows_of_distance(config.distances, config.farthest, length)
+        pos_k, pos_q = (trace[f"L0.{name}"].double().numpy() for name in ("pos_k", "pos_q"))
+        to_position = np.stack([(q[h, :, None] * pos_k[h][rows]).sum(-1) for h in range(config.n_heads)])
+        to_content = np.stack([(k[h][None] * pos_q[h][rows]).sum(-1) for h in range(config.n_heads)])
     scaled, cap = scores[row] / divisor, config.attention_cap
     sinks = [float(trace["L0.sink.logit"][0])] if config.attention_sinks else []
-    added = np.zeros((config.n_heads, 1, 1))
+    added = (to_position + to_content) / divisor
     if config.relative_buckets:
         added = bias_of_distance(trace["L0.B"].double().numpy(), length)
+    distant = (to_position + to_content)[0, row] / divisor
     added = np.where(allowed, added, -np.inf)  # (H, Q, K)
     if config.positions == "alibi":
         scaled = scaled - _SLOPE * config.alibi_scale * (row - np.arange(length))
@@ -130,7 +137,9 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     own = next(t.id for t in reversed(live.encoding.tokens) if not t.special and t.id != live.model.tokenizer.mask_id)
     cosines = E @ E[own] / np.maximum(np.linalg.norm(E, axis=1) * np.linalg.norm(E[own]), 1e-300)
     blocks = [
-        p.numel() for name, p in model.named_parameters() if name.startswith("blocks.") and "relative" not in name
+        p.numel()
+        for name, p in model.named_parameters()
+        if name.startswith("blocks.") and not re.search("relative|distances", name)
     ]
     experts = config.at(0).experts  # of which a token has a few, and the rest of the feed-forward
     ffn = [
@@ -150,7 +159,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "neighbours": [np.delete(cosines, own).max()],
         "qkv": [32, *model.blocks[0].attention.split_heads(torch.zeros(32, length, config.n_heads * width)).shape[1:]],
         "scores": [2 * max((scores[row][i] for i in seen), key=abs)],
-        "scaling": [scores[row][i] / divisor for i in kept],
+        "scaling": [scores[row][i] / divisor + distant[i] for i in kept],
         "mask": list(np.flatnonzero(allowed[place])),
         "softmax": [weights[i] for i in kept],
         "values": [float(weights @ v[0][:, 0])],
@@ -170,6 +179,9 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     elif config.positions == "alibi":
         row, key = live.row, max(0, live.row - 3)
         right["positions"] = [float(trace["L0H0.scaled"][row, key]) - _SLOPE * config.alibi_scale * (row - key)]
+    elif config.positions == "none":
+        row, key = live.row, max(0, live.row - 3)
+        right["positions"] = [scores[row, key] + to_position[0, row, key]]
     else:
         tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
         parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]

@@ -272,6 +272,50 @@ def _bert() -> nn.Module:
     return transformers.BertModel(transformers.BertConfig(**sizes, **more))
 
 
+def _falcon(**settings: Any) -> Callable[[], nn.Module]:
+    return _model("Falcon", layer_norm_epsilon=1e-4, rope_theta=700.0, ffn_hidden_size=F, **settings)
+
+
+def _of_falcon(config: Any) -> dict[str, Any]:
+    return {
+        "attention.head_count_kv": config.num_kv_heads,
+        "tensor_data_layout": "jploski",
+        "feed_forward_length": F,
+    }
+
+
+def _by_kind(name: str, numbers: Array, config: Any) -> Tensors:
+    """Falcon keeps the queries of a group with its key and value: FalconModel puts all queries first, then keys."""
+    if "query_key_value" in name:
+        groups, width = config.num_kv_heads, C // H
+        split = numbers.reshape(groups, -1, width, *numbers.shape[1:])
+        parts = (split[:, :-2], split[:, -2], split[:, -1])
+        numbers = np.concatenate([part.reshape(-1, *numbers.shape[1:]) for part in parts])
+    yield name, numbers
+
+
+def _modern_bert(**settings: Any) -> nn.Module:
+    sizes = {
+        "vocab_size": V,
+        "hidden_size": C,
+        "num_hidden_layers": 5,
+        "num_attention_heads": H,
+        "intermediate_size": F,
+    }
+    ids = dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id"), 0)
+    config = transformers.ModernBertConfig(
+        **sizes, **ids, max_position_embeddings=T, norm_eps=1e-4, local_attention=6, **settings
+    )
+    return transformers.ModernBertModel(config)
+
+
+def _of_exaone4(config: Any) -> dict[str, Any]:
+    return {
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+    }
+
+
 ARCH = gguf.MODEL_ARCH
 _GEMMA3 = {
     "head_dim": 10,
@@ -366,10 +410,18 @@ CONVERSIONS: dict[str, Conversion] = {
     "starcoder2": Conversion(
         ARCH.STARCODER2, _model("Starcoder2", num_key_value_heads=2, norm_epsilon=1e-4, sliding_window=None)
     ),
-    "falcon": Conversion(
+    "falcon": Conversion(ARCH.FALCON, _falcon(num_kv_heads=1), _of_falcon, _by_kind),
+    "falcon 40b": Conversion(
         ARCH.FALCON,
-        _model("Falcon", layer_norm_epsilon=1e-4, num_kv_heads=1, rope_theta=700.0, ffn_hidden_size=F),
-        lambda config: {"attention.head_count_kv": 1, "tensor_data_layout": "jploski", "feed_forward_length": F},
+        _falcon(num_kv_heads=2, new_decoder_architecture=True, tie_word_embeddings=False),
+        _of_falcon,
+        _by_kind,
+    ),
+    "falcon 2": Conversion(
+        ARCH.FALCON,
+        _falcon(num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1),
+        _of_falcon,
+        _by_kind,
     ),
     "phi2": Conversion(
         ARCH.PHI2,
@@ -443,6 +495,14 @@ CONVERSIONS: dict[str, Conversion] = {
         _permuted,
     ),
     "arcee": Conversion(ARCH.ARCEE, _decoder("Arcee", rope_theta=700.0, head_dim=8), change=_permuted),
+    "exaone4": Conversion(
+        ARCH.EXAONE4, _decoder("Exaone4", sliding_window=None, layer_types=["full_attention"] * N, rope_theta=700.0)
+    ),
+    "exaone4, windows": Conversion(
+        ARCH.EXAONE4,
+        _decoder("Exaone4", num_hidden_layers=5, sliding_window=4, sliding_window_pattern=4, rope_theta=700.0),
+        _of_exaone4,
+    ),
     "seed_oss": Conversion(ARCH.SEED_OSS, _decoder("SeedOss", rope_theta=700.0, head_dim=10)),
     "stablelm": Conversion(
         ARCH.STABLELM,
@@ -547,6 +607,17 @@ CONVERSIONS: dict[str, Conversion] = {
         _nomic,
         lambda config: {"attention.causal": False, "rope.freq_base": 1000.0},
         _as_nomic(),
+    ),
+    "modern-bert": Conversion(
+        ARCH.MODERN_BERT,
+        _modern_bert,
+        lambda config: {
+            "attention.causal": False,
+            "attention.sliding_window": 6,
+            "attention.sliding_window_pattern": 3,
+            "rope.freq_base": 160_000.0,
+            "rope.scaling.type": "none",
+        },
     ),
     "bert": Conversion(ARCH.BERT, _bert, lambda config: {"attention.causal": False}, _without_pooler),
 }

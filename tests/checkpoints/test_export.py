@@ -62,6 +62,7 @@ _TURNED_IN_PART = {
     "rope_long_factors": (1.5, 9.0),
 }
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
+_V3 = {"distances": 4, "distance_keys": True, "attention_divisor": 12**0.5, "n_token_types": 0}
 _ROBERTA = "roberta, positions from the third row"
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
@@ -99,7 +100,18 @@ WRITTEN = {
         config_of(_ROBERTA, norm_order="pre", embed_norm=False, head_activation="gelu"),
     ),
     "megatron-bert": ("Megatron-BERT", config_of("bert with a masked head", norm_order="pre", embed_norm=False)),
+    "esm": ("ESM", config_of("esm, masks without embeddings", norm_eps=1e-5)),
+    "esm, learned positions": (
+        "ESM",
+        config_of("bert with a masked head", norm_order="pre", n_token_types=0, position_offset=2, embed_norm=True),
+    ),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
+    "deberta v3": ("DeBERTa-v2", config_of("deberta v3, distances through the matrices of tokens")),
+    "deberta v2": ("DeBERTa-v2", config_of("deberta v2, distances through their own", head_bias=True)),
+    "deberta v3 with classes": (
+        "DeBERTa-v2",
+        config_of("bert with classes of the text", **_V3, head_dense=True, head_activation="tanh", positions="none"),
+    ),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),
@@ -123,6 +135,12 @@ WRITTEN = {
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "qwen2, windows in some layers": ("Qwen2", config_of("llama, grouped", qkv_bias=True, by_layer=_WINDOWS)),
     "ministral": ("Ministral", config_of("llama, grouped", by_layer=_WINDOWS)),
+    "ministral 3": ("Ministral 3", config_of("ministral 3, queries scaled by their position", window=4)),
+    "llama 4": (
+        "Llama 4",
+        config_of("llama 4, chunks, and experts that take weighed tokens", norm_eps=1e-5, d_expert=10, d_shared=10),
+    ),
+    "hunyuan": ("HunYuan", config_of("hunyuan, normed after the rotation")),
     "gemma": ("Gemma", config_of("llama, grouped", **_GEMMA)),
     "gemma 3": (
         "Gemma 3",
@@ -231,7 +249,8 @@ def qwens_tokenizer(tmp_path_factory, tokenizer) -> Tokenizer:
 def opened_by_transformers(directory, architecture):
     opener = next(opener for ending, opener in OPENERS.items() if architecture.endswith(ending))
     model, report = opener.from_pretrained(directory, output_loading_info=True)
-    assert not report["missing_keys"], report
+    of_esm = ("contact_head", "inv_freq")  # a head that we have not, and what is computed again
+    assert not [name for name in report["missing_keys"] if not any(one in name for one in of_esm)], report
     return model.eval()
 
 

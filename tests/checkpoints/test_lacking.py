@@ -23,7 +23,7 @@ LACKING = {
     "deepseek_v32": "sparse attention",
     "xlnet": "attention of two streams",
     "gemma3n_text": "embeddings of its own for each layer",
-    "deberta-v2": "disentangled attention",
+    "deberta": "disentangled attention",
     "layoutlm": "positions of a page or a table",
 }
 

@@ -31,16 +31,24 @@ def gemma3() -> Any:
     return transformers.Gemma3ForConditionalGeneration(config)
 
 
+def llama4() -> Any:
+    text = {**TEXT, "attention_chunk_size": 4, "intermediate_size_mlp": 40, "num_local_experts": 3, "floor_scale": 2}
+    vision = {**VISION, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
+    config = transformers.Llama4Config(text_config=text, vision_config={**vision, "num_attention_heads": 2})
+    return transformers.Llama4ForConditionalGeneration(config)
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("make", [llava, gemma3])
+@pytest.mark.parametrize("make", [llava, gemma3, llama4])
 def test_the_text_part_gives_their_logits(make, tmp_path) -> None:
     theirs = make().eval()
     enliven(theirs, 7)
+    tower = "vision_model" if make is llama4 else "vision_tower"
     theirs.save_pretrained(tmp_path)
     opened = read_directory(tmp_path).load()
     ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
     assert furthest(opened.transformer(ids), theirs(ids).logits) < 1e-5
-    assert any("what takes images or sound (vision_tower)" in note for note in opened.notes)
+    assert any(f"what takes images or sound ({tower})" in note for note in opened.notes)
 
 
 def test_what_gemma_3_leaves_out_of_its_text_config_has_the_default_of_transformers() -> None:

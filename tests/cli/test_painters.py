@@ -425,7 +425,7 @@ BLOCKS: dict[str, Block] = {
     "thumbnails": Thumbnails([np.zeros((40, 200, 200), dtype=np.float32)], [None]),
     "curves": Curves([Curve(_TOKEN * 9, np.arange(9), np.arange(9) * 1e5, "q")] * 9, _TOKEN, _TOKEN),
     "meters": Table([Column("title", [Meter(0.5, "0.50")] * 2)] * 2),
-    "pieces": Pieces([_TOKEN, "a" * 300, "猫" * 100]),
+    "pieces": Pieces([_TOKEN, "a" * 300, "猫" * 100], ["even", "odd", "special"]),
     "table": Table([Column("title", [_TOKEN * 9]), Column("h", [Histogram((1, 2) * 40)])]),
 }  # fmt: skip
 

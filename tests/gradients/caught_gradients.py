@@ -97,6 +97,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     def into_heads(tensor: Tensor) -> Tensor:
         return tensor[0].reshape(len(ids), -1, config.d_head).transpose(0, 1)
 
+    def of_rows(tensor: Tensor) -> Tensor:
+        return tensor[0].unflatten(-1, (config.n_heads, -1)).transpose(0, 1)
+
     def by_head(tensor: Tensor) -> Tensor:
         return tensor[0].reshape(len(ids), config.n_heads, -1).transpose(0, 1)
 
@@ -147,6 +150,8 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             output(module.switch, at + "shared.added")
 
     output(model.embed.tokens, "embed.tokens")
+    if model.embed.kept is not None:
+        output(model.embed.kept, "embed.kept")
     if model.embed.positions is not None:
         output(model.embed.positions, "embed.positions", lambda tensor: tensor)
     if model.embed.types is not None:
@@ -172,14 +177,20 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             output(block.attention.join, at + "k")
         for name in () if config.kv_rank else ("q", "k", "v"):
             output(getattr(block.attention, name), at + name, into_heads)
-        if config.qk_norm:
+        for name in ("distances", "distances_norm", "pos_k", "pos_q") if config.distances else ():
+            if name in table.by_name:
+                output(getattr(block.attention, name), at + name, of_rows if "pos" in name else first)
+        if config.at(layer).qk_norm:
             of_heads = first if config.qk_norm_across == "head" else into_heads
             output(block.attention.q_norm, at + "q_norm", of_heads)
             output(block.attention.k_norm, at + "k_norm", of_heads)
         for name in ("q_clip", "k_clip", "v_clip") if config.clip_qkv else ():
             output(getattr(block.attention, name), at + name)
         if config.at(layer).positions == "rotary":
-            input(block.attention.core, at + "q_rot", at + "k_rot")
+            input(block.attention.q_turned, at + "q_rot")
+            input(block.attention.k_turned, at + "k_rot")
+        if config.at(layer).query_scale:
+            input(block.attention.core, at + "q_scaled")
         input(block.attention.o, at + "concat")
         output(block.attention, at + "attn")
         if config.residual == "sequential":

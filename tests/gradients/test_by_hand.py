@@ -18,9 +18,14 @@ precisions = pytest.mark.parametrize(
 
 
 def shifts_all_keys(parameter: str, config: ModelConfig) -> bool:
-    """Whether it is the last thing that is done to the keys; a rotation turns it by each key's own angle."""
+    """Whether it is the last thing that is done to the keys; a rotation turns it by each key's own angle.
+
+    Where keys also score queries of distances it adds something else to every score.
+    """
+    if parameter.endswith("attention.pos_k.bias"):
+        return True
     last = "k_norm.bias" if config.qk_norm else "attention.k.bias"
-    return config.positions != "rotary" and parameter.endswith(last)
+    return config.positions != "rotary" and not config.distance_queries and parameter.endswith(last)
 
 
 @models

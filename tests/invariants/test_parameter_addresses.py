@@ -23,6 +23,7 @@ def parameter(text: str, kind: str) -> ParameterAddress:
 
 
 BIAS = "attention.relative.weight"
+DISTANCES = "attention.distances.weight"
 EXPERTS = "experts, two a token"
 
 
@@ -77,7 +78,10 @@ def test_what_a_shell_completes_are_names_of_parameters(kind: str) -> None:
 @kinds
 def test_a_parameter_is_that_of_the_model_and_a_matrix_is_read_from_in_to_out(kind: str) -> None:
     model = lively(config_of(kind))
-    tables = [f"embed.{name}.weight" for name in ("tokens", "positions", "types")] + [f"blocks.0.{BIAS}"]
+    tables = [f"embed.{name}.weight" for name in ("tokens", "positions", "types")] + [
+        f"blocks.0.{BIAS}",
+        f"blocks.0.{DISTANCES}",
+    ]
     for text in addresses(kind):
         one = parameter(text, kind)
         path = one.path(one.layers[0] if one.layers else None)

@@ -7,12 +7,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, bias_of_distance, config_of, encoding_of, furthest, lively, some_ids
+from architectures import KINDS, bias_of_distance, config_of, encoding_of, furthest, lively, rows_of_distance, some_ids
 from torch import Tensor, nn
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from tinytf.analysis.census import census
 from tinytf.analysis.heads import measure_heads, repeated_tokens
 from tinytf.errors import AddressError, MemoryShortage, UsageError
+from tinytf.steps.operations.disentangled import distances_in_words, rows_of
 from tinytf.steps.operations.relative import distance_buckets
 from tinytf.trace import record as recording
 from tinytf.trace.check import Check, Item, check
@@ -152,7 +154,7 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
         "n_heads·d_head": c.n_heads * c.d_head, "sink": 1,
         "q_rank": c.q_rank, "kv_rank": c.kv_rank, "d_shared_key": c.rope_width, "d_own": c.d_head - c.rope_width,
-        "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value,
+        "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value, "distance": 2 * c.distances,
     }  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:
@@ -498,6 +500,35 @@ def test_a_bias_of_distance_is_the_same_in_all_layers() -> None:
         assert furthest(trace.step("relative", layer) - trace.step("scaled", layer), bias.float()) < 1e-6
     far = distance_buckets(200, 200, 32, torch.device("cpu"))
     assert torch.equal(far, torch.from_numpy(bias_of_distance(np.arange(32.0)[:, None], 200)[0]).long())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("deberta")])
+def test_tokens_score_distances_by_their_rows_of_the_table(kind: str) -> None:
+    trace = traced(kind)
+    config = trace.config
+    rows = torch.from_numpy(rows_of_distance(config.distances, config.farthest, len(IDS)))
+    for layer in range(2):
+        q, k, pos_k, pos_q = (trace.step(name, layer) for name in ("q", "k", "pos_k", "pos_q"))
+        to_position = torch.einsum("hid,hijd->hij", q, pos_k[:, rows])
+        to_content = torch.einsum("hjd,hijd->hij", k, pos_q[:, rows])
+        assert furthest(trace.step("c2p", layer) - trace.step("scores", layer), to_position) < 1e-5
+        assert furthest(trace.step("p2c", layer) - trace.step("c2p", layer), to_content) < 1e-5
+        read = trace.step("distances_norm" if config.distance_norm else "distances", layer)
+        names = ("W_KD", "b_KD") if config.distance_matrices else ("W_K", "b_K")
+        matrix, bias = (trace[f"L{layer}.{name}"] for name in names)
+        assert furthest(pos_k.transpose(0, 1).flatten(1), read @ matrix + bias) < 1e-5
+
+
+@pytest.mark.parametrize(("reach", "farthest"), [(256, 512), (4, 16), (7, 40), (5, 0)])
+def test_a_distance_has_the_row_that_transformers_gives_it(reach: int, farthest: int) -> None:
+    apart = torch.arange(-700, 701)
+    bucket = make_log_bucket_position(apart, reach, farthest).long() if farthest else apart
+    assert torch.equal(rows_of(apart, reach, farthest), (bucket + reach).clamp(0, 2 * reach - 1))
+
+
+def test_rows_of_distances_are_named_by_where_the_key_is() -> None:
+    named = distances_in_words(config_of("deberta v3, distances through the matrices of tokens"))
+    assert named == ["16-31 after", "3-15 after", "2 after", "1 after", "0", "1 before", "2 before", "3-31 before"]
 
 
 def test_sinks_take_part_in_the_softmax_and_are_dropped() -> None:

@@ -58,6 +58,14 @@ _LABELS = {"id2label": {0: "no", 1: "perhaps", 2: "yes"}, "label2id": {"no": 0, 
 _SEVERAL = {**_LABELS, "problem_type": "multi_label_classification"}
 
 
+_ESM: dict[str, Any] = {
+    "pad_token_id": 1,
+    "mask_token_id": 5,
+    "token_dropout": True,
+    "position_embedding_type": "rotary",
+    "rope_theta": 300.0,
+    "layer_norm_eps": 1e-5,
+}
 _EURO = {"pad_token_id": 0, "mask_token_id": 2}
 
 
@@ -78,6 +86,21 @@ def _modernbert(kind: str, **settings: Any) -> nn.Module:
     ids = dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)
     given = {**_BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
     return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
+
+
+_V3 = {
+    "relative_attention": True,
+    "pos_att_type": "p2c|c2p",
+    "position_buckets": 4,
+    "max_relative_positions": 9,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+}
+
+
+def _deberta(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, f"DebertaV2{kind}")(transformers.DebertaV2Config(**{**_BERT, **settings}))
 
 
 def _roformer(**settings: Any) -> nn.Module:
@@ -192,11 +215,19 @@ def _as_llama(family: str, **settings: Any) -> nn.Module:
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_position_embeddings": 8}
+_GROWING = {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.3}
 
 
 def gpt_oss(**settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "num_local_experts": 5, "num_experts_per_tok": 2, "swiglu_limit": 1.5}
     return _decoder("GptOss", **{**given, "rope_parameters": {**_YARN, "truncate": False}, **settings})
+
+
+def _llama4(**settings: Any) -> nn.Module:
+    given = {"head_dim": 8, "attention_chunk_size": 2, "floor_scale": 3, "attn_scale": 0.4, "intermediate_size": 18}
+    mixed = {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size_mlp": F, "no_rope_layer_interval": 2}
+    config = transformers.Llama4TextConfig(**{**_LLAMA, **given, **mixed, **settings})
+    return transformers.Llama4ForCausalLM(config)
 
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
@@ -278,6 +309,29 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "xlm-roberta-xl": lambda: transformers.XLMRobertaXLForMaskedLM(transformers.XLMRobertaXLConfig(**_ROBERTA)),
     "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
     "roformer": lambda: _roformer(embedding_size=10),
+    "esm": lambda: _classes("Esm", "MaskedLM", _BERT, **_ESM, emb_layer_norm_before=True),
+    "esm, learned positions": lambda: _classes(
+        "Esm",
+        "MaskedLM",
+        _BERT,
+        **{**_ESM, "position_embedding_type": "absolute", "token_dropout": False},
+        tie_word_embeddings=False,
+    ),
+    "esm with classes": lambda: _classes("Esm", "SequenceClassification", _BERT, **_ESM, **_LABELS),
+    "esm with classes of tokens": lambda: _classes("Esm", "TokenClassification", _BERT, **_ESM, **_LABELS),
+    "deberta v3": lambda: _deberta("ForMaskedLM", **_V3, legacy=False),
+    "deberta v3 with classes": lambda: _deberta("ForSequenceClassification", **_V3, **_LABELS),
+    "deberta v3 with a question head": lambda: _deberta("ForQuestionAnswering", **{**_V3, "pos_att_type": ["c2p"]}),
+    "deberta v2, matrices of their own and every distance for itself": lambda: _deberta(
+        "ForMaskedLM", relative_attention=True, pos_att_type=["p2c", "c2p"], max_relative_positions=7, type_vocab_size=2
+    ),
+    "deberta v2, position to content alone": lambda: _deberta(
+        "ForTokenClassification",
+        **{**_V3, "pos_att_type": "p2c", "share_att_key": False, "norm_rel_ebd": "none"},
+        layer_norm_eps=1e-3,
+        **_LABELS,
+    ),
+    "deberta v2 without distances": lambda: _deberta("ForMaskedLM", pos_att_type=["c2p"], hidden_act="relu"),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
@@ -383,6 +437,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         sliding_window=4,
         layer_types=["full_attention", "sliding_attention", "full_attention"],
     ),
+    "ministral 3": lambda: _decoder("Ministral3", head_dim=8, sliding_window=9, rope_parameters=_GROWING),
     "exaone 4": lambda: _decoder("Exaone4", sliding_window=4, sliding_window_pattern=2, rope_parameters=_LLAMA3),
     "exaone 4 without windows": lambda: _decoder(
         "Exaone4", sliding_window=None, head_dim=8, layer_types=["full_attention"] * N
@@ -435,6 +490,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt-oss, tied and without biases": lambda: gpt_oss(
         attention_bias=False, swiglu_alpha=1.2, tie_word_embeddings=True, layer_types=["full_attention"] * N
     ),
+    "llama 4": lambda: _llama4(moe_layers=[0, 2]),
+    "llama 4, longer chunks, stretched and without norms": lambda: _llama4(
+        attention_chunk_size=5,
+        use_qk_norm=False,
+        attn_temperature_tuning=False,
+        attention_bias=True,
+        rope_parameters=_LLAMA3,
+        num_experts_per_tok=1,
+    ),
+    "hunyuan": lambda: _decoder("HunYuanDenseV1", head_dim=10, attention_bias=True, pad_token_id=0),
     "deepseek v2, experts after the first layer": lambda: _deepseek(
         2,
         kv_lora_rank=8,
@@ -463,8 +528,8 @@ def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
     return bool(
         re.match(
-            r"(distil|al|camem|megatron-|modern|nomic|euro)?bert|(xlm-)?roberta|electra|mpnet|ernie(?! 4)|data2vec"
-            r"|roformer",
+            r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)"
+            r"|data2vec|roformer",
             family,
         )
     )

@@ -186,6 +186,40 @@ def bert_other_switches(directory: Path) -> None:
     write(directory, tokenizer_config={"tokenizer_class": "BertTokenizer", **settings, "cls_token": "[CLS]"})
 
 
+def _unigram() -> Tokenizer:
+    """The pieces of another one; the later a piece was learned, the less likely it is."""
+    learned = trained("pieces").get_vocab()
+    pieces = [(piece, -8 - number / 100) for number, piece in enumerate(sorted(learned, key=learned.get))]
+    specials = [(name, 0.0) for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")]
+    library = Tokenizer(models.Unigram([*specials, *pieces], unk_id=3))
+    library.normalizer = normalizers.NFKC()
+    library.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["[MASK]"])
+    ends = [(name, library.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    library.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    return library
+
+
+def deberta_v3(directory: Path) -> None:
+    settings = {"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": False, "split_by_punct": False}
+    write(
+        directory, tokenizer__json=_unigram().to_str(), config={"model_type": "deberta-v2"}, tokenizer_config=settings
+    )
+
+
+def deberta_other_switches(directory: Path) -> None:
+    settings = {"do_lower_case": True, "split_by_punct": True, "add_prefix_space": False}
+    write(
+        directory, tokenizer__json=_unigram().to_str(), config={"model_type": "deberta-v2"}, tokenizer_config=settings
+    )
+
+
+def unigram_as_stands(directory: Path) -> None:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}
+    write(directory, tokenizer__json=_unigram().to_str(), tokenizer_config=settings)
+
+
 def distilbert(directory: Path) -> None:
     _vocab_txt(directory, "wordpiece")
     settings = {"tokenizer_class": "DistilBertTokenizer", "do_lower_case": True, "model_max_length": 512}
@@ -362,6 +396,7 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
         gpt2_json, gpt2_files, gpt2_old_files, opt_files,
         roberta_files, roberta_settings, roberta_json,
         bert_uncased, bert_cased, bert_other_switches, distilbert, bert_json, wordpiece_json,
+        deberta_v3, deberta_other_switches, unigram_as_stands,
         llama, llama_legacy, mistral, metaspace, gemma,
         qwen2, qwen2_files, qwen3_as_stands, llama3, llama3_called_llama, gpt_neox,
     )

@@ -96,6 +96,12 @@ def test_a_real_tokenizer_has_the_ids_and_offsets_of_transformers(without, tmp_p
         ("gpt2_json", "byte-level BPE", "pre_tokenizer is GPT2Tokenizer's, not tokenizer.json's, as in transformers 5"),
         ("bert_uncased", "WordPiece", "from vocab.txt"),
         ("bert_json", "WordPiece", ""),
+        (
+            "deberta_v3",
+            "SentencePiece Unigram",
+            "normalizer and pre_tokenizer are DebertaV2Tokenizer's, not tokenizer.json's, as in transformers 5",
+        ),
+        ("unigram_as_stands", "SentencePiece Unigram", ""),
         ("mistral", "SentencePiece BPE", ""),
         (
             "llama",
@@ -214,6 +220,7 @@ UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}
     [
         ({}, "there is no tokenizer in DIR: no tokenizer.json, no vocab.json with merges.txt, and no vocab.txt", ""),
         ({"tokenizer__model": "x"}, "DIR/tokenizer.model is a SentencePiece vocabulary, which tinytf does not", "Auto"),
+        ({"spm__model": "x"}, "DIR/spm.model is a SentencePiece vocabulary, which tinytf does not read", "Auto"),
         ({"tiktoken__model": "x"}, "DIR/tiktoken.model is a tiktoken vocabulary, which tinytf does not read", "Auto"),
         ({"vocab": {"a": 0}}, "there is no merges.txt in DIR, and vocab.json needs it", ""),
         ({"merges__txt": "a b"}, "there is no vocab.json in DIR, and merges.txt needs it", ""),
@@ -225,6 +232,11 @@ UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}
         (
             {"tokenizer": {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}},
             "DIR/tokenizer.json is not a tokenizer: Token `b` out of vocabulary",
+            "",
+        ),
+        (
+            {"tokenizer": {"model": {"type": "Unigram", "vocab": [["a"]]}}, "config": {"model_type": "deberta-v2"}},
+            "the vocabulary of a Unigram tokenizer is no list of pieces and their scores",
             "",
         ),
         (

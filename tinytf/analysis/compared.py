@@ -6,15 +6,15 @@ Shapes: T tokens or queries, N all that a step has of one; P positions, C width,
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.analysis.alignment import Alignment, Side
+from tinytf.analysis.alignment import Alignment, AnySide
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data
 from tinytf.steps.operations.softmax import probabilities
@@ -34,7 +34,7 @@ class Compared(Data):
     ``relative`` is the largest difference within a token in units of the largest magnitude there, and ``token`` the
     one where it is the largest (None of a step without tokens); infinite where a number is not finite. ``cosine`` is
     that of a token's numbers, the mean over the tokens. ``kl`` is KL(first ‖ second) in nats, the mean over the
-    positions, of logits and probabilities alone.
+    positions, of logits and probabilities alone. ``note`` is what was done to the numbers of a dump.
     """
 
     LESS: ClassVar = ("step",)
@@ -51,6 +51,7 @@ class Compared(Data):
     at: tuple[int, ...]
     values: tuple[float, float]
     kl: float | None = None
+    note: str = ""
 
     @property
     def head(self) -> int | None:
@@ -92,7 +93,7 @@ class Sums:
         self.parts.append(self._of_tokens(a, b, apart))
         self.shape = (start + first.shape[0], *first.shape[1:])
 
-    def compared(self, name: str, layer: int | None, kl: float | None = None) -> Compared:
+    def compared(self, name: str, layer: int | None, kl: float | None = None, note: str = "") -> Compared:
         largest, scale, dot, one, other = self._joined()
         relative = torch.where(largest == 0, 0.0, (largest / scale).nan_to_num(nan=math.inf, posinf=math.inf))
         size = (one * other).sqrt()
@@ -110,6 +111,7 @@ class Sums:
             self.at,
             self.values,
             kl,
+            note,
         )
 
     def _of_tokens(self, a: Tensor, b: Tensor, apart: Tensor) -> Tensor:
@@ -205,39 +207,46 @@ class BothPredict:
 
 @dataclass(frozen=True)
 class Ends:
-    """Two sides of one vocabulary, with their last hidden states (P, C)."""
+    """Two sides of one vocabulary, with the last part of each, and the positions whose logits both have."""
 
-    sides: tuple[Side, Side]
-    hidden: tuple[Tensor, Tensor]
+    sides: tuple[AnySide, AnySide]
+    parts: tuple[Any, Any]
     alignment: Alignment
+    rows: tuple[int, ...]
+
+    def _outcomes(self, *rows: Sequence[int]) -> list[dict[str, Tensor]]:
+        """The steps over the vocabulary of both sides, at positions of each."""
+        read = zip(self.sides, self.parts, rows, strict=True)
+        return [side.outcomes(part, places) for side, part, places in read]
 
     def compare(self) -> tuple[tuple[Compared, ...], tuple[Position, ...]]:
         """The steps over the vocabulary that both have, and every position; some positions at a time."""
-        first, second = (table_of(side.model.config) for side in self.sides)
+        first, second = (table_of(side.config) for side in self.sides)
         sums = {step.name: Sums(step) for step in first.over_vocabulary if step.name in second.by_name}
         logits, shares = first.over_vocabulary[-1].name, first.probabilities
         assert shares is not None, "only heads that choose are compared"
         probs, total = Sums(shares), 0.0
         positions: list[Position] = []
-        for start in range(0, self.alignment.positions, _ROWS):
-            rows = slice(start, min(start + _ROWS, self.alignment.positions))
-            found, other = (
-                side.model.over_vocabulary(hidden[rows]) for side, hidden in zip(self.sides, self.hidden, strict=True)
-            )
-            for name, one in sums.items():
-                one.add(found[name], other[name], start)
+        for start in range(0, len(self.rows), _ROWS):
+            rows = self.rows[start : start + _ROWS]
+            found, other = self._outcomes(rows, rows)
+            for name, one in list(sums.items()):
+                if name in found and name in other:
+                    one.add(found[name], other[name], rows[0])
+                else:
+                    del sums[name]
             a, b = found[logits], other[logits]  # (rows, V)
             log_p, log_q = (one.log_softmax(dim=-1, dtype=torch.float64) for one in (a, b.to(a.device)))
             p, q = (one.exp() for one in (log_p, log_q))
             kl = divergence(p, log_p, log_q)
             p, q = p.float(), q.float()
-            probs.add(p, q, start)
+            probs.add(p, q, rows[0])
             total += float(kl.sum())
             best = [one.max(dim=-1) for one in (p, q)]
-            for row in range(len(a)):
-                tops = [(int(one.indices[row]), float(one.values[row])) for one in best]
-                positions.append(Position(start + row, float(kl[row]), tops[0], tops[1]))
-        mean = total / self.alignment.positions
+            for place, row in enumerate(rows):
+                tops = [(int(one.indices[place]), float(one.values[place])) for one in best]
+                positions.append(Position(row, float(kl[place]), tops[0], tops[1]))
+        mean = total / len(self.rows)
         sums[shares.name] = probs
         told = {logits: mean, shares.name: mean}
         ends = (one.compared(name, None, told.get(name)) for name, one in sums.items())
@@ -245,9 +254,12 @@ class Ends:
 
     def predictions(self, top: int) -> Iterator[BothPredict]:
         """What comes after either text, or fills the masks that both have."""
+        logits_name = table_of(self.sides[0].config).over_vocabulary[-1].name
+        known = [set(side.rows()) for side in self.sides]
         for places in self.alignment.asked:
-            read = zip(self.sides, self.hidden, places, strict=True)
-            logits = [side.model.unembed(hidden[at]) for side, hidden, at in read]
+            if not all(place in rows for place, rows in zip(places, known, strict=True)):
+                continue
+            logits = [found[logits_name][0] for found in self._outcomes(*([at] for at in places))]
             p, q = (probabilities(one) for one in logits)
             log_p, log_q = (one.to(p.device).log_softmax(dim=-1, dtype=torch.float64) for one in logits)
             kl = float(divergence(log_p.exp(), log_p, log_q))
@@ -264,12 +276,19 @@ def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
 @torch.no_grad()
 def loss(model: Transformer, text: Encoding, hidden: Tensor) -> float | None:
     """The mean of −log p of each next token in nats; None in an encoder and for a text of one token."""
-    if model.config.head != "lm" or len(text.ids) < 2:
+    if model.config.head != "lm":
         return None
-    ids = torch.tensor(text.ids, device=hidden.device)
+    return loss_of(lambda rows: model.unembed(hidden[list(rows)]), text.ids)
+
+
+def loss_of(logits: Callable[[Sequence[int]], Tensor], ids: Sequence[int]) -> float | None:
+    """The same of what gives ``logits`` (P, V) at some positions of the text ``ids``."""
+    if len(ids) < 2:
+        return None
     total = 0.0
     for start in range(0, len(ids) - 1, _ROWS):
-        targets = ids[start + 1 : start + 1 + _ROWS]
-        log_p = model.unembed(hidden[start : start + len(targets)]).double().log_softmax(dim=-1)
+        rows = range(start, min(start + _ROWS, len(ids) - 1))
+        log_p = logits(rows).double().log_softmax(dim=-1)
+        targets = torch.tensor([ids[row + 1] for row in rows], device=log_p.device)
         total -= float(log_p.gather(1, targets[:, None]).sum())
     return total / (len(ids) - 1)

@@ -43,7 +43,7 @@ class FlowStep:
 
     @property
     def has_matrix(self) -> bool:
-        return any(len(weight.shape) == 2 for weight in self.weights)
+        return bool(self.weights) and _multiplies(self.step)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -95,6 +95,11 @@ def flow(trace: Trace, layer: int) -> Flow:
     return Flow(layer, tuple(made(step) for step, within in table.rows if within == layer))
 
 
+def _multiplies(step: Step) -> bool:
+    """Whether it multiplies by its matrix; rows of a table are taken from it."""
+    return f"·{step.matrix}" in step.formula
+
+
 def _stream(table: StepTable, layer: int) -> Iterator[str]:
     """The steps of the residual stream, from the output of a block up to its input."""
     step = table.at(table.output, layer)
@@ -117,7 +122,7 @@ def _weights(site: Site) -> Iterator[Weight]:
 
 
 def _weight(step: Step, name: str, parameter: Tensor) -> Weight:
-    if parameter.dim() >= 2 and name != "bias":  # of experts one for each
-        *experts, out, into = parameter.shape
-        return Weight(step.matrix, (*experts, into, out))
+    if parameter.dim() >= 2 and name != "bias":
+        *experts, out, into = parameter.shape  # of experts one for each
+        return Weight(step.matrix, (*experts, into, out) if _multiplies(step) else tuple(parameter.shape))
     return Weight("gain" if name == "weight" else name, tuple(parameter.shape))

@@ -32,17 +32,18 @@ def sharpness(trace: Trace, layer: int, head: int) -> Sharpness | None:
     config = trace.config
     if "scaling" not in removable(config):
         return None
-    scores = next(step for step in trace.steps.layer_steps if step.core)
-    live, tables = trace.step(scores.name, layer), (trace.steps, table_of(lacking(config, "scaling")))
-    scaled, unscaled = (_weights(trace, live, table, layer)[head] for table in tables)
+    without = table_of(lacking(config, "scaling"))
+    divided = next(step for step in trace.steps.layer_steps if step.name not in without.by_name).inputs[0]
+    live = trace.step(divided, layer)
+    scaled, unscaled = (_weights(trace, divided, live, table, layer)[head] for table in (trace.steps, without))
     return Sharpness(layer, head, config.score_divisor, config.score_divisor_words, live[head], scaled, unscaled)
 
 
-def _weights(trace: Trace, scores: Tensor, table: StepTable, layer: int) -> Tensor:
-    """From scores (H, Q, K) to weights, by the rows of a table."""
-    first, *rows = [step for step, within in table.rows if within == layer and step.core]
-    values = {first.name: scores}
-    for step in rows[: next(place for place, step in enumerate(rows, 1) if step.is_distribution)]:
+def _weights(trace: Trace, name: str, scores: Tensor, table: StepTable, layer: int) -> Tensor:
+    """From scores (H, Q, K), which are the step ``name``, to weights, by the rows of a table."""
+    rows, values = [step for step in table.in_layer(layer) if step.core], {name: scores}
+    first = next(place for place, step in enumerate(rows, 1) if step.name == name)
+    for step in rows[first : next(place for place, step in enumerate(rows, 1) if step.is_distribution)]:
         assert step.operation is not None, "a step of the core has an operation"
         module = trace.model.get_submodule(f"blocks.{layer}.{step.module}") if step.module else None
         values[step.name] = step.operation.in_core(module, *(values[name] for name in step.inputs))

@@ -38,8 +38,8 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
     found: Counter[tuple[str, str, int]] = Counter()
     table = table_of(config)
     for step, layer in table.rows:
-        if layer is not None and table.first_with(step.module, layer) != layer:
-            continue  # its weights are those of a layer before
+        if not table.has_own(step, layer):
+            continue  # its weights are those of a step before
         parameters = step.operation.parameters(step) if step.operation else ()
         here, sizes = [one.axes for one in parameters if not one.absent], config.at(layer or 0).sizes
         words = " + ".join("·".join(axes) for axes in here)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tinytf.report import Report, text_data
+from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text_model import TextModel
 
@@ -25,6 +26,7 @@ class Tokenized(Report):
         return {"model": self.name, "tokenizer": tokenizer, **text_data(self.text)}
 
 
-def tokens(model: TextModel, text: str) -> Tokenized:
-    """The tokens of a text, which may be longer than the context."""
-    return Tokenized(model.name, model.tokenizer, model.tokenizer_note, model.tokenizer.encode(text))
+def tokens(model: TextModel, text: Written) -> Tokenized:
+    """The tokens of a text or a conversation, which may be longer than the context."""
+    encoding = model.tokenizer.encode(text) if isinstance(text, str) else model.tokenizer.converse(text)
+    return Tokenized(model.name, model.tokenizer, model.tokenizer_note, encoding)

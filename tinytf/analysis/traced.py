@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -119,9 +119,22 @@ class Traced(Report):
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The recorded tensors under their step names, with the ids, and the parameters under their addresses."""
+        """The ids, the recorded tensors under their step names or those of ``addresses``, and parameters by address."""
         asked = {} if self.parameters is None else self.parameters.tensors()
-        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors, **asked}
+        found = self.trace.recording.tensors
+        if self.addresses:
+            layers = (replace(one, layers=at) for one in self._in_full() for at in _each(one.layers))
+            found = {str(one): self.trace[one] for one in layers}
+        return {"ids": torch.tensor(self.trace.encoding.ids), **found, **asked}
+
+    def metadata(self) -> dict[str, Any]:
+        """The same with the positions of the logits, which are recorded where the model predicts."""
+        return {**super().metadata(), "logit_rows": list(self.trace.recording.logit_rows)}
+
+
+def _each(layers: tuple[int, ...] | None) -> list[tuple[int, ...] | None]:
+    """Every layer by itself."""
+    return [None] if layers is None else [(layer,) for layer in layers]
 
 
 def traced(

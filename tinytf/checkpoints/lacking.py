@@ -31,11 +31,9 @@ _KINDS = {
     "tokens that are pooled or bytes that are grouped inside it": "funnel perceiver blt",
     "positions of a page or a table beside those of the text": "layoutlm tapas",
     "the difference of two softmaxes": "diffllama",
-    "disentangled attention, of content and of positions": "deberta deberta-v2",
-    "queries and keys that are normed after their rotation": "hunyuan_v1_dense hunyuan_v1_moe nanochat",
+    "disentangled attention, of content and of positions": "deberta",
+    "queries and keys that are normed after their rotation": "hunyuan_v1_moe nanochat",
     "an activation with numbers that it learns": "apertus",
-    "queries that are scaled by their position": "ministral3",
-    "embeddings scaled by how many tokens are masked, and a tokenizer of amino acids": "esm",
 }
 
 

@@ -64,9 +64,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a model's files say without the values of the weights; ``source`` is the directory or the file."""
+    """What a model says without the values of the weights; ``source`` is the directory or file, or names it."""
 
-    source: Path
+    source: Path | str
     table: FamilyTable
     config: ModelConfig
     weights: WeightFiles
@@ -144,7 +144,7 @@ class Checkpoint:
             )
 
 
-def empty_model(config: ModelConfig, stored: int, source: Path) -> Transformer:
+def empty_model(config: ModelConfig, stored: int, source: Path | str) -> Transformer:
     """A model without memory for its weights; the files hold ``stored`` tensors."""
     if config.n_layers > stored:  # before a wrong number makes millions of them
         raise CheckpointError(f"{source} holds {stored:,} tensors, too few for {config.n_layers:,} layers")
@@ -157,7 +157,7 @@ def shapes_of(model: Transformer) -> Shapes:
     return {name: tuple(tensor.shape) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
-def require_match(needed: Shapes, found: Shapes, source: Path, model: str = "the model") -> None:
+def require_match(needed: Shapes, found: Shapes, source: Path | str, model: str = "the model") -> None:
     """Raise CheckpointError for the first needed tensor that is missing or has another shape, and for any other."""
     for name, shape in needed.items():
         if name not in found:

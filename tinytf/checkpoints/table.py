@@ -70,8 +70,8 @@ class Stored:
     or are a number of them. ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
     ``offset`` is added to a stored weight to make ours.
 
-    With {e} in the name each expert is stored by itself, one of which is ``expert``; ``stacked`` is where they are
-    instead if they lie in one tensor. A ``bare`` name has no .weight behind it.
+    With {e} in the name each expert is stored by itself, one of which is ``expert``. ``instead`` is where the module is
+    if a tensor is found there: experts in one tensor, parts each by itself. A ``bare`` name has no .weight behind it.
     """
 
     module: str
@@ -86,7 +86,7 @@ class Stored:
     axis: int = 0
     bare: bool = False
     expert: int | None = None
-    stacked: "Stored | None" = None
+    instead: "Stored | None" = None
 
     def stored_shape(self, ours: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
         """The shape of the stored tensor where ours has this one."""
@@ -179,9 +179,9 @@ def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", 
         return Stored(f"{module}.gate_up_proj", part=part, parts=("d_expert", "d_expert"), axis=1, bare=True)
 
     each = {
-        "gate": Stored(f"{module}.{{e}}.{gate}", stacked=half(0)),
-        "up": Stored(f"{module}.{{e}}.{up}", stacked=half(1)),
-        "down": Stored(f"{module}.{{e}}.{down}", stacked=Stored(f"{module}.down_proj", bare=True)),
+        "gate": Stored(f"{module}.{{e}}.{gate}", instead=half(0)),
+        "up": Stored(f"{module}.{{e}}.{up}", instead=half(1)),
+        "down": Stored(f"{module}.{{e}}.{down}", instead=Stored(f"{module}.down_proj", bare=True)),
     }
     return {f"blocks.{{n}}.ffn.experts.{name}": how for name, how in each.items()}
 
@@ -245,15 +245,13 @@ class FamilyTable:
     def places(
         self, ours: str, count: int, config: ModelConfig, there: Container[str] = ()
     ) -> list[tuple[str, Stored]]:
-        """The same, or each of ``count`` experts by itself, unless the tensor where they are stacked is ``there``."""
+        """The same, or where it is ``instead`` if that is ``there``; or each of ``count`` experts."""
         name, how = self.place(ours, config)
+        module, _, kind = ours.rpartition(".")
+        if how.instead is not None and (other := how.instead.named(_without_layer(module)[1], kind)) in there:
+            return [(other, how.instead)]
         if "{e}" not in name:
             return [(name, how)]
-        if how.stacked is not None:
-            module, _, kind = ours.rpartition(".")
-            stacked = how.stacked.named(_without_layer(module)[1], kind)
-            if stacked in there:
-                return [(stacked, how.stacked)]
         return [(name.replace("{e}", str(number)), replace(how, expert=number)) for number in range(count)]
 
     def has(self, ours: str) -> bool:

@@ -41,6 +41,11 @@ class Safetensors:
         except (SafetensorError, OSError) as error:
             raise damaged(path, str(error)) from None
 
+    def metadata(self) -> dict[str, str]:
+        """What the file says about itself."""
+        with safe_open(self.path, framework="pt") as file:
+            return file.metadata() or {}
+
     def stored(self, name: str) -> Tensor:
         with safe_open(self.path, framework="pt") as file:
             return file.get_tensor(name)

@@ -12,6 +12,7 @@ from tinytf.generate.loop import GeneratedToken, StreamOptions, streamed
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.model.cache import require_decoder
+from tinytf.text.chat import Conversation, Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 
@@ -37,14 +38,14 @@ class Searching(BeamOptions):
     truncate: bool = False
 
 
-def encoded(model: TextModel, prompt: str | Encoding, *, truncate: bool) -> Encoding:
+def encoded(model: TextModel, prompt: Written | Encoding, *, truncate: bool) -> Encoding:
     """The tokens of a prompt. Raises UsageError for an encoder, and as ``Model.prompt`` does."""
     require_decoder(model.config)
-    return model.prompt(prompt, truncate=truncate) if isinstance(prompt, str) else prompt
+    return model.prompt(prompt, truncate=truncate) if isinstance(prompt, str | Conversation) else prompt
 
 
 @by_keyword(Streaming)
-def stream(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
+def stream(model: TextModel, prompt: Written | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
     """Continue ``prompt``, token by token, each as soon as it is computed; greedy unless ``sampling`` says otherwise.
 
     Settings are those of ``tinytf.generate.loop.StreamOptions``; raises as ``stream`` there does.
@@ -52,7 +53,7 @@ def stream(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iter
     return steps_after(model, prompt, options)
 
 
-def steps_after(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
+def steps_after(model: TextModel, prompt: Written | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
     """``stream`` with its settings as one object."""
     ids, tokenizer = encoded(model, prompt, truncate=options.truncate).ids, model.tokenizer
     known = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)
@@ -60,18 +61,18 @@ def steps_after(model: TextModel, prompt: str | Encoding, options: Streaming) ->
 
 
 @by_keyword(Streaming)
-def generate(model: TextModel, prompt: str | Encoding, options: Streaming) -> str:
+def generate(model: TextModel, prompt: Written | Encoding, options: Streaming) -> str:
     """The text that follows ``prompt``, without it; settings are those of ``stream``."""
     return _texts(model, prompt, replace(options, samples=1))[0]
 
 
 @by_keyword(Several)
-def samples(model: TextModel, prompt: str | Encoding, options: Several) -> list[str]:
+def samples(model: TextModel, prompt: Written | Encoding, options: Several) -> list[str]:
     """``n`` texts that follow ``prompt``, drawn side by side; settings are those of ``stream``."""
     return _texts(model, prompt, replace(options, samples=options.n))
 
 
-def _texts(model: TextModel, prompt: str | Encoding, options: Streaming) -> list[str]:
+def _texts(model: TextModel, prompt: Written | Encoding, options: Streaming) -> list[str]:
     found = [""] * options.samples
     for step in steps_after(model, prompt, options):
         found[step.sample - 1] += step.text
@@ -79,7 +80,7 @@ def _texts(model: TextModel, prompt: str | Encoding, options: Streaming) -> list
 
 
 @by_keyword(Searching)
-def beams(model: TextModel, prompt: str | Encoding, options: Searching) -> Iterator[BeamStep]:
+def beams(model: TextModel, prompt: Written | Encoding, options: Searching) -> Iterator[BeamStep]:
     """Beam search from ``prompt``; settings are ``tinytf.generate.beam.BeamOptions``; raises as ``search`` does.
 
     The last step's ``finished`` are the continuations, the best first; ``text_after`` makes text of their ids.
@@ -87,7 +88,7 @@ def beams(model: TextModel, prompt: str | Encoding, options: Searching) -> Itera
     return beams_after(model, prompt, options)
 
 
-def beams_after(model: TextModel, prompt: str | Encoding, options: Searching) -> Iterator[BeamStep]:
+def beams_after(model: TextModel, prompt: Written | Encoding, options: Searching) -> Iterator[BeamStep]:
     """``beams`` with its settings as one object."""
     ids = encoded(model, prompt, truncate=options.truncate).ids
     return searched(model.transformer, ids, replace(options, ends=options.ends or model.tokenizer.end_ids))

@@ -66,6 +66,9 @@ IMPLEMENTED: Mapping[str, Values] = {
 WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
+    "query_scale": "queries scaled by their position",
+    "chunk": "attention within chunks",
+    "qk_norm_last": "queries and keys normed after their rotation",
     "attention_sinks": "attention sinks",
     "choice_bias": "experts chosen with a bias",
     "glu_limit": "a clamped gate",
@@ -79,6 +82,7 @@ WORDS: Mapping[str, str] = {
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
     "relative_buckets": "scores with a bias of distance",
+    "distances": "scores of distances",
     "layer_groups": "layers that share their weights",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
@@ -99,9 +103,11 @@ UNRELATED: Mapping[str, Values] = {
     "alibi_rounded": _EITHER,  # of positions by ALiBi
     "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
+    "mask_id": _whole,  # of embeddings without masks
+    **dict.fromkeys(("query_scale_every", "query_scale_first"), _whole),  # of scaled queries
     # of experts, which are not implemented themselves
     **dict.fromkeys(("experts_per_token", "d_expert", "d_shared"), _whole),
-    **dict.fromkeys(("router_bias", "routes_renormed", "shared_gate"), _EITHER),
+    **dict.fromkeys(("router_bias", "routes_renormed", "shared_gate", "routes_first"), _EITHER),
     "router": ("softmax", "sigmoid"),
     "routed_scale": _number,
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads

@@ -19,6 +19,7 @@ from tinytf.model.cache import LayerUse
 from tinytf.model.transformer import Transformer
 from tinytf.report import SCHEMA_VERSION, About, Report, plain, text_data
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
+from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 
@@ -332,7 +333,7 @@ def _spent(works: Sequence[StepWork], seconds: Sequence[float]) -> Spent:
 
 
 @by_keyword(Streaming)
-def generation(model: TextModel, prompt: str | Encoding, options: Streaming) -> Generation:
+def generation(model: TextModel, prompt: Written | Encoding, options: Streaming) -> Generation:
     """What follows ``prompt`` as a report: every step, the texts, what the cache holds, what int8 weights cost.
 
     Settings and errors are those of ``stream``.
@@ -347,14 +348,16 @@ def generation(model: TextModel, prompt: str | Encoding, options: Streaming) -> 
 
 
 @by_keyword(Searching)
-def beam_search(model: TextModel, prompt: str | Encoding, options: Searching) -> BeamSearch:
+def beam_search(model: TextModel, prompt: Written | Encoding, options: Searching) -> BeamSearch:
     """What ``beams`` finds from ``prompt`` as a report; settings and errors are the same."""
     encoding = encoded(model, prompt, truncate=options.truncate)
     steps = tuple(beams_after(model, encoding, options))
     return with_cost(replace(BeamSearch.begin(About(model), encoding, options), steps=steps), model.transformer)
 
 
-def compare_cache(model: TextModel, prompt: str, *, max_tokens: int = 50, truncate: bool = False) -> CacheComparison:
+def compare_cache(
+    model: TextModel, prompt: Written, *, max_tokens: int = 50, truncate: bool = False
+) -> CacheComparison:
     """Time and work of every greedy step after ``prompt``, with a cache and without; errors as for ``stream``."""
     encoding = encoded(model, prompt, truncate=truncate)
     steps = tuple(cached_steps(model.transformer, encoding.ids, max_tokens))

@@ -14,6 +14,7 @@ from tinytf.generate.runner import Runner
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Report
+from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 
 _ROWS = 128
@@ -113,7 +114,7 @@ class Score(Report):
         }
 
 
-def score(model: TextModel, text: str, *, truncate: bool = False, int8: bool = False) -> Score:
+def score(model: TextModel, text: Written, *, truncate: bool = False, int8: bool = False) -> Score:
     """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
 
     Raises UsageError as ``encode`` does, and for a text of one token.

@@ -96,9 +96,8 @@ def agreement(trace: GradientTrace) -> Agreement:
 
 
 def comes_again(site: Site, parameter: str) -> bool:
-    """Whether a step before this one has the same parameter: tied embeddings, or a layer that shares its weights."""
-    shared = site.layer is not None and not site.path.startswith(f"blocks.{site.layer}.")
-    return shared or (parameter == TOKEN_TABLE and site.step.is_vocabulary)
+    """Whether a step before this one has the same parameter: tied embeddings, or weights shared by layers or steps."""
+    return not site.trace.steps.has_own(site.step, site.layer) or (parameter == TOKEN_TABLE and site.step.is_vocabulary)
 
 
 def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> Matched:

@@ -87,7 +87,8 @@ def _row(trace: GradientTrace, address: Address) -> Row:
         raise AddressError(f"{address} is a cell, not one row", f"for example {step.name}[3]")
     head = (address.heads or (0,))[0] if step.is_split else None
     word = address.cell[0] if address.cell else str(max(trace.targets.positions))
-    place = trace.index(word, "query" if "query" in step.axes else "token", len(trace.tokens))
+    axis = step.axes[-2] if len(step.axes) > 1 else "token"
+    place = trace.index(word, axis, trace.config.sizes.get(axis, len(trace.tokens)))
     return Row(step, None if address.layers is None else address.layers[0], head, place)
 
 

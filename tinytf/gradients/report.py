@@ -25,6 +25,7 @@ from tinytf.gradients.saliency import (
 from tinytf.gradients.trace import GradientTrace, grad
 from tinytf.report import About, Progress, Report, plain, unheard
 from tinytf.steps.operations.softmax import probabilities
+from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
@@ -244,7 +245,7 @@ class Backward(Report):
 
 def backward(
     model: TextModel,
-    text: str | GradientTrace,
+    text: Written | GradientTrace,
     *,
     target: str | None = None,
     positions: str | None = None,
@@ -270,7 +271,7 @@ def backward(
     ``seed`` (``on_entry`` counts them). Raises as ``grad``, ``derive`` and ``first_fault`` do.
     """
     trace = text
-    if isinstance(trace, str):
+    if not isinstance(trace, GradientTrace):
         trace = grad(model, trace, target=target, positions=positions, truncate=truncate, force=force)
     addresses = trace.addresses(at)
     for where in addresses:  # an unknown cell is refused before anything is computed

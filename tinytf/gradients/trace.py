@@ -14,6 +14,7 @@ from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
+from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text.words import named_positions
 from tinytf.text_model import TextModel
@@ -68,7 +69,7 @@ class GradientTrace(Trace):
 
 def grad(
     model: TextModel,
-    text: str,
+    text: Written,
     *,
     target: str | None = None,
     positions: str | None = None,

@@ -80,17 +80,21 @@ def scores(live: Live) -> Lesson:
 def scaling(live: Live) -> Lesson:
     row, width, config = live.row, live.config.d_head, live.config.at(0)
     keys, divisor, own = live.strongest(3), config.score_divisor, config.attention_divisor
-    before = live.at("L0H0.scores")[row, keys]
+    taken = live.steps["scaled"].inputs[0]
+    before = live.at(f"L0H0.{taken}")[row, keys]
+    said = "q·kᵀ" if taken == "scores" else taken
     divides = f"this model divides by {figure(own)}" if own else f"d_head is {width}"
     root = "" if own else f"{config.score_divisor_words} = "
     question = live.ask("scaling").vector(
-        f"q·kᵀ of query {row}, {live.token(row)}, is {figures(before)} for {_keys(live, keys)}, and {divides}. "
+        f"{said} of query {row}, {live.token(row)}, is {figures(before)} for {_keys(live, keys)}, and {divides}. "
         "What are the values after scaling?",
         before / divisor,
         [before / width, before * divisor, before, before / math.log2(max(4, width))],
         f"{root}{figure(divisor)}, and every score is divided by it: {figures(before / divisor)}.",
     )
-    return live.lesson("scaling", question, key=keys[-1], divisor=f"{own:g}" if own else "math.sqrt(d_head)")
+    return live.lesson(
+        "scaling", question, key=keys[-1], taken=taken, divisor=f"{own:g}" if own else "math.sqrt(d_head)"
+    )
 
 
 def _attended(places: range) -> str:
@@ -217,7 +221,7 @@ def heads(live: Live) -> Lesson:
     if count > len(drawn):
         shared += f" Of {count} heads those {len(drawn)} are drawn that look most at one place."
     core = live.model.transformer.blocks[0].attention.core  # type: ignore[union-attr]
-    fused = isinstance(core, FusedCore) and not config.window and not config.attention_divisor
+    fused = isinstance(core, FusedCore) and not (config.window or config.chunk or config.attention_divisor)
     return live.lesson(
         "heads",
         _which_head(live, drawn, found["previous"]),

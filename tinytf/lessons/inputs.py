@@ -7,7 +7,7 @@ from itertools import zip_longest
 from tinytf.analysis.neighbours import neighbours as nearest_tokens
 from tinytf.lessons.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
 from tinytf.lessons.live import Live
-from tinytf.steps.operations import Alibi
+from tinytf.steps.operations import Alibi, ByDistance
 from tinytf.steps.operations.rotate import rotary_frequencies
 
 _NEAREST = 5
@@ -93,7 +93,7 @@ def _first_numbers(live: Live, ids: Sequence[int]) -> tuple[tuple[Figure, ...], 
 
 
 def positions(live: Live) -> Lesson:
-    kinds = {"rotary": _rotary, "alibi": _alibi}
+    kinds = {"rotary": _rotary, "alibi": _alibi, "none": _by_distance}
     return kinds.get(live.config.positions, _added)(live)
 
 
@@ -155,6 +155,25 @@ def _rotary(live: Live) -> Lesson:
         width=rope.width,
         last=half - 1,
         partner=2 * half - 1,
+    )
+
+
+def _by_distance(live: Live) -> Lesson:
+    """The score of the query with a key some tokens back, and what their distance adds."""
+    row, key = live.row, max(0, live.row - 3)
+    step = next(step for step in live.steps.values() if isinstance(step.operation, ByDistance))
+    source, content, table = step.inputs
+    score, total = (float(live.at(f"L0H0.{name}")[row, key]) for name in (source, step.name))
+    part = total - score
+    question = live.ask("positions").number(
+        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}, by what both "
+        f"are. {content}·{table} of their distance, {row - key}, is {figure(part)}. What is {step.name}?",
+        total,
+        [score - part, score * part, part, score, part - score],
+        f"The parts are added: {figure(score)} + {bracketed(part)} = {figure(total)}.",
+    )
+    return live.lesson(
+        "positions", question, variant="none", key=key, step=step, source=source, content=content, table=table
     )
 
 

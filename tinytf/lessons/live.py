@@ -160,9 +160,10 @@ class Live:
 
     def seen(self, query: int) -> range:
         """The keys that a query may look at."""
-        window = self.config.at(0).window or self.length
+        first = self.config.at(0)
+        window, chunk = first.window or self.length, first.chunk or self.length
         end = query + 1 if self.config.causal else min(self.length, query + window)
-        return range(max(0, query + 1 - window), end)
+        return range(max(0, query + 1 - window, query // chunk * chunk), end)
 
     def strongest(self, most: int) -> list[int]:
         """Of the keys that ``row`` sees those with the largest weights, in the order of the text."""

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from tinytf.config import LATENT_EPS, ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import Embedding, make_clip, make_head_norm
+from tinytf.model.parts import Embedding, Rows, make_clip, make_head_norm, make_norm
+from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.join import join_keys
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
@@ -58,8 +59,9 @@ class SteppedCore(nn.Module):
         )
         self.scores = next(step.inputs[0] for step in steps if step.is_distribution)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        values = dict(zip(self.steps[0].inputs, (q, k), strict=True)) | {self.steps[-1].inputs[-1]: v}
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, **more: Tensor) -> Tensor:
+        """``more`` are other steps that rows take, by their names."""
+        values = dict(zip(self.steps[0].inputs, (q, k), strict=True)) | {self.steps[-1].inputs[-1]: v, **more}
         for step, module in zip(self.steps, self.modules_of, strict=True):
             assert step.operation is not None, "a step of the core has an operation"
             taken = (values[name] for name in step.inputs)
@@ -97,6 +99,18 @@ class Sink(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_heads))
 
 
+class OfDistances(nn.Module):
+    """Puts embeddings of distances through the matrix of the tokens, which stays registered there alone."""
+
+    def __init__(self, tokens: nn.Module) -> None:
+        super().__init__()
+        self.tokens = (tokens,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.tokens[0].forward(x)  # without its hooks, which are for tokens
+        return made
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention with grouped key-value heads, optional q/k norms and rotary positions."""
 
@@ -109,15 +123,30 @@ class SelfAttention(nn.Module):
         self.k_norm = make_head_norm(config, config.n_kv_heads)
         # Where the norms stand: tuples, so that each is registered under one name alone.
         norms, none = (self.q_norm, self.k_norm), (nn.Identity(), nn.Identity())
-        of_one = config.qk_norm_across == "head"
+        of_one, last = config.qk_norm_across == "head", config.qk_norm_last
         self.joint_norms: tuple[nn.Module, nn.Module] = none if of_one else norms
-        self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one else none
+        self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one and not last else none
+        self.last_norms: tuple[nn.Module, nn.Module] = norms if last else none
         self.q_clip, self.k_clip, self.v_clip = (make_clip(config) for _ in range(3))
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
+        # Where what is turned passes, so that it is seen.
+        self.q_turned, self.k_turned = nn.Identity(), nn.Identity()
+        self.grow = Grow(config.query_scale, config.query_scale_every, config.query_scale_first)
         self.sink = Sink(config.n_heads) if config.attention_sinks else None
         self.relative = Embedding(config.relative_buckets, config.n_heads) if config.relative_buckets else None
+        if config.distances:
+            self._make_distances(config)
         self.core: nn.Module = make_core(config, within=self)
+
+    def _make_distances(self, config: ModelConfig) -> None:
+        c, width, own = config.d_model, config.n_heads * config.d_head, config.distance_matrices
+        self.distances = Rows(2 * config.distances, c)
+        self.distances_norm = make_norm(config) if config.distance_norm else nn.Identity()
+        if config.distance_keys:
+            self.pos_k = Linear(c, width, bias=config.qkv_bias) if own else OfDistances(self.k)
+        if config.distance_queries:
+            self.pos_q = Linear(c, width, bias=config.qkv_bias) if own else OfDistances(self.q)
 
     def _make_projections(self, config: ModelConfig) -> None:
         self.n_kv_heads = config.n_kv_heads
@@ -156,6 +185,15 @@ class SelfAttention(nn.Module):
         k = self.k_clip(norm_each_key(self.split_heads(norm_keys(self.k(x)))))
         return q, k, self.v_clip(self.v(x).unflatten(-1, (self.n_kv_heads, -1)).transpose(1, 2))
 
+    def of_distances(self) -> dict[str, Tensor]:
+        """Keys and queries of distances, (1, H, 2·distances, D), by the names of their steps; none in most models."""
+        if not self.config.distances:
+            return {}
+        read = self.distances_norm(self.distances())
+        return {
+            name: self.split_heads(part(read)) for name in ("pos_k", "pos_q") if (part := getattr(self, name, None))
+        }
+
     def forward(
         self,
         x: Tensor,
@@ -168,10 +206,14 @@ class SelfAttention(nn.Module):
         if self.rope is not None:
             waves = rotary_table(start + x.shape[1], self.rope, x.device, q.dtype)
             cosine, sine = (wave[start:] for wave in waves)  # (T, width)
-            q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
+            q, k = self.q_turned(rotate(q, cosine, sine)), self.k_turned(rotate(k, cosine, sine))
+        norm_queries, norm_keys = self.last_norms
+        q, k = norm_queries(q), norm_keys(k)
+        if self.grow.scale:
+            q = q * self.grow.factors(q.shape[2], q, start)
         if cache is not None:
             k, v = cache.extend(k, v)  # (B, G, past + T, D)
-        heads = self.core(q, k, v, padding_mask)  # (B, H, T, D)
+        heads = self.core(q, k, v, padding_mask, **self.of_distances())  # (B, H, T, D)
         return self.o(heads.transpose(1, 2).flatten(2))  # (B, T, H·D) -> (B, T, C)
 
 

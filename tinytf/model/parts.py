@@ -1,6 +1,7 @@
 """Norms, activations, positions and feed-forwards: tables from a word of the configuration to a part."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
@@ -11,6 +12,7 @@ from tinytf.config import ModelConfig
 from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.clamped_glu import clamped_glu
+from tinytf.steps.operations.keep import Keep
 from tinytf.steps.operations.positions import halves_frequencies
 from tinytf.steps.operations.rotate import table_length
 
@@ -49,7 +51,7 @@ def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
     if not config.qk_norm:
         return nn.Identity()
     if config.qk_norm_across == "head":
-        return make_norm(config, config.d_head)
+        return make_norm(config if config.qk_norm_gain else replace(config, norm_gain=False), config.d_head)
     width = n_heads * config.d_head
     return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
 
@@ -112,6 +114,28 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         vectors = F.embedding(ids, self.weight)  # (B, T) -> (B, T, C)
         return vectors if self.scale == 1.0 else vectors * self.scale
+
+
+class Kept(nn.Module):
+    """Token vectors without those of masks, the others the larger the more masks there are."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.keep = Keep(config.masked_share, config.mask_id)
+
+    def forward(self, x: Tensor, ids: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return self.keep.kept(x, ids, padding_mask)
+
+
+class Rows(nn.Module):
+    """A table of ``count`` vectors, all of which are read at once: () -> (1, count, C)."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, width))
+
+    def forward(self) -> Tensor:
+        return self.weight[None]
 
 
 class LearnedPositions(nn.Module):

@@ -19,6 +19,7 @@ from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
     Embedding,
     FeedForward,
+    Kept,
     LearnedPositions,
     Scaled,
     SinusoidalPositions,
@@ -37,6 +38,7 @@ class Embeddings(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.tokens = Embedding(config.vocab_size, config.embed_width, config.embed_scale)
+        self.kept = Kept(config) if config.masked_share else None
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config)
@@ -51,10 +53,13 @@ class Embeddings(nn.Module):
         self.widen = (None, self.projection) if config.embed_norm else (self.projection, None)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, ids: Tensor, token_types: Tensor | None = None, start: int = 0) -> Tensor:
+    def forward(
+        self, ids: Tensor, token_types: Tensor | None = None, start: int = 0, padding_mask: Tensor | None = None
+    ) -> Tensor:
         first, last = self.widen
         x = self.tokens(ids)  # (B, T) -> (B, T, C)
         x = x if first is None else first(x)
+        x = x if self.kept is None else self.kept(x, ids, padding_mask)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
         if self.positions is not None:
@@ -291,7 +296,7 @@ class Transformer(nn.Module):
                     f"a text of {start + length:,} tokens is turned by other angles than the cached keys",
                     "clear the cache, and compute the whole text again",
                 )
-        x = self.embed(ids, token_types, start)
+        x = self.embed(ids, token_types, start, padding_mask)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
             x = block(x, start, padding_mask, layer)

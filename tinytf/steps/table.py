@@ -238,9 +238,22 @@ def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     if config.qk_norm_across == "head":
-        return _norm(o, config)
+        learned = config.norm_parameters if config.qk_norm_gain else ()
+        return o.Norm(config.norm == "layernorm", config.norm_eps, learned)
     joint = config.qk_norm_across == "all"
     return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.norm_parameters, joint)
+
+
+def _normed_first(config: ModelConfig) -> bool:
+    return config.qk_norm and not config.qk_norm_last
+
+
+def _normed_last(config: ModelConfig) -> bool:
+    return config.qk_norm and config.qk_norm_last
+
+
+def _weighed_first(config: ModelConfig) -> bool:
+    return _mixed(config) and config.routes_first
 
 
 def _latent(config: ModelConfig) -> bool:
@@ -269,6 +282,10 @@ def _expert(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 def _tokens_widened(config: ModelConfig) -> bool:
     return config.d_embed > 0 and not config.embed_norm
+
+
+def _drops_masks(config: ModelConfig) -> bool:
+    return config.masked_share > 0
 
 
 def _sum_widened(config: ModelConfig) -> bool:
@@ -302,6 +319,16 @@ def _class_shares(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Sigmoid() if config.decides == "several" else o.VocabularySoftmax()
 
 
+def _distant(matrices: bool, *, keys: bool) -> Predicate:
+    """Whether keys, or queries, are made of the embeddings of distances, by matrices of their own or by the tokens'."""
+    asked = "distance_keys" if keys else "distance_queries"
+    return lambda config: getattr(config, asked) and config.distance_matrices == matrices
+
+
+def _by_distance(o: "ModuleType", config: ModelConfig, of_keys: bool) -> "Operation":
+    return o.ByDistance(config.distances, config.farthest, of_keys)
+
+
 def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
     called = "divisor" if config.attention_divisor else "√d_head"
     return o.Scale(config.score_divisor, called, config.score_divisor_words)
@@ -315,6 +342,8 @@ _KV = ("kv head", "token", "d_head")
 _VALUES = ("kv head", "token", "d_value")
 _MAP = ("head", "query", "key")
 _SINK = ("head", "query", "sink")
+_DISTANCES = ("distance", "d_model")
+_OF_DISTANCES = ("head", "distance", "d_head")
 _HIDDEN = ("token", "d_ff")
 _ROUTES = ("token", "expert")
 _OF_EXPERTS = ("expert", "token", "d_expert")
@@ -333,6 +362,7 @@ _NOT_LATENT = "keys and values are made of the stream directly in this model"
 _NO_Q_RANK = "queries are made of the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
 
+_NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 _NOT_CLIPPED = "queries, keys and values are not clipped in this model"
 
 RENAMED = {"heads": "head_out"}
@@ -358,6 +388,10 @@ STEPS: tuple[Step, ...] = (
     Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", _WIDE, ("embed.tokens",),
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
+    Step("embed.kept", "token embeddings, but for masks", "tokens · (1 − {masked_share}) / (1 − masks / T), 0 at masks",
+         _EMBEDDED, ("embed.tokens",), "embed", False, when=_drops_masks,
+         absent="masks have embeddings like other tokens in this model",
+         make=lambda o, c: o.Keep(c.masked_share, c.mask_id), seen=Seen("embed.kept")),
     Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
          when=lambda c: c.positions.startswith(("learned", "sinusoidal")), alias="hook_pos_embed",
          absent="{no_added_positions}",
@@ -405,9 +439,9 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not _latent(c), make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
     Step("v", "values", "{v_in}·W_V{qkv_bias}", _VALUES, ("<into v>",), "v", recorded=True, alias="attn.hook_v",
          make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
-    Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
+    Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
-    Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
+    Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
     Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", _HEADS, ("<q>",), "q", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
@@ -417,12 +451,43 @@ STEPS: tuple[Step, ...] = (
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
-         seen=Seen("attention.core", 0)),
+         seen=Seen("attention.q_turned", 0)),
     Step("k_rot", "keys, rotated", "k turned by its position", _KV, ("<k>",), "k", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope),
-         seen=Seen("attention.core", 1)),
+         seen=Seen("attention.k_turned", 0)),
+    Step("q_norm", "queries, normed last", "{norm}({inputs}) {across}", _HEADS, ("<q>",), "q", when=_normed_last,
+         make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
+    Step("k_norm", "keys, normed last", "{norm}({inputs}) {across}", _KV, ("<k>",), "k", when=_normed_last,
+         make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", _HEADS, ("<q>",), "q",
+         when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
+         make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first),
+         seen=Seen("attention.core", 0)),
+    Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
+         absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R",
+         seen=Seen("attention.distances"), shared=True),
+    Step("distances_norm", "embeddings of distances, normed", "n = {norm}(R)", _DISTANCES, ("distances",), "embed",
+         when=lambda c: c.distance_norm, absent="{no_distance_norm}", make=_norm, module="attention.distances_norm",
+         seen=Seen("attention.distances_norm"), shared=True),
+    Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
+         when=_distant(False, keys=True), make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.pos_k")),
+    Step("pos_k", "keys of distances", "{distances}·W_KD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
+         when=_distant(True, keys=True), absent="{no_distance_keys}", make=_qkv, module="attention.pos_k",
+         matrix="W_KD", seen=Seen("attention.pos_k")),
+    Step("pos_q", "queries of distances, as of tokens", "{distances}·W_Q{qkv_bias}", _OF_DISTANCES, ("<distances>",),
+         "q", when=_distant(False, keys=False), make=_qkv, module="attention.q", matrix="W_Q",
+         seen=Seen("attention.pos_q")),
+    Step("pos_q", "queries of distances", "{distances}·W_QD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "q",
+         when=_distant(True, keys=False), absent="{no_distance_queries}", make=_qkv, module="attention.pos_q",
+         matrix="W_QD", seen=Seen("attention.pos_q")),
     Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", core=True,
          make=lambda o, _: o.Scores()),
+    Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", _MAP, ("<map>", "<q>", "pos_k"),
+         "attention", core=True, when=lambda c: c.distance_keys, absent="queries score no distances in this model",
+         make=lambda o, c: _by_distance(o, c, of_keys=False)),
+    Step("p2c", "scores, with position to content", "{map} + k·pos_q[query − key]", _MAP, ("<map>", "<k>", "pos_q"),
+         "attention", core=True, when=lambda c: c.distance_queries, absent="keys score no distances in this model",
+         make=lambda o, c: _by_distance(o, c, of_keys=True)),
     Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True, make=_scale,
          when=lambda c: c.score_divisor != 1, absent="attention scores are not scaled in this model"),
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
@@ -491,11 +556,13 @@ STEPS: tuple[Step, ...] = (
     Step("ffn.routes", "weights of the chosen experts", "{routes}", _ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
          when=_mixed, absent=_NO_EXPERTS, in_experts=True,
          make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale)),
-    Step("expert.hidden", "expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
-         ("<residual>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
+    Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *_WIDE), ("<residual>", "ffn.routes"),
+         "ffn", when=_weighed_first, absent="{no_expert_in}", make=lambda o, _: o.Weigh(), in_experts=True),
+    Step("expert.hidden", "expert, expanded", "{expert_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
+         ("<into expert>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
          matrix="{w_up}", in_experts=True),
-    Step("expert.gate", "expert, gate", "{ffn_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
-         ("<residual>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
+    Step("expert.gate", "expert, gate", "{expert_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
+         ("<into expert>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
          module="ffn.experts.gate", matrix="W_gate", in_experts=True),
     Step("expert.act", "expert, activated", "{act}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
          absent=_NO_EXPERTS, make=_activate, in_experts=True),
@@ -503,11 +570,12 @@ STEPS: tuple[Step, ...] = (
          ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
          matrix="{w_down}", in_experts=True),
     Step("expert.added", "what an expert adds", "routes ⊙ out", ("expert", *_WIDE), ("expert.out", "ffn.routes"), "ffn",
-         when=_mixed, absent=_NO_EXPERTS, make=lambda o, _: o.Weigh(), in_experts=True),
-    Step("ffn", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", recorded=True,
+         when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}", make=lambda o, _: o.Weigh(),
+         in_experts=True),
+    Step("ffn", "experts, summed", "Σ {inputs}", _WIDE, ("<of experts>",), "ffn", recorded=True,
          when=lambda c: _mixed(c) and not _shared(c), alias="hook_mlp_out", make=lambda o, _: o.SumExperts(),
          seen=Seen("ffn")),
-    Step("ffn.mixed", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", when=_shared,
+    Step("ffn.mixed", "experts, summed", "Σ {inputs}", _WIDE, ("<of experts>",), "ffn", when=_shared,
          absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
     Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
          recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}",
@@ -600,14 +668,22 @@ def _words(config: ModelConfig) -> dict[str, str]:
         if config.positions == "sinusoidal"
         else f"[sin | cos]((pos + {offset}) / 10000^(i/{config.d_model // 2 - 1}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
+        "masked_share": f"{config.masked_share:g}",
         "embed_sum": " + ".join(added),
         "attn_in": attn_in,
         "q_in": "q_a_norm" if config.q_rank else attn_in,
         "v_in": "kv_a_norm" if _latent(config) else attn_in,
         "qkv_bias": " + b" if config.qkv_bias else "",
         "o_bias": " + b" if config.o_bias else "",
-        "scale": f"scores / {config.score_divisor_words}"
-        + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
+        "scale": f"{_scored(config)} / {config.score_divisor_words}"
+        + ("" if config.attention_divisor else f" = {_scored(config)} / {config.score_divisor:.4g}"),
+        "distances": "n" if config.distance_norm else "R",
+        "no_distance_norm": "embeddings of distances are not normed in this model"
+        if config.distances
+        else _NO_DISTANCES,
+        "no_distance_keys": _no_matrix(config, config.distance_keys, "keys", "W_K"),
+        "no_distance_queries": _no_matrix(config, config.distance_queries, "queries", "W_Q"),
+        "query_scale": _query_scale(config),
         "attention_cap": f"{config.attention_cap:g}",
         "residual_scale": f"{config.residual_scale:g}",
         "logit_cap": f"{config.logit_cap:g}",
@@ -617,6 +693,13 @@ def _words(config: ModelConfig) -> dict[str, str]:
         else "what goes into attention and the feed-forward is not normed in this model",
         "ffn_stream": "x" if parallel else "mid",
         "ffn_in": "mid" if config.norm_order == "output" else "n",
+        "expert_in": "in" if config.routes_first else "mid" if config.norm_order == "output" else "n",
+        "no_expert_in": "experts take what the router reads in this model; see ffn.router"
+        if _mixed(config)
+        else _NO_EXPERTS,
+        "no_expert_added": "the weights multiply what experts take in this model; see expert.in"
+        if _mixed(config)
+        else _NO_EXPERTS,
         "w_up": "W_up" if config.gated else "W₁",
         "w_down": "W_down" if config.gated else "W₂",
         "ffn_bias_1": " + b₁" if bias else "",
@@ -655,6 +738,24 @@ def _words(config: ModelConfig) -> dict[str, str]:
     }
 
 
+def _query_scale(config: ModelConfig) -> str:
+    """How the query at position t grows."""
+    place = f"(t + {config.query_scale_first})" if config.query_scale_first else "t"
+    return f"{config.query_scale:g}·ln(1 + ⌊{place} / {config.query_scale_every:,}⌋)"
+
+
+def _scored(config: ModelConfig) -> str:
+    """What is divided by the divisor of scores."""
+    return "p2c" if config.distance_queries else "c2p" if config.distance_keys else "scores"
+
+
+def _no_matrix(config: ModelConfig, made: bool, what: str, matrix: str) -> str:
+    """Why there is no matrix by which ``what`` are made of the embeddings of distances."""
+    if made:
+        return f"{what} of distances are made by {matrix} in this model, as those of tokens"
+    return f"no {what} are made of distances in this model" if config.distances else _NO_DISTANCES
+
+
 def _act_words(config: ModelConfig) -> str:
     """What is made of gate and hidden units."""
     act = ACTIVATION_NAMES[config.activation]
@@ -686,6 +787,8 @@ _PREDICTIONS = {
 def _hidden(config: ModelConfig) -> str:
     """Which keys a query may not look at."""
     ahead = "key > query" if not config.looks_ahead else f"key ≥ query + {config.window:,}"
+    if config.chunk:
+        return f"{ahead} or in another chunk of {config.chunk:,}"
     return f"{ahead} or key ≤ query − {config.window:,}" if config.window else ahead
 
 
@@ -699,8 +802,11 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
         "<read>": ("in",) if parallel else ("mid",),
         "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
+        "<distances>": ("distances_norm",) if config.distance_norm else ("distances",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
         "<decides>": ("ffn.preference",) if config.choice_bias else ("ffn.router",),
+        "<into expert>": ("expert.in",) if config.routes_first else ("<residual>",),
+        "<of experts>": ("expert.out",) if config.routes_first else ("expert.added",),
         "<of expert>": ("expert.gate", "expert.hidden") if config.gated else ("expert.hidden",),
         "<of shared>": ("shared.gate", "shared.hidden") if config.gated else ("shared.hidden",),
         "<shared>": ("shared.added",) if config.shared_gate else ("shared.out",),
@@ -722,6 +828,7 @@ def _unembedded(config: ModelConfig) -> str:
 def _embeddings(config: ModelConfig) -> tuple[str, ...]:
     """The steps that are added to each other: token vectors, positions and types."""
     tokens = "embed.projected" if _tokens_widened(config) else "embed.tokens"
+    tokens = "embed.kept" if _drops_masks(config) else tokens
     there = {step.name for step in STEPS if step.when(config)}
     return tuple(name for name in (tokens, "embed.positions", "embed.types") if name in there)
 
@@ -892,6 +999,16 @@ class StepTable:
 
         return tuple(step for step in self.layer_steps if streams(step))
 
+    def has_own(self, step: Step, layer: int | None) -> bool:
+        """Whether no step before this one is made with the parameters of its module."""
+        if layer is not None and self.first_with(step.module, layer) != layer:
+            return False
+        return step.name == self._first_made[step.module]
+
+    @cached_property
+    def _first_made(self) -> dict[str, str]:
+        return {step.module: step.name for step, _ in reversed(self.rows)}
+
     def first_with(self, module: str, layer: int) -> int:
         """The first layer that has the parameters of this module of a layer: its own, unless they are shared."""
         return 0 if module in self._shared else self.config.first_of(layer)
@@ -980,7 +1097,10 @@ class StepTable:
         for step in _absent(self.config):
             reason = self.why_absent(step.name) or ""
             found |= {one.name: (step, replace(one, absent=reason)) for one in _parameters(step)}
-        own = {one.name: (step, one) for step in self.by_name.values() for one in _parameters(step)}
+        own: dict[str, tuple[Step, Parameter]] = {}
+        for step, _ in self.rows:  # not by_name, which has one row of each name: ffn is made otherwise with experts
+            for one in _parameters(step):
+                own.setdefault(one.name, (step, one))  # a later step may be made with it too
         return {name: one for name, one in found.items() if name not in own} | own
 
     def why_absent(self, name: str, layer: int | None = None) -> str | None:

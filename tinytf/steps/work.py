@@ -31,8 +31,9 @@ def work_per_token(config: ModelConfig, length: int) -> Work:
         if step.operation is None or not step.to_loss:
             continue
         window = config.at(layer).window if layer is not None else 0
+        chunk = config.at(layer).chunk if layer is not None else 0
         reach = window if config.causal else 2 * window - 1
-        keys = min(length, reach) if window else length
+        keys = min(length, chunk or reach) if chunk or window else length
         done = 2 * step.operation.multiply_adds(config, step, 1, keys)
         if layer is None:
             parts["head"] += done

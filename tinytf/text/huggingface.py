@@ -7,18 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Library
 
-from tinytf.errors import CheckpointError
+from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import TOKENIZER, read_bytes, read_json
+from tinytf.text.chat import directory_template, template_of
+from tinytf.text.ids import IdTokenizer
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer, library_errors
-from tinytf.text.tokenizer_classes import BERT, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
+from tinytf.text.tokenizer_classes import BERT, ESM, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
 
 _READ = ("BPE", "WordPiece", "WordLevel")
+_UNIGRAM, _AS_IT_STANDS = "Unigram", ("PreTrainedTokenizer", "TokenizersBackend")
 _EMPTY = {
+    _UNIGRAM: {"type": _UNIGRAM, "unk_id": 0, "vocab": [["", 0.0]]},
     "BPE": {"type": "BPE", "vocab": {}, "merges": []},
     "WordPiece": {
         "type": "WordPiece",
@@ -27,6 +31,7 @@ _EMPTY = {
         "continuing_subword_prefix": "##",
         "max_input_chars_per_word": 100,
     },
+    "WordLevel": {"type": "WordLevel", "vocab": {}, "unk_token": ""},
 }
 _SWITCHES = ("add_bos_token", "add_eos_token")
 # Unicode's White_Space, which the library strips from the end of a line; Python's rstrip() would take more.
@@ -64,9 +69,42 @@ def load_tokenizer_directory(directory: Path) -> Vocabulary:
         library.no_truncation()
         library.no_padding()
         library.encode_special_tokens = settings.get("split_special_tokens") is True
-        ends = _ends(directory, config, library, special)
+        generation = directory / "generation_config.json"
+        said: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
+        ends = _ends(said, library.token_to_id(special.names.get("eos_token", "")))
         start = library.token_to_id(special.names.get("bos_token", ""))
-        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
+        chat = directory_template(directory, settings, special.names)
+        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start, chat), note)
+
+
+def tokenizer_in_memory(given: Any, model: Any) -> Vocabulary:
+    """A fast tokenizer of transformers, one of ours or of the tokenizers library, to go with a model of transformers.
+
+    None is the tokenizer of ids. Raises UsageError for one without a backend_tokenizer.
+    """
+    if given is None:
+        return Vocabulary(IdTokenizer(model.config.get_text_config().vocab_size), "none: a text is ids, as 464 3797")
+    if isinstance(given, Tokenizer):
+        return Vocabulary(given)
+    backend = getattr(given, "backend_tokenizer", given)
+    if not isinstance(backend, Library):
+        raise UsageError(f"a {type(given).__name__} has no backend_tokenizer", _CONVERT)
+    with library_errors(CheckpointError, "the tokenizer in memory cannot be read"):
+        library = Library.from_str(backend.to_str())
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = bool(getattr(given, "split_special_tokens", False))
+    generation = getattr(model, "generation_config", None)
+    said: dict[Path | str, Settings] = {
+        "generation_config": {} if generation is None else generation.to_dict(),
+        "config": model.config.to_dict(),
+    }
+    ends = _ends(said, getattr(given, "eos_token_id", None))
+    mask, start, templates = (getattr(given, name, None) for name in ("mask_token", "bos_token_id", "chat_template"))
+    if isinstance(templates, Mapping):
+        templates = [{"name": name, "template": template} for name, template in templates.items()]
+    chat = template_of(templates, getattr(given, "special_tokens_map", {}), Path("the tokenizer in memory"))
+    return Vocabulary(Tokenizer(library, ends, mask, start, chat))
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> tuple[Library, SpecialTokens, str]:
@@ -76,16 +114,19 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     if not isinstance(model, dict):
         raise CheckpointError(f"{path} is not a tokenizer: it has no model")
     kind = model.get("type", "BPE" if "merges" in model else "WordPiece")
-    if kind not in _READ:
-        raise CheckpointError(
-            f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
-            f"tinytf reads {', '.join(_READ[:-1])} and {_READ[-1]}",
-        )
-    _require_whole_templates(data.get("post_processor"), path)
     # With a tokenizer.json, what stands before and after a text is said there, and the switches say nothing.
     settings = {key: value for key, value in settings.items() if key not in _SWITCHES}
     around = json.dumps({key: value for key, value in data.items() if key != "model"})
-    chosen = choose_class(config.get("model_type"), _declared(config, settings), '"ByteLevel"' in around)
+    declared = _declared(config, settings)
+    chosen = choose_class(config.get("model_type"), declared, '"ByteLevel"' in around)
+    as_it_stands = isinstance(declared, str) and declared.removesuffix("Fast") in _AS_IT_STANDS
+    # Most classes of a Unigram build the parts around it anew, each in its own way.
+    if kind not in _READ and not (kind == _UNIGRAM and (chosen or as_it_stands)):
+        raise CheckpointError(
+            f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
+            f"tinytf reads {', '.join(_READ)}, and Unigram of DeBERTa",
+        )
+    _require_whole_templates(data.get("post_processor"), path)
     if chosen is None:
         library = Library.from_file(str(path))
         special = read_special_tokens(directory, settings, added, {})
@@ -119,7 +160,7 @@ def _from_vocabulary(directory: Path, config: Settings, settings: Settings) -> t
     if chosen and chosen.files != files:
         raise CheckpointError(f"{directory} has no tokenizer.json, and a {chosen.name} is not read from {files[0]}")
     if files == ("vocab.txt",):
-        model, reader = _read_words(directory / "vocab.txt"), BERT
+        model, reader = _read_words(directory / "vocab.txt"), chosen or BERT
     else:
         model = _read_merges(directory)
         reader = chosen or _reader_of_merges(model["vocab"], settings)
@@ -141,17 +182,32 @@ def _built(
 ) -> Library:
     """The vocabulary of ``model`` with everything else from its class; ``stored`` is the file's post-processor."""
     parts = chosen.parts(settings, special.names)
-    kept = {key: model[key] for key in ("vocab", "merges") if key in model}
-    model = {"type": chosen.model, **parts.model, **kept}
-    library = Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    if chosen.model == _UNIGRAM:
+        library = Library(_unigram(model.get("vocab"), special.names.get("unk_token")))
+    else:
+        kept = {key: model[key] for key in ("vocab", "merges") if key in model}
+        model = {"type": chosen.model, **parts.model, **kept}
+        library = Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
     library.normalizer, library.pre_tokenizer = parts.normalizer, parts.pre_tokenizer
     library.decoder = parts.decoder
     put_in(library, special)
     if chosen is QWEN2:  # it adds its special tokens once more, whatever their flags were
         names = dict.fromkeys([*special.names.values(), *(token.content for token in special.extra)])
         library.add_tokens([AddedToken(name, special=True) for name in names])
+    if chosen is ESM:  # residues stand without spaces between: each token of the vocabulary is cut out of a text
+        named = set(special.names.values())
+        library.add_tokens([AddedToken(one, normalized=False, special=one in named) for one in kept["vocab"]])
     library.post_processor = chosen.ends(stored, settings, special.names, library)
     return library
+
+
+def _unigram(vocabulary: Any, unknown: str | None) -> models.Unigram:
+    """Pieces with their scores, of which the library would read some from JSON a last digit off."""
+    if not isinstance(vocabulary, list) or not all(isinstance(one, list) and len(one) == 2 for one in vocabulary):
+        raise CheckpointError("the vocabulary of a Unigram tokenizer is no list of pieces and their scores")
+    pieces = [(piece, score) for piece, score in vocabulary]
+    at = pieces.index((unknown, 0.0)) if (unknown, 0.0) in pieces else 1
+    return models.Unigram(pieces, unk_id=at, byte_fallback=False)
 
 
 def _difference(chosen: TokenizerClass, stored: Library, library: Library) -> str:
@@ -174,22 +230,18 @@ def _declared(config: Settings, settings: Settings) -> object:
     return settings.get("tokenizer_class") or config.get("tokenizer_class")
 
 
-def _ends(directory: Path, config: Settings, library: Library, special: SpecialTokens) -> list[int]:
-    """The ids that end a text: generation_config.json's, else config.json's, else that of the tokenizer's eos_token."""
-    for name, said in (
-        ("generation_config.json", _optional(directory / "generation_config.json")),
-        ("config.json", config),
-    ):
-        ids = said.get("eos_token_id")
+def _ends(said: Mapping[Path | str, Settings], otherwise: int | None) -> list[int]:
+    """The ids that end a text: those of the first file that names any, else that of the tokenizer's eos_token."""
+    for source, settings in said.items():
+        ids = settings.get("eos_token_id")
         ids = ids if isinstance(ids, list) else [ids] if ids is not None else []
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in ids):
             raise CheckpointError(
-                f"{directory / name}: eos_token_id is {said['eos_token_id']!r:.60}, not a number or several"
+                f"{source}: eos_token_id is {settings['eos_token_id']!r:.60}, not a number or several"
             )
         if ids:
             return [number for number in dict.fromkeys(ids) if number >= 0]
-    end = library.token_to_id(special.names.get("eos_token", ""))
-    return [] if end is None else [end]
+    return [] if otherwise is None else [otherwise]
 
 
 def _optional(path: Path) -> dict[str, Any]:

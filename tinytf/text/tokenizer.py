@@ -4,19 +4,20 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
 import tokenizers
 
-from tinytf.errors import CheckpointError, TinytfError, TokenizerError
+from tinytf.errors import CheckpointError, TinytfError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
+from tinytf.text.chat import ChatTemplate, Conversation, Said
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
-UNIGRAM = "SentencePiece Unigram"
+UNIGRAM, IDS = "SentencePiece Unigram", "ids"
 
 # (type of the model, any of these in the library's own description of it and of the parts around it, what we call it)
 _KINDS = (
@@ -52,15 +53,38 @@ class Token:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A text with its tokens; ``added`` says in words which special tokens the tokenizer put in."""
+    """A text with its tokens; ``added`` says in words which special tokens the tokenizer put in.
+
+    ``said`` is what of a conversation's text each message says; the rest is of the chat template.
+    """
 
     text: str
     tokens: tuple[Token, ...]
     added: str
+    said: tuple[Said, ...] | None = None
 
     @property
     def ids(self) -> list[int]:
         return [token.id for token in self.tokens]
+
+    @property
+    def roles(self) -> list[str | None] | None:
+        """Of each token of a conversation, who says it, None for the chat template; None where it is a plain text."""
+        if self.said is None:
+            return None
+        roles: list[str | None] = []
+        left = list(reversed(self.said))
+        for token in self.tokens:
+            while left and left[-1].end <= token.start:
+                left.pop()
+            roles.append(left[-1].role if left and token.end > left[-1].start else None)
+        return roles
+
+    @property
+    def starts_twice(self) -> bool:
+        """Whether the text spells out the start token that the tokenizer puts before it."""
+        first = self.tokens[:2]
+        return len(first) == 2 and first[0].special and first[0].id == first[1].id and first[0].end == 0
 
     def truncated(self, limit: int) -> "Encoding":
         """At most ``limit`` tokens, cut from the end, before an added end token; ``added`` says what was cut."""
@@ -70,14 +94,14 @@ class Encoding:
         kept = self.tokens[: limit - len(tail)] + tail
         cut = len(self.tokens) - len(kept)
         said = f"{cut:,} token{'s' if cut > 1 else ''} cut from the end"
-        return Encoding(self.text, kept, f"{self.added}, {said}")
+        return replace(self, tokens=kept, added=f"{self.added}, {said}")
 
     def open_ended(self, ends: Collection[int]) -> "Encoding":
         """Without the end token that a tokenizer adds: a text that is continued has not ended."""
         last = self.tokens[-1] if len(self.tokens) > 1 else None
         if last is None or not (last.special and last.start == last.end and last.id in ends):
             return self
-        return Encoding(self.text, self.tokens[:-1], f"{self.added}, {last.shown} left out again")
+        return replace(self, tokens=self.tokens[:-1], added=f"{self.added}, {last.shown} left out again")
 
 
 @lru_cache(maxsize=1)
@@ -134,7 +158,7 @@ class Tokenizer:
     """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot take.
 
     ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that a text begins
-    with; without them the vocabulary is searched for the usual names.
+    with; without them the vocabulary is searched for the usual names. ``chat`` makes a text of a conversation.
     """
 
     def __init__(
@@ -143,12 +167,14 @@ class Tokenizer:
         ends: Sequence[int] = (),
         mask: str | None = None,
         start: int | None = None,
+        chat: ChatTemplate | None = None,
     ) -> None:
         self.library = library
         self.kind = _kind_of(library)
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
+        self.chat = chat
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -259,7 +285,22 @@ class Tokenizer:
             data = self.piece_bytes(token_id) if own_bytes else text[start:end].encode("utf-8")
             is_special = bool(added) or token_id in self.special_ids
             tokens.append(Token(token_id, self.shown(token_id), start, end, data, is_special))
-        return Encoding(text, tuple(tokens), said)
+        found = Encoding(text, tuple(tokens), said)
+        return replace(found, added=f"{said}, where the text has one of its own") if found.starts_twice else found
+
+    def converse(self, conversation: Conversation, *, continued: bool = False) -> Encoding:
+        """Tokens of a conversation, as the chat template of the model writes it, and none that it does not write.
+
+        Raises UsageError where there is no template, and as ``ChatTemplate.render`` does.
+        """
+        if self.chat is None:
+            raise UsageError(
+                "this model has no chat template: it continues texts, and takes no conversations",
+                "leave out --chat, or open an Instruct model",
+            )
+        text, said = self.chat.render(conversation, continued=continued)
+        found = self.encode(text, special=False)
+        return replace(found, added=f"chat template: {conversation.in_words}", said=said)
 
     def _refuse_unknown(self, text: str) -> None:
         for place, char in enumerate(text):

@@ -164,6 +164,29 @@ def _bert(settings: Settings, names: Names) -> Parts:
     )
 
 
+def _deberta_v2(settings: Settings, names: Names) -> Parts:
+    scheme = "always" if settings.get("add_prefix_space", True) else "first"
+    lower = [normalizers.Lowercase()] if settings.get("do_lower_case") else []
+    spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
+    cut = [pre_tokenizers.Punctuation(behavior="isolated")] if settings.get("split_by_punct") else []
+    return Parts(
+        pre_tokenizers.Sequence([*cut, pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)]),
+        decoders.Metaspace(replacement="▁", prepend_scheme=scheme),
+        normalizers.Sequence([*lower, spaces, normalizers.NFC(), normalizers.Strip(left=False, right=True)]),
+    )
+
+
+def _esm(settings: Settings, names: Names) -> Parts:
+    return Parts(pre_tokenizers.WhitespaceSplit(), None, model={"unk_token": names.get("unk_token", "<unk>")})
+
+
+def _cls_and_eos(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    roles = [role for role in ("cls_token", "eos_token") if role in names]
+    ids = [_with_id(names[role], library) for role in roles]
+    single = [*(name for name, _ in ids[:1]), "$A", *(name for name, _ in ids[1:])]
+    return processors.TemplateProcessing(single=single, special_tokens=ids)
+
+
 _MERGES = ("vocab.json", "merges.txt")
 _END_OF_TEXT = "<|endoftext|>"
 _GPT2_SPECIALS = {"bos_token": _END_OF_TEXT, "eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT}
@@ -177,6 +200,7 @@ _ROBERTA_SPECIALS = {
     "cls_token": "<s>",
     "mask_token": "<mask>",
 }
+_ESM_SPECIALS = {f"{word}_token": f"<{word}>" for word in ("unk", "cls", "pad", "mask", "eos")}
 _QWEN2_SPECIALS = {"eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT, "pad_token": _END_OF_TEXT}
 
 GPT2 = TokenizerClass("GPT2Tokenizer", "BPE", _MERGES, _GPT2_SPECIALS, _gpt2, _as_in_file)
@@ -185,12 +209,21 @@ BERT = TokenizerClass("BertTokenizer", "WordPiece", ("vocab.txt",), _BERT_SPECIA
 QWEN2 = TokenizerClass("Qwen2Tokenizer", "BPE", _MERGES, _QWEN2_SPECIALS, _qwen2, _as_in_file)
 LLAMA = TokenizerClass("LlamaTokenizer", "BPE", (), _LLAMA_SPECIALS, _llama, _as_in_file)
 GEMMA = TokenizerClass("GemmaTokenizer", "BPE", (), _GEMMA_SPECIALS, _gemma, _as_in_file)
+ESM = TokenizerClass("EsmTokenizer", "WordLevel", ("vocab.txt",), _ESM_SPECIALS, _esm, _cls_and_eos)
 GPT_NEOX = TokenizerClass(
     "GPTNeoXTokenizer", "BPE", _MERGES, {**_GPT2_SPECIALS, "pad_token": "<|padding|>"}, _gpt_neox, _by_switches
 )
+DEBERTA_V2 = TokenizerClass(
+    "DebertaV2Tokenizer",
+    "Unigram",
+    (),
+    {**_BERT_SPECIALS, "bos_token": "[CLS]", "eos_token": "[SEP]"},
+    _deberta_v2,
+    _cls_and_sep,
+)
 
 _CLASSES: Mapping[str, TokenizerClass] = {
-    **{known.name: known for known in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, GPT_NEOX)},
+    **{known.name: known for known in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX, DEBERTA_V2)},
     "BartTokenizer": ROBERTA,
     "DistilBertTokenizer": BERT,
     "ElectraTokenizer": BERT,
@@ -205,6 +238,8 @@ _REGISTERED: Mapping[str, TokenizerClass | None] = {
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), QWEN2),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma"), GEMMA),
     **dict.fromkeys(("gpt_neox", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv"), GPT_NEOX),
+    "deberta-v2": DEBERTA_V2,
+    "esm": ESM,
     **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
 }
 _REGISTERED_WHATEVER_IS_DECLARED = {"qwen2"}

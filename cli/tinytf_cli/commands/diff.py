@@ -1,19 +1,23 @@
 """``tinytf diff``: two texts, two models, or two dtypes of one model, step by step."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.host import given
 from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import DTYPES, Extent, Opening
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
+    from tinytf.analysis.difference import Difference
     from tinytf.loading import Model
 
+_SETTINGS = ("tolerance", "head", "top", "fail_over", "truncate", "force")
 _HOW = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --versus B "The cat sat"'
 
 
@@ -23,8 +27,14 @@ class Asked:
 
     texts: tuple[str, ...] = argument(nargs=-1, metavar="TEXT [TEXT]")
     versus: str | None = option(
-        metavar="MODEL", help="Compare with this model, or this checkpoint of a run, on one text."
+        metavar="MODEL|FILE",
+        help="Compare with this model or checkpoint on one text, or with what another program wrote: "
+        ".safetensors, .npz, .json, .ndjson.",
     )
+    names: Path | None = option(
+        type=click.Path(path_type=Path), metavar="TABLE.toml",
+        help='What names in that FILE mean, such as "enc.{n}.query" = "L{n}.q".',
+    )  # fmt: skip
     versus_dtype: str | None = option(type=click.Choice(DTYPES), help="Compare with the model in this dtype.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
     tolerance: float | None = option(
@@ -51,27 +61,52 @@ def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
     Two steps of a run     tinytf diff -m RUN/checkpoints/step-000250 --versus RUN
     Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
+    Another program        tinytf diff -m DIR --versus port.npz "The cat sat"
+    What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
+    Two recordings         tinytf diff a.safetensors b.safetensors
 
     One of the texts may be -, which is read from a pipe.
     """
     from tinytf_cli.views.difference import DifferenceView
 
-    first, second = _texts(asked.texts, asked.versus is not None or asked.versus_dtype is not None)
-    model = opening.open()
-    other = model if second is not None else _other(opening, asked)
-    found = model.diff(
-        first, second if second is not None else other,
-        tolerance=asked.tolerance, head=asked.head, top=asked.top, fail_over=asked.fail_over,
-        truncate=asked.truncate, force=asked.force,
-    )  # fmt: skip
+    found = _found(asked, opening)
     output.show(
-        Result.of(
-            DifferenceView(
-                (model, other), found, extent.rows(asked.rows), asked.full, asked.head is not None, asked.top
-            )
-        )
+        Result.of(DifferenceView(found, extent.rows(asked.rows), asked.full, asked.head is not None, asked.top))
     )
     return 0 if found.holds else 1
+
+
+def _found(asked: Asked, opening: Opening) -> "Difference":
+    """The difference that is asked for: of texts, of models, or from a file of activations."""
+    from tinytf.dumps.names import read_names
+    from tinytf.dumps.read import SUFFIXES, is_dump, open_dump
+
+    settings: dict[str, Any] = {name: getattr(asked, name) for name in _SETTINGS}
+    files = [word for word in asked.texts if is_dump(word)]
+    names = read_names(asked.names)
+    if len(files) == 2 == len(asked.texts) and asked.versus is None:
+        from tinytf.analysis.difference import diff_dumps
+
+        model = opening.open() if given("model") else None
+        some = {name: settings[name] for name in ("tolerance", "head", "top", "fail_over")}
+        return diff_dumps(open_dump(files[0]), open_dump(files[1]), model, names=names, **some)
+    if files:
+        raise UsageError(f"{files[0]} is a file of activations, not a text", f"tinytf diff TEXT --versus {files[0]}")
+    if asked.versus is not None and asked.versus.lower().endswith(SUFFIXES):
+        dump = open_dump(asked.versus)
+        text = _texts(asked.texts, True)[0] if asked.texts else None
+        return opening.open().diff(text, dump, names=names, **settings)
+    if asked.names is not None:
+        raise UsageError("--names says what the names in a file mean, and there is none", "--versus names it")
+    another = asked.versus is not None or asked.versus_dtype is not None
+    if given("adapter"):
+        if another:
+            raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
+        first, _ = _texts(asked.texts, True)
+        return replace(opening, adapter=None).open().diff(first, opening.open(), **settings)
+    first, second = _texts(asked.texts, another)
+    model = opening.open()
+    return model.diff(first, second if second is not None else _other(opening, asked), **settings)
 
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:

@@ -16,6 +16,9 @@ class Asked:
 
     model: str = argument(shell_complete=complete_model)
     directory: Path = argument(type=click.Path(path_type=Path))
+    adapter: Path | None = option(
+        type=click.Path(path_type=Path), metavar="DIR", help="Merge this LoRA adapter of PEFT into the weights."
+    )
     to: str = option(type=click.Choice(["huggingface"]), required=True, help="The format to write.")
 
 
@@ -27,4 +30,4 @@ def export(asked: Asked, output: Output) -> None:
     from tinytf.loading import load
     from tinytf_cli.views.export import ExportView
 
-    output.show(Result.of(ExportView(load(asked.model, device="cpu").export(asked.directory))))
+    output.show(Result.of(ExportView(load(asked.model, device="cpu", adapter=asked.adapter).export(asked.directory))))

@@ -11,6 +11,7 @@ from tinytf_cli.host import given
 from tinytf_cli.options import Detail, Faults, Sections, Traced
 
 if TYPE_CHECKING:
+    from tinytf.text.chat import Written
     from tinytf_cli.views.grad import GradView
 
 
@@ -75,7 +76,7 @@ def grad(asked: Asked, loss: Loss, sections: Sections, detail: Detail, faults: F
         shown |= {"weights"}
     rows = 0 if sections.every and detail.rows is None else detail.rows
 
-    def view_of(text: str) -> "GradView":
+    def view_of(text: "Written") -> "GradView":
         trace = model.grad(
             text, target=loss.target, positions=loss.positions, truncate=on.texts.truncate, force=on.force
         )

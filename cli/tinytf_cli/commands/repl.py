@@ -44,7 +44,7 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
 
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run another text")
-    spec = Spec(opening.model, opening.device, opening.dtype, opening.seed)
+    spec = Spec(opening.model, opening.device, opening.dtype, opening.seed, opening.adapter)
     session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current())
     session.debug = bool(click.get_current_context().params.get("debug"))
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()

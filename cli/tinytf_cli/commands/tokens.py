@@ -1,11 +1,15 @@
 """``tinytf tokens``: how a text becomes tokens."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import given, host
-from tinytf_cli.options import DEFAULT_MODEL, Texts, complete_model, default_model
-from tinytf_cli.output import Output
+from tinytf_cli.inputs import corpus_files
+from tinytf_cli.options import DEFAULT_MODEL, OptionalTexts, complete_model, default_model
+from tinytf_cli.output import Output, Result
 
 
 @dataclass(frozen=True)
@@ -16,17 +20,34 @@ class Asked:
         "-m", "--model", metavar="MODEL", default=default_model, show_default=DEFAULT_MODEL,
         shell_complete=complete_model, help="Whose tokenizer.",
     )  # fmt: skip
+    versus: str | None = option(
+        metavar="MODEL", shell_complete=complete_model,
+        help="Show the first text that the tokenizer of this model splits differently, and exit 1.",
+    )  # fmt: skip
+    corpus: tuple[Path, ...] = option(
+        "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+        help="With --versus, the paragraphs of these text files or folders, or of - (a pipe). Repeatable.",
+    )  # fmt: skip
 
 
 @command("tokens")
-def tokens(asked: Asked, texts: Texts, output: Output) -> int:
-    """Tokens that the tokenizer adds of itself are marked."""
+def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
+    """Tokens that the tokenizer adds of itself are marked. With --versus, shows where another tokenizer splits
+    differently, and how often in a corpus.
+    """
+    from tinytf.analysis.splits import splits
     from tinytf.analysis.tokens import Tokenized
     from tinytf.errors import UsageError
-    from tinytf.sources import find_source
+    from tinytf.sources import find_source, open_tokenizer
     from tinytf_cli.joining import show_views
+    from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.splits import SplitsView
     from tinytf_cli.views.tokens import TokensView
 
+    if asked.corpus and (asked.versus is None or texts.words):
+        raise UsageError("--corpus is what two tokenizers are compared on, in place of TEXT", "such as --versus gpt2")
+    if not asked.corpus:
+        texts.given  # noqa: B018 - a missing text is told before a tokenizer is opened
     lender = host()
     if lender is not None and not given("model"):
         name, context = lender.model.name, lender.model.config.context
@@ -35,11 +56,22 @@ def tokens(asked: Asked, texts: Texts, output: Output) -> int:
         source = find_source(asked.model)
         name, context = source.name, source.config().context
         tokenizer, note = source.vocabulary().tokenizer, source.vocabulary().note
+    if asked.versus is not None:
+        both, files = (
+            (tokenizer, open_tokenizer(asked.versus)),
+            corpus_files(asked.corpus, ()) if asked.corpus else None,
+        )
+        read = files.documents().texts() if files else texts
+        total = sum(file.paragraph_characters for file in files.files) if files else 0
+        with progress_line(output.stderr, "reading the corpus: character") as on_progress:
+            found = splits((name, asked.versus), both, read, lambda done: on_progress(min(done, total), total))
+        output.show(Result.of(SplitsView(found)))
+        return 0 if found.holds else 1
     views = []
     for text in texts:
-        if not text:
+        if text == "":
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
-        encoding = tokenizer.encode(text)
+        encoding = tokenizer.encode(text) if isinstance(text, str) else tokenizer.converse(text)
         if texts.truncate:
             encoding = encoding.truncated(context)
         views.append(TokensView(Tokenized(name, tokenizer, note, encoding)))

@@ -14,7 +14,10 @@ from tinytf_cli.views.blocks import Array, Heat
 
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:-=+*#%@"
+SMALL = 2
+"""The columns of a cell without a number."""
 _LABEL_LIMIT = 14
+_RANGE = 7  # columns of a range of tokens
 _NARROW = 50  # columns below which a legend is short
 
 
@@ -67,19 +70,11 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     """Numbers if they fit, or, off a screen, if they are asked for, in strips of columns; otherwise small cells."""
     rows = [shown(label, terminal) for label in block.row_labels]
     columns = [shown(label, terminal) for label in block.column_labels]
-    label_width = names_width(rows, terminal)
-    form = number_form(block, terminal)
-    widest_number = widest(block.values, form)
-    widest_label = max((cell_len(c) for c in columns), default=1)
-    if terminal.cuts:
-        widest_label = min(widest_label, max(widest_number, 8))
-    width = max(widest_number, widest_label) + 1
+    label_width, width = cell_widths(block, terminal)
     room = max(1, (terminal.width - label_width - 3) // width)
-    if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
-        width += 1  # a space on either side of a number
-    tall = block.most and len(rows) > block.most
-    if tall or (len(columns) > room and not (block.asked and not terminal.cuts)):
+    if width == SMALL:
         return [*_small_cells(block, rows, label_width, terminal), *_heat_legend(block, terminal)]
+    form = number_form(block, terminal)
     texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
     for first in range(0, len(columns), room):
@@ -95,6 +90,23 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     return [*lines, *_heat_legend(block, terminal)]
 
 
+def cell_widths(block: Heat, terminal: Terminal) -> tuple[int, int]:
+    """The columns of the names of rows, which stand between two spaces and one, and those of a cell."""
+    columns = [shown(label, terminal) for label in block.column_labels]
+    label_width = names_width([shown(label, terminal) for label in block.row_labels], terminal)
+    widest_number = widest(block.values, number_form(block, terminal))
+    widest_label = max((cell_len(c) for c in columns), default=1)
+    if terminal.cuts:
+        widest_label = min(widest_label, max(widest_number, 8))
+    width = max(widest_number, widest_label) + 1
+    room = terminal.width - label_width - 3
+    if terminal.coloured and len(columns) * (width + 1) <= room:
+        width += 1  # a space on either side of a number
+    tall = block.most and len(block.row_labels) > block.most
+    wide = len(columns) > max(1, room // width) and not (block.asked and not terminal.cuts)
+    return (max(label_width, _RANGE), SMALL) if block.small or tall or wide else (label_width, width)
+
+
 def number_form(block: Heat, terminal: Terminal) -> str:
     """The printf format of the numbers of a map."""
     if block.digits is not None:
@@ -104,6 +116,14 @@ def number_form(block: Heat, terminal: Terminal) -> str:
 
 def _cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
     """One cell, ``width`` columns wide; a small cell is two wide and has no text."""
+    drawn = _plain_cell(block, row, column, text, width, terminal)
+    if block.chosen != (row, column):
+        return drawn
+    inner = drawn.text.strip()[: width - 2]
+    return Segment(f"[{inner}]".rjust(width), drawn.style)
+
+
+def _plain_cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
     if block.visible is not None and not block.visible[row, column]:
         return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim", terminal))
     value = float(block.values[row, column])
@@ -127,12 +147,11 @@ def _level(value: float, block: Heat) -> int:
 
 def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
     """Two columns per value, or per max-pooled rectangle where even that is too wide; no taller than it may be wide."""
-    label_width = max(label_width, 7)  # room for a range of tokens
     room = max(1, (terminal.width - label_width - 4) // 2)
     factor = -(-len(block.row_labels) // min(room, block.most or room))
     across = -(-len(block.column_labels) // room)
     values, visible = pool(block.values, block.visible, factor, across)
-    small = Heat(values, (), (), block.scale, visible, block.limit)
+    small = Heat(values, (), (), block.scale, visible, block.limit, chosen=block.chosen)
     lines: list[PaintedLine] = []
     names = rows
     if factor > 1:

@@ -325,15 +325,14 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_pieces(block: Pieces, terminal: Terminal) -> list[PaintedLine]:
-    """Tokens in alternating colours, or separated by │ without colour, wrapped to the width."""
+    """Tokens in the colours of their roles, separated by │ where colours do not tell them apart, wrapped."""
     line: PaintedLine = [Segment("  ")]
-    special = block.special or [False] * len(block.pieces)
     lines: list[PaintedLine] = []
     used = 2
-    for place, (piece, is_special) in enumerate(zip(block.pieces, special, strict=True)):
+    for place, (piece, role) in enumerate(zip(block.pieces, block.roles, strict=True)):
         text = shown(piece, terminal)
-        role = "special" if is_special else ("even" if place % 2 == 0 else "odd")
-        gap = "" if terminal.coloured or place == 0 else shown("│", terminal)
+        told = place == 0 or (terminal.coloured and role != block.roles[place - 1])
+        gap = "" if told else shown("│", terminal)
         if used + cell_len(gap + text) > terminal.width - 1 and used > 2:
             lines.append(line)
             line, used = [Segment("  ")], 2

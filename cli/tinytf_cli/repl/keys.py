@@ -25,6 +25,7 @@ RUNS: list[tuple[tuple[str, ...], str, str]] = [
     (("f9",), "F9", "next"),
     (("f5",), "F5", "continue"),
     (("f1",), "F1", "help keys"),
+    (("f2",), "F2", "explore"),
 ]
 """Keys that run a line and keep what is being typed: prompt_toolkit's names, the user's name, the line."""
 

@@ -205,7 +205,7 @@ def diff(
     first, second = (session.models.trace(run) for run in runs)
     found = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
     limit = Extent(everything).rows(rows)
-    return Result.of(DifferenceView((a, b), found, limit, full, head is not None, top))
+    return Result.of(DifferenceView(found, limit, full, head is not None, top))
 
 
 @dataclass(frozen=True)

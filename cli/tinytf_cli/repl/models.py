@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 
 from tinytf.loading import Model, load
+from tinytf.text.chat import Conversation, Written
 from tinytf.trace.trace import Text, Trace
 from tinytf_cli.options import SMALL
 from tinytf_cli.repl.state import Run, Spec
@@ -23,10 +24,15 @@ _THREADS = torch.get_num_threads()
 class SessionModel(Model):
     """A model whose traces are kept by the session: ``recorded`` gives the one of a text, truncate and force."""
 
-    recorded: Callable[[str, bool, bool], Trace] | None = None
+    recorded: Callable[[Written, bool, bool], Trace] | None = None
 
     def trace(
-        self, text: Text, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
+        self,
+        text: Text | Conversation,
+        *,
+        truncate: bool = False,
+        layers: Collection[int] | None = None,
+        force: bool = False,
     ) -> Trace:
         """The kept trace of a text; one of some ``layers`` only is recorded anew. Raises what ``Model.trace`` does."""
         if isinstance(text, Trace) or layers is not None or self.recorded is None:
@@ -50,7 +56,8 @@ class Models:
             if spec not in kept:
                 self.keep(spec, whole.without(gone.at, how=gone.how, reference=gone.reference))
         elif spec not in kept:
-            self.keep(spec, load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed))
+            opened = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed, adapter=spec.adapter)
+            self.keep(spec, opened)
         _use(kept, spec)
         for other in [other for other in self._ablated if replace(other, without=None) not in self._whole]:
             del self._ablated[other]
@@ -59,7 +66,7 @@ class Models:
     def keep(self, spec: Spec, opened: Model) -> None:
         """Keep an open model."""
 
-        def recorded(text: str, truncate: bool, force: bool) -> Trace:
+        def recorded(text: Written, truncate: bool, force: bool) -> Trace:
             return self.trace(Run(spec, text, truncate, force))
 
         torch.set_num_threads(1 if opened.n_parameters < SMALL else _THREADS)
@@ -75,8 +82,13 @@ class Models:
         if run not in self._traces:
             model = self.model(run.spec)
             self._traces[run] = Model.trace(model, run.text, truncate=run.truncate, force=run.force)
+        return self.keep_trace(run, self._traces[run])
+
+    def keep_trace(self, run: Run, trace: Trace) -> Trace:
+        """Keep the trace of a run, and answer with it."""
+        self._traces[run] = trace
         _use(self._traces, run)
-        return self._traces[run]
+        return trace
 
     def recorded(self, run: Run) -> Trace | None:
         """The trace of a run, if it is kept."""

@@ -11,6 +11,7 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.trace.address import parse_address
+from tinytf_cli.inputs import read_conversations
 from tinytf_cli.numbers import plural
 from tinytf_cli.output import Result
 from tinytf_cli.repl.looking import address_result, find_address
@@ -32,12 +33,16 @@ _verb = partial(verb, topic="moving")
 @click.option("--truncate", is_flag=True, help="Truncate a text that is longer than the model's context.")
 @click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
 @click.option("--quiet", is_flag=True, help="Show nothing.")
-def run(session: Session, words: tuple[str, ...], truncate: bool, force: bool, quiet: bool) -> Result | None:
+@click.option("--chat", is_flag=True, help="Put TEXT, or the messages of a .json file, into the chat template.")
+def run(
+    session: Session, words: tuple[str, ...], truncate: bool, force: bool, quiet: bool, chat: bool
+) -> Result | None:
     """Record a text, and go to its first step, or to the first stop.
 
     Without TEXT the present one is run again from its first step.
     """
-    wanted = Run(session.state.spec, " ".join(words), truncate, force) if words else session.require_run()
+    text = next(read_conversations(words, lines=False)) if chat and words else " ".join(words)
+    wanted = Run(session.state.spec, text, truncate, force) if words else session.require_run()
     session.models.trace(wanted)
     if words:
         session.change(runs=(*session.state.runs[-1:], wanted))
@@ -178,7 +183,7 @@ def _place_data(session: Session) -> dict[str, Any]:
 
     place = session.require_place()
     return {
-        "text": session.require_text(),
+        "text": session.trace.encoding.text,
         "steps": len(session.table.rows),
         "place": row_at(session.trace, place).to_dict(),
     }

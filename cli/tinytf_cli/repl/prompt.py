@@ -235,7 +235,7 @@ def bar_of(session: Session) -> Bar:
     model = f"{path or spec.name}{spec.words.removeprefix(spec.name)}"
     return Bar(
         printable(model[:_SHOWN], spaces=False),
-        printable(run.text[:_SHOWN], spaces=False) if run else "",
+        printable(str(run.text)[:_SHOWN], spaces=False) if run else "",
         place,
         session.table.rows[session.place][0].role if place and session.place is not None else "",
         in_bytes(held) if held else "",

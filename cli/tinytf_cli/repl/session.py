@@ -34,6 +34,7 @@ from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
+    from tinytf.text.chat import Written
     from tinytf.trace.trace import Trace
     from tinytf_cli.repl.models import Models
 
@@ -125,7 +126,7 @@ class Session(Host):
             raise UsageError("nothing has been run yet", "run a text first, such as: run The cat sat")
         return self.run
 
-    def require_text(self) -> str:
+    def require_text(self) -> "Written":
         """The present text; UsageError before any run."""
         if self.run is None:
             raise UsageError("there is no text", "give one, or run it first, such as: run The cat sat")
@@ -255,8 +256,12 @@ class Session(Host):
         """Open the model and run ``text``, if they were given, as the first lines of the log."""
         outcome, spec, usual = Outcome(0), self.state.spec, Spec()
         if spec != usual:
-            asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed")}
-            words = [f"--{name} {value} " for name, value in asked.items() if value != getattr(usual, name)]
+            asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}
+            changed = {name: value for name, value in asked.items() if value != getattr(usual, name)}
+            words = [
+                f"--{name} {shell_quoted(str(value)) if name == 'adapter' else value} "
+                for name, value in changed.items()
+            ]
             outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")
         if text and outcome.status == 0:
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
@@ -299,7 +304,7 @@ class Session(Host):
     def _defaults(self, command: click.Command) -> dict[str, Any]:
         """The session's values of the options of a command."""
         spec, names = self.state.spec, {parameter.name for parameter in command.params}
-        opened = {"model": spec.name, "device": spec.device, "dtype": spec.dtype, "seed": spec.seed}
+        opened = {"model": spec.name, **{name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}}
         values = dict(vars(self.settings))
         if opened.keys() <= names or command.name in ("info", "tokens"):
             values |= opened

@@ -84,12 +84,17 @@ def _asked(session: Session, addresses: tuple[str, ...], how: str | None, refere
 @click.option("--device", type=click.Choice(DEVICES))
 @click.option("--dtype", type=click.Choice(DTYPES))
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Random seed of a preset's weights.")
+@click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter of PEFT to merge.")
 @click.option("--quiet", is_flag=True, help="Show nothing.")
 def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
-    """Open another model for the present text, or show which one is open."""
+    """Open another model for the present text, or show which one is open.
+
+    A model that is named has no adapter but its own --adapter.
+    """
     from tinytf_cli.views.banner import model_words, notes
 
-    spec = replace(session.state.spec, **{key: value for key, value in asked.items() if value is not None})
+    kept = replace(session.state.spec, adapter=None) if asked["name"] else session.state.spec
+    spec = replace(kept, **{key: value for key, value in asked.items() if value is not None})
     try:
         opened = session.models.model(spec)
     except AddressError as error:  # of an ablated step that this model does not have

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tinytf.config import LEFT_OUT
@@ -15,6 +16,7 @@ from tinytf_cli.repl.line import LONGEST, begun_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
+    from tinytf.text.chat import Written
     from tinytf.trace.conditions import Condition
     from tinytf.trace.trace import Trace
 
@@ -133,12 +135,14 @@ class Spec:
     device: str = "auto"
     dtype: str = "float32"
     seed: int = 0
+    adapter: Path | None = None
     without: Without | None = None
 
     @property
     def words(self) -> str:
-        """The model by the name that was asked for, and what is ablated."""
-        return self.name + (f" without {self.without.words}" if self.without else "")
+        """The model by the name that was asked for, its adapter, and what is ablated."""
+        merged = f" + {self.adapter.name}" if self.adapter else ""
+        return self.name + merged + (f" without {self.without.words}" if self.without else "")
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ class Run:
     """One text through one model."""
 
     spec: Spec
-    text: str
+    text: "Written"
     truncate: bool = False
     force: bool = False
 
@@ -236,9 +240,9 @@ class Log:
     def remember(self, entry: Entry, before: State, now: State) -> State:
         """Record a line, and return the state that holds after it: a line that failed changes nothing.
 
-        ``source`` is not recorded: each line that it ran was.
+        ``source`` and ``explore`` are not recorded: each line that they ran was.
         """
-        if len(entry.line) > LONGEST or entry.verb == "source":
+        if len(entry.line) > LONGEST or entry.verb in ("source", "explore"):
             return now
         if entry.done and now != before:
             if entry.verb == "undo":

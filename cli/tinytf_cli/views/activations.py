@@ -9,8 +9,9 @@ from tinytf.analysis.activations import QUANTILES, REACH, Activations
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Pieces, Table
+from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Table
 from tinytf_cli.views.parts import folded, note, row_limit, size_column, titled
+from tinytf_cli.views.tokens import pieces
 
 _ROLES = ("dim", "q", "v", "ffn", "attention")
 _AT = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
@@ -25,9 +26,8 @@ class ActivationsView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The curves with the text's points, a table of values, and a row for each token."""
         found = self.found
-        tokens = found.encoding.tokens
         yield from banner(self.model)
-        yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
+        yield pieces(found.encoding)
         count = found.inputs.numel()
         said = f": {found.formula}; {100 * found.below:.0f} % of its {count:,} inputs are below 0"
         yield titled(f"L{found.layer} uses {found.gated or found.name}", said)

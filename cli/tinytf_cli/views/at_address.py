@@ -22,7 +22,7 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
-from tinytf_cli.views.steps import address_blocks, as_array, labels, largest, step_heading, visible_array
+from tinytf_cli.views.steps import address_blocks, as_array, labels, largest, row_labels, step_heading, visible_array
 
 _LABEL = 18
 """Columns that the name of a row takes beside a map."""
@@ -95,6 +95,7 @@ def _heat(trace: Trace, where: Address, terminal: Terminal) -> Block:
         if step.is_distribution:
             return Heat(values, names, names, "unit", seen)
         return Heat(values, names, names, "signed", seen, largest(values, seen))
+    names = row_labels(trace, step)
     return _map(np.atleast_2d(values), names if values.ndim > 1 else ["[0]"], step.role, terminal)
 
 

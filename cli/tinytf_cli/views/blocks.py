@@ -1,7 +1,7 @@
 """What a view is made of: plain data, without colour codes, widths or printing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -155,7 +155,8 @@ class Heat:
 
     ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). ``asked`` keeps the
     numbers off a screen even if they need several strips. ``digits`` is the usual number of digits after the point.
-    A map of more than ``most`` rows, where that is not 0, is drawn small and pooled to as many.
+    A map of more than ``most`` rows, where that is not 0, is drawn small and pooled to as many; ``small`` draws any so.
+    The ``chosen`` cell (row, column) stands in brackets.
     """
 
     values: Array
@@ -167,6 +168,8 @@ class Heat:
     asked: bool = False
     digits: int | None = None
     most: int = 0
+    small: bool = False
+    chosen: tuple[int, int] | None = None
 
     def only(self, keep: Sequence[int]) -> "Heat":
         """The same with only these of its rows."""
@@ -344,10 +347,10 @@ class Curves:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Tokens side by side, coloured alternately."""
+    """Tokens side by side, each in the colour of its role."""
 
     pieces: Sequence[str]
-    special: Sequence[bool] = field(default_factory=tuple)
+    roles: Sequence[str]
 
 
 Block: TypeAlias = (

@@ -7,8 +7,9 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Figure, Line, Pieces, Span
+from tinytf_cli.views.blocks import Block, Figure, Line, Span
 from tinytf_cli.views.parts import note, verdict
+from tinytf_cli.views.tokens import pieces
 
 
 class CodeView:
@@ -21,7 +22,7 @@ class CodeView:
         """What is given, then each step as a comment and its lines."""
         tokens = self.found.encoding.tokens
         yield from banner(self.model)
-        yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
+        yield pieces(self.found.encoding)
         yield note("each step: its lines, run on the recorded steps before it, and compared")
         yield Line("")
         yield Line("import torch, torch.nn.functional as F")

@@ -1,12 +1,20 @@
 """The view of a difference: where it begins, how it goes on step by step, and what it changes in the end."""
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import cast
 
 import numpy as np
 
 from tinytf.analysis.compared import Compared
 from tinytf.analysis.difference import Attention, Difference
+from tinytf.dumps.dumped import Dumped
 from tinytf.loading import Model
+from tinytf.report import About
+from tinytf.text.printable import printable
+from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import SHARE, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
@@ -14,6 +22,7 @@ from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, 
 from tinytf_cli.views.parts import (
     bar_column,
     figures,
+    first_of,
     folded,
     head_map,
     map_digits,
@@ -29,8 +38,8 @@ from tinytf_cli.views.parts import (
 )
 from tinytf_cli.views.steps import as_array, largest
 
-_STEPS, _ROWS, _MOVED, _TEXT = 8, 5, 5, 20
-"""How many steps, rows, parameters and tokens of the texts are shown, unless more are asked for."""
+_STEPS, _ROWS, _MOVED, _TEXT, _VALUE = 8, 5, 5, 20, 40
+"""How many steps, rows, parameters and tokens of the texts are shown, unless more are asked for; a value's letters."""
 _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
 
@@ -38,18 +47,16 @@ class DifferenceView:
     """Two runs side by side, A and B, drawn; ``full`` shows every step, ``head`` the weights of the compared head."""
 
     def __init__(
-        self,
-        models: tuple[Model, Model],
-        found: Difference,
-        rows: int | None,
-        full: bool = False,
-        head: bool = False,
-        top: int = 0,
+        self, found: Difference, rows: int | None, full: bool = False, head: bool = False, top: int = 0
     ) -> None:
-        self.models, self.found, self.rows, self.full, self.head, self.top = models, found, rows, full, head, top
+        self.found, self.rows, self.full, self.head, self.top = found, rows, full, head, top
         self.whole = rows == 0
+        self.models = tuple(cast("Model", side.model) for side in found.sides if isinstance(side, About))
+        self.dumps = tuple(side for side in found.sides if isinstance(side, Dumped))
+        self.config = self.models[0].config if self.models else self.dumps[0].config
         self.texts = texts = tuple(side.text for side in found.sides if side.text is not None)
-        self.shown, self.causal = models[0].shown, models[0].config.causal
+        self.shown: Callable[[int], str] = self.models[0].shown if self.models else partial(_known, texts[0])
+        self.causal = self.config.causal
         self.one_text = texts[0].ids == texts[1].ids
         self.names = [
             a.shown if a.id == b.id else f"{a.shown} / {b.shown}"
@@ -58,7 +65,7 @@ class DifferenceView:
 
     @property
     def two_models(self) -> bool:
-        return self.models[0] is not self.models[1]
+        return len(self.models) > 1 and self.models[0] is not self.models[1]
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What is compared, where it begins to differ, every step, and what comes of it."""
@@ -68,6 +75,7 @@ class DifferenceView:
             yield titled("nothing differs", f": all {len(self.found.steps)} steps are the same", "good")
             yield from self._limit()
             return
+        yield from self._settings()
         yield from self._first()
         yield from self._outcome()
         yield from self._predictions()
@@ -91,11 +99,16 @@ class DifferenceView:
             yield from outcome
 
     def _banner(self) -> Iterator[Block]:
-        if self.two_models:
-            for letter, model, role in (("A", self.models[0], _FIRST), ("B", self.models[1], _SECOND)):
+        if self.two_models or self.dumps:
+            for letter, side, role in zip("AB", self.found.sides, (_FIRST, _SECOND), strict=True):
+                if isinstance(side, Dumped):
+                    yield from self._dump(letter, side, role)
+                    continue
+                model = cast("Model", side.model)
                 yield Line([Span(f"{letter} ", role), *model_words(model)])
                 yield from notes(model)
-            yield Line(tokenizer_words(self.models[0].tokenizer, self.models[0].tokenizer_note, self.texts[0]))
+            for model in self.models[:1]:
+                yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, self.texts[0]))
         else:
             yield from banner(self.models[0], self.texts[0])
         changed = set(self.found.alignment.changed)
@@ -115,11 +128,40 @@ class DifferenceView:
         if self.found.alignment.note:
             yield titled("note", f": {self.found.alignment.note}")
 
+    def _dump(self, letter: str, side: Dumped, role: str) -> Iterator[Block]:
+        """What a dump holds, what of it is compared, and how it was read."""
+        count, unmatched = len(side.dump.shapes), side.named.unmatched
+        used = (
+            f"{plural(len(side.named.found), 'tensor')} of {count:,} are steps"
+            if unmatched
+            else plural(count, "tensor")
+        )
+        words = [
+            Span(f"{letter} ", role),
+            Span(side.dump.name, "strong"),
+            Span(f" · {used} · names of {side.named.spelling}"),
+        ]
+        yield Line(words)
+        done = Counter(words for said in side.said.values() for words in said)
+        if done:
+            yield note("; ".join(f"{words} in {plural(times, 'step')}" for words, times in done.most_common(4)))
+        if unmatched:
+            alike = Counter(re.sub(r"\d+", "N", printable(one, spaces=False)) for one in unmatched)
+            names = [f"{name} ({plural(times, 'tensor')})" for name, times in alike.items()]
+            yield note(f"not compared, since no step is called so: {first_of(names, 3)}")
+
+    def _settings(self) -> Iterator[Block]:
+        """The settings that are not the same, before what comes of them."""
+        found = self.found.settings
+        if found:
+            words = [f"{one.name} {_value(one.first)} in A and {_value(one.second)} in B" for one in found]
+            yield titled("settings", f": {first_of(words, len(words) if self.whole else 4)}")
+
     def _first(self) -> Iterator[Block]:
         """The first difference beyond the tolerance, and the largest."""
         found, limit = self.found, f"{self.found.tolerance:.0e} of a token's largest number"
         if not found.steps:
-            yield titled("no step", " of the two models can be compared", "bad")
+            yield titled("no step", " of the two can be compared", "bad")
             return
         if found.first is None:
             yield titled("within the tolerance", f": no step by more than {limit}", "good")
@@ -128,6 +170,7 @@ class DifferenceView:
             a, b = (Figure(value, "%.4g") for value in one.values)
             said = f" at {one.name}, beyond {limit}: {self._cell(one)} is "
             yield titled("first difference", [said, a, " in A and ", b, " in B"])
+            yield from self._cause()
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
             at = f" at {self._token(worst)}" if worst.token is not None else ""
             size = Figure(worst.relative, "%.3g")
@@ -136,6 +179,21 @@ class DifferenceView:
             name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(apart[heads.head], "%.3f")
             which = "" if self.head else ", more than in any other head"
             yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{which}"])
+
+    def _cause(self) -> Iterator[Block]:
+        """Why it begins there, or where else it may begin."""
+        cause = self.found.cause
+        if cause is None:
+            return
+        if cause.found:
+            yield titled("cause", f" at {cause.step}: {cause.words}; so made, A has the numbers of B", "good")
+            return
+        if cause.words:
+            yield titled("likely", f": {cause.words}")
+        if cause.unseen:
+            names = f"{cause.unseen[0]} … {cause.unseen[-1]}" if len(cause.unseen) > 2 else " and ".join(cause.unseen)
+            lacks = plural(len(cause.unseen), "step")
+            yield titled("or before", f": {names}, {lacks} that the file does not have; with them the place is certain")
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
@@ -286,7 +344,7 @@ class DifferenceView:
         for one in self.found.predictions:
             text = "the text" if self.one_text else "either text"
             where = f"after {text}" if self.causal else f"at the mask, position {one.position}"
-            if self.models[0].config.labels:
+            if self.config.labels:
                 yield Heading("class", "of the text", "output")
             else:
                 yield Heading("next" if self.causal else "fill", where, "output")
@@ -322,6 +380,11 @@ class DifferenceView:
         )
 
     def _incomparable(self) -> Iterator[Block]:
+        missing = self.found.missing
+        if missing:
+            these = ", ".join(missing) if self.whole else f"{first_of(missing, 3)}; --all names them all"
+            files = " or ".join(one.dump.name for one in self.dumps)
+            yield note(f"{plural(len(missing), 'step')} of the model not in {files}: {these}")
         found = self.found.incomparable
         if not found:
             return
@@ -351,6 +414,17 @@ class DifferenceView:
         elif over:
             said = f"{len(over)} of {len(steps)} steps differ by more than {limit:g}, first {over[0].name}"
         yield verdict(self.found.holds, said)
+
+
+def _value(value: object) -> str:
+    """A setting's value; a long one is cut."""
+    said = f"{value:,g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+    return printable(said if len(said) <= _VALUE else said[: _VALUE - 1] + "…", spaces=False)
+
+
+def _known(text: Encoding, number: int) -> str:
+    """A token by its name where it is in the text, else by its number."""
+    return next((token.shown for token in text.tokens if token.id == number), f"#{number}")
 
 
 def _place(one: Compared) -> str:

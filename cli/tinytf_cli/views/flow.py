@@ -165,5 +165,5 @@ def _formula(one: FlowStep, brief: bool) -> Iterator[Span]:
         return
     yield Span(formula)
     if one.weights:
-        names = " and ".join(weight.name for weight in one.weights)
-        yield Span(f", {names}" + ("" if brief else f" {shape_text(one.weights[0].shape)}"), "dim")
+        names = " and ".join(weight.name for weight in one.weights if weight.name not in formula)
+        yield Span((f", {names}" if names else "") + ("" if brief else f" {shape_text(one.weights[0].shape)}"), "dim")

@@ -1,10 +1,11 @@
 """Texts as they are made, and with --watch what each token was chosen from."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tinytf.errors import TinytfError
-from tinytf.generate.loop import GeneratedToken
+from tinytf.generate.loop import END_TOKEN, GeneratedToken
 from tinytf.generate.report import INTERRUPTED, Generation
 from tinytf.loading import Model
 from tinytf.model.cache import KVCache, LayerUse
@@ -107,6 +108,18 @@ class GenerateView(LiveView[Generation]):
             yield Line(Span(self._end_in_words(), "dim"))
         if self.watch and self.cache is not None:
             yield from cache_blocks(self.cache)
+
+    def notes(self) -> Iterator[str]:
+        """Also a start token too many, and a model for conversations that has nothing to add to a bare text."""
+        found = self.whole
+        if self.encoding.starts_twice:
+            yield f"there are two start tokens: {self.encoding.added}; leave it out of the text"
+        steps = found.of(1)
+        at_once = len(steps) == 1 and steps[0].ended == END_TOKEN
+        if at_once and self.model.tokenizer.chat and self.encoding.said is None:
+            end = f"{self.model.tokenizer.shown(steps[0].id)} (p {math.exp(steps[0].log_probability):.3f})"
+            yield f"the model answers with {end} at once: a bare text is no question to it; ask with --chat"
+        yield from super().notes()
 
     def _whose(self) -> str:
         """Whose attention is shown, if any."""

@@ -43,6 +43,12 @@ def _both_widths(config: ModelConfig) -> str:
     return "2·d_head" if config.value_width == config.d_head else f"({config.d_head} + {config.value_width})"
 
 
+def _scored(config: ModelConfig) -> str:
+    """The products with the embeddings of distances, beside those with tokens."""
+    times = "2 · " if config.distance_keys and config.distance_queries else ""
+    return f" + L · 2 · {times}H·d_head · {2 * config.distances:,} distances" if config.distances else ""
+
+
 def _positions(config: ModelConfig) -> str:
     kinds = Counter(_positions_of(config.at(layer)) for layer in range(config.n_layers))
     if len(kinds) == 1:
@@ -65,7 +71,10 @@ def _positions_of(config: ModelConfig) -> str:
     if config.positions == "alibi":
         return f"ALiBi, slopes down to 2^−{config.alibi_max_bias:g}"
     first = f", the first at row {config.position_offset}" if config.position_offset else ""
+    if config.positions == "none" and config.distances:
+        return f"none of tokens; embeddings of {2 * config.distances:,} distances, which scores depend on"
     distances = f", and a bias of {config.relative_buckets} distances" if config.relative_buckets else ""
+    distances += f", and embeddings of {2 * config.distances:,} distances" if config.distances else ""
     return config.positions.replace("_halves", ", sines before cosines") + first + distances
 
 
@@ -126,6 +135,12 @@ class InfoView:
             for window, count in windows.items()
             if window
         )
+        chunks = Counter(c.at(layer).chunk for layer in range(c.n_layers))
+        sight += "".join(
+            f", within chunks of {chunk:,}" + (f" in {count} of the layers" if len(chunks) > 1 else "")
+            for chunk, count in chunks.items()
+            if chunk
+        )
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
@@ -180,7 +195,7 @@ class InfoView:
                 _flops(work.projections),
                 "L · 2 · (their matrices)" if c.kv_rank else "L · 2 · d_model · (2·H + 2·G)·d_head",
             ),
-            ("  attention", _flops(work.attention), f"L · 2 · H·{_both_widths(c)} · visible tokens"),
+            ("  attention", _flops(work.attention), f"L · 2 · H·{_both_widths(c)} · visible tokens{_scored(c)}"),
             ("  feed-forward", _flops(work.feed_forward), f"L · 2 · {3 if c.gated else 2} · d_model · d_ff"),
             ("  head", _flops(work.head), "2 · d_model · V"),
         ]

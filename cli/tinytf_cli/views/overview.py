@@ -32,6 +32,7 @@ from tinytf_cli.views.flow import Drawing
 from tinytf_cli.views.parts import folded, middle_out, next_lines, numbered, shortened
 from tinytf_cli.views.predictions import likely_blocks
 from tinytf_cli.views.steps import as_array, labels, visible_array
+from tinytf_cli.views.tokens import token_roles
 
 _USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
@@ -72,15 +73,15 @@ def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:
 def text_block(trace: Trace, width: int, *, every: bool = False) -> Pieces:
     """The tokens in one line; a long text is folded in the middle, unless ``every`` token is asked for."""
     names = labels(trace)
-    special = [token.special for token in trace.tokens]
+    roles = token_roles(trace.encoding)
     room = width - 4
     if every or sum(cell_len(name) + 1 for name in names) <= room:
-        return Pieces(names, special)
+        return Pieces(names, roles)
     half = (room - len(f" … {len(names):,} more … ")) // 2
     head, tail = _fitting(names, half), _fitting(names[::-1], half)
     fold = f" … {len(names) - head - tail:,} more … "
     last = len(names) - tail
-    return Pieces([*names[:head], fold, *names[last:]], [*special[:head], True, *special[last:]])
+    return Pieces([*names[:head], fold, *names[last:]], [*roles[:head], "dim", *roles[last:]])
 
 
 def _fitting(names: Sequence[str], room: int) -> int:

@@ -9,11 +9,12 @@ from tinytf.text_model import TextModel
 from tinytf.trace.summary import Statistics, StepSummary, row_of
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import plural
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Pieces, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Span, Table
+from tinytf_cli.views.tokens import pieces
 
 _LETTERS = {
     "token": "T", "d_model": "C", "d_embed": "E", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
-    "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V",
+    "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V", "distance": "R",
     "expert": "E", "d_expert": "X", "d_shared": "S", "switch": "1",
 }  # fmt: skip
 _TOKENS_WIDTH = 32
@@ -130,7 +131,7 @@ def text_words(trace: Trace) -> str:
 
 def run_blocks(trace: Trace, model: TextModel) -> Iterator[Block]:
     """A new run: its tokens, and what the model predicts."""
-    yield Pieces([token.shown for token in trace.tokens], [token.special for token in trace.tokens])
+    yield pieces(trace.encoding)
     counts = f"  {plural(len(trace.tokens), 'token')}, {len(trace.steps.rows)} steps"
     yield Line([Span(counts), *_predicted(trace, model)])
 

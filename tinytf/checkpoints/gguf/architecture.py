@@ -9,7 +9,9 @@ from tinytf.checkpoints.gguf.layernorms import (
     COHERE2,
     COMMAND_R,
     FALCON,
+    FALCON_NEW,
     GPT2,
+    MODERN_BERT,
     MPT,
     NEMOTRON,
     NEOX,
@@ -22,6 +24,7 @@ from tinytf.checkpoints.gguf.layernorms import (
 )
 from tinytf.checkpoints.gguf.llamas import (
     ARCEE,
+    EXAONE4,
     GEMMA,
     GEMMA2,
     GEMMA3,
@@ -39,10 +42,10 @@ ARCHITECTURES = {
     table.name: table
     for table in (
         MIXTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO2, PHI3, SMOLLM3,
-        GRANITE, ARCEE, SEED_OSS,
+        GRANITE, ARCEE, SEED_OSS, EXAONE4,
         QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
-        STABLELM, NEMOTRON, BERT, NOMIC_BERT,
+        STABLELM, NEMOTRON, BERT, NOMIC_BERT, MODERN_BERT,
     )
 }  # fmt: skip
 
@@ -50,6 +53,8 @@ ARCHITECTURES = {
 def table_of(name: str, tensors: Tensors) -> FamilyTable:
     """The table of an architecture, for a file with these tensors: queries, keys and values are joined in some."""
     table = ARCHITECTURES[name]
+    if table is FALCON and "blk.0.attn_norm_2.weight" in tensors:
+        table = FALCON_NEW
     if "blk.0.attn_qkv.weight" not in tensors or table.stored["blocks.{n}.attention.q"].module == "blk.{n}.attn_qkv":
         return table
     joined = {ours: replace(how, paired=table.stored[ours].paired) for ours, how in fused("blk.{n}.attn_qkv").items()}

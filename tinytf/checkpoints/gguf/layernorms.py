@@ -18,7 +18,7 @@ from tinytf.checkpoints.gguf.keys import (
     except_keys,
     windows,
 )
-from tinytf.checkpoints.gguf.llamas import PAIRED, SCALING, STORED
+from tinytf.checkpoints.gguf.llamas import PAIRED, SCALING, STORED, UP_AND_GATE
 from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Left, Stored, Tensors
 from tinytf.fields import Fields
 
@@ -55,6 +55,15 @@ FALCON = replace(
     settings=(*GPT2.settings, *ROTARY, SCALING),
     fixed={"norm": "layernorm", "positions": "rotary", "residual": "parallel", "shared_norm": True},
     only={**ONLY, "tensor_data_layout": ("jploski",)},
+)
+FALCON_NEW = replace(  # of 40 B and 180 B: the feed-forward has the first norm, attention the second
+    FALCON,
+    fixed={"norm": "layernorm", "positions": "rotary", "residual": "parallel"},
+    stored={
+        **STORED,
+        "blocks.{n}.norm1": Stored("blk.{n}.attn_norm_2"),
+        "blocks.{n}.norm2": Stored("blk.{n}.attn_norm"),
+    },
 )
 PHI2 = replace(
     FALCON,
@@ -166,4 +175,38 @@ NOMIC_BERT = replace(
     name="nomic-bert",
     settings=(*BERT.settings, *ROTARY, SCALING),
     fixed={**BERT.fixed, "positions": "rotary", "activation": "silu", "gated": True},
+)
+
+
+def _layers_of_modern_bert(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Every third layer sees all tokens, from the first on; the others half of the window to each side."""
+    layers = range(found["n_layers"])
+    window = keys.whole("attention.sliding_window", 0, least=0)
+    every = keys.whole("attention.sliding_window_pattern", 3, least=1)
+    local = keys.number("rope.freq_base_swa", 10_000.0)
+    slides = tuple(window > 0 and layer % every > 0 for layer in layers)
+    return by_layer(
+        window=tuple(window // 2 + 1 if here else 0 for here in slides),
+        rope_theta=tuple(local if here else found["rope_theta"] for here in slides),
+        input_norm=tuple(layer > 0 for layer in layers),
+    )
+
+
+MODERN_BERT = replace(
+    BERT,
+    name="modern-bert",
+    settings=(*SIZES, LAYER_NORM, *ROTARY, SCALING, Group(_layers_of_modern_bert)),
+    fixed={
+        "norm": "layernorm",
+        "causal": False,
+        "embed_norm": True,
+        "head": "none",
+        "positions": "rotary",
+        "gated": True,
+    },
+    stored={
+        **STORED,
+        **UP_AND_GATE,
+        "embed.norm": Stored("token_embd_norm"),
+    },
 )

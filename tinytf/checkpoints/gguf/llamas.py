@@ -37,6 +37,10 @@ QK_NORMS = {
     "blocks.{n}.attention.q_norm": Stored("blk.{n}.attn_q_norm"),
     "blocks.{n}.attention.k_norm": Stored("blk.{n}.attn_k_norm"),
 }
+UP_AND_GATE = {
+    "blocks.{n}.ffn.gate": Stored("blk.{n}.ffn_up", part=0, parts=("d_ff", "d_ff")),
+    "blocks.{n}.ffn.up": Stored("blk.{n}.ffn_up", part=1, parts=("d_ff", "d_ff")),
+}
 PAIRED = {  # llama.cpp's RoPE turns pairs of adjacent rows
     "blocks.{n}.attention.q": Stored("blk.{n}.attn_q", paired="n_heads"),
     "blocks.{n}.attention.k": Stored("blk.{n}.attn_k", paired="n_kv_heads"),
@@ -127,6 +131,22 @@ OLMO2 = replace(
         "blocks.{n}.ffn_norm": Stored("blk.{n}.post_ffw_norm"),
     },
 )
+_windows_of_exaone4 = windows(4)
+
+
+def _layers_of_exaone4(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Layers with a window have RoPE, and the others no positions unless no layer has a window."""
+    each = _windows_of_exaone4(keys, found)
+    turned = tuple("rotary" if window or not any(each) else "none" for window in each)
+    return by_layer(window=each, positions=turned)
+
+
+EXAONE4 = replace(
+    OLMO2,
+    name="exaone4",
+    settings=(*SIZES, RMS_NORM, *ROTARY, SCALING, Group(_layers_of_exaone4)),
+    fixed={**_GATED, "norm_order": "output", "qk_norm": True},
+)
 PHI3 = replace(
     QWEN2,
     name="phi3",
@@ -139,8 +159,7 @@ PHI3 = replace(
     ),
     stored={
         **STORED,
-        "blocks.{n}.ffn.gate": Stored("blk.{n}.ffn_up", part=0, parts=("d_ff", "d_ff")),
-        "blocks.{n}.ffn.up": Stored("blk.{n}.ffn_up", part=1, parts=("d_ff", "d_ff")),
+        **UP_AND_GATE,
     },
     left=(Left(r"rope_factors_(short|long)\.weight", "read with the keys"),),
 )

@@ -9,6 +9,7 @@ from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.gguf.pieces import Built, sentencepiece, unigram, wordpiece
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
+from tinytf.text.chat import ChatTemplate
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.tokenizer_classes import start_and_end
 
@@ -50,7 +51,18 @@ def tokenizer_of(header: Header) -> Tokenizer:
     _add_special(keys, built, {place for place in (start, separator, mask, *ends) if place is not None})
     _add_start_and_end(keys, built, start, next(iter(ends), None))
     keys.refuse_unknown(_HARMLESS, ("_token_id", "_token_ids"))
-    return Tokenizer(built.library, ends, None if mask is None else built.tokens[mask], start)
+    named = {"bos_token": start, "eos_token": next(iter(ends), None), "sep_token": separator, "mask_token": mask}
+    chat = _chat(header, {role: built.tokens[place] for role, place in named.items() if place is not None})
+    return Tokenizer(built.library, ends, None if mask is None else built.tokens[mask], start, chat)
+
+
+def _chat(header: Header, names: Mapping[str, str]) -> ChatTemplate | None:
+    """The chat template of a file, and those that have names."""
+    keys = Fields(header.metadata, header.path, prefix="tokenizer.")
+    said = {"default": keys.text("chat_template", "")}
+    said |= {name: keys.text(f"chat_template.{name}", "") for name in keys.array("chat_templates", str, ())}
+    templates = {name: template for name, template in said.items() if template}
+    return ChatTemplate(templates, names) if templates else None
 
 
 def _first(keys: Fields, names: tuple[str, ...], tokens: list[str]) -> int | None:

@@ -16,7 +16,7 @@ from tinytf.checkpoints.load import damaged
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 
-_PIECE = 2**16  # numbers at a time: intermediate results stay in the cache, and their memory with the process
+_PIECE = 2**18  # numbers at a time: intermediate results stay in the cache, and their memory with the process
 _MOST_THREADS = 8
 
 

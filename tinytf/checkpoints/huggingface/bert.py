@@ -10,7 +10,7 @@ from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
-def _head(tensor: str, activation: str = "") -> Group:
+def mlm_head(tensor: str, activation: str = "") -> Group:
     """A masked-language-model head where its first tensor is stored; it has the body's activation or its own."""
 
     def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
@@ -77,7 +77,7 @@ BERT = Family(
     settings=(
         *_SETTINGS,
         Key("max_position_embeddings", "context"),
-        _head("cls.predictions.transform.dense.weight"),
+        mlm_head("cls.predictions.transform.dense.weight"),
     ),
     written={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
     stored={
@@ -107,7 +107,7 @@ ROBERTA = Family(
     only=_ONLY,
     needs=("n_token_types", "position_offset"),
     fixed=_FIXED,
-    settings=(*_SETTINGS, Group(_read_positions, _write_positions), _head("lm_head.dense.weight", "gelu")),
+    settings=(*_SETTINGS, Group(_read_positions, _write_positions), mlm_head("lm_head.dense.weight", "gelu")),
     written=BERT.written,
     stored={
         **_BODY,
@@ -140,7 +140,7 @@ MPNET = replace(
             lambda config: {"max_position_embeddings": config.context + 2},
         ),
         Group(lambda fields, found, tensors: {"pooler": "pooler.dense.weight" in tensors}),
-        _head("lm_head.dense.weight", "gelu"),
+        mlm_head("lm_head.dense.weight", "gelu"),
     ),
     stored={
         **_BODY,
@@ -192,7 +192,7 @@ ELECTRA = replace(
         *_SETTINGS,
         Key("max_position_embeddings", "context"),
         Group(_read_width, lambda config: {"embedding_size": config.embed_width}),
-        _head("generator_predictions.dense.weight", "gelu"),
+        mlm_head("generator_predictions.dense.weight", "gelu"),
     ),
     harmless=("summary_last_dropout",),
     stored={
@@ -238,7 +238,7 @@ ALBERT = replace(
         Key("embedding_size", "d_embed", 128),
         Group(_read_groups, lambda config: {"num_hidden_groups": config.layer_groups or config.n_layers}),
         Group(lambda fields, found, tensors: {"pooler": "pooler.weight" in tensors, "projection_bias": True}),
-        _head("predictions.dense.weight"),
+        mlm_head("predictions.dense.weight"),
     ),
     harmless=("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
     stored={
@@ -283,7 +283,7 @@ DISTILBERT = Family(
         Key("max_position_embeddings", "context"),
         Key("activation", default="gelu", words=ACTIVATIONS),
         Key("tie_word_embeddings", "tied_head", True),
-        _head("vocab_transform.weight"),
+        mlm_head("vocab_transform.weight"),
     ),
     written={"dropout": 0.0, "attention_dropout": 0.0},
     stored={

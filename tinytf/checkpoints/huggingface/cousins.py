@@ -11,6 +11,7 @@ from tinytf.checkpoints.huggingface.llama import (
     SETTINGS,
     SHARED,
     UNTURNED,
+    WINDOW,
 )
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head
@@ -261,6 +262,46 @@ CWM = replace(
 )
 """Code World Model (Meta 2025): windows in three of four layers."""
 
+_MINISTRAL3_ROPE = rope(1_000_000.0)
+
+
+def _read_growth(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Queries grow with their position, from the length on that the rotary settings were trained with."""
+    given = fields.object("rope_parameters") or fields.object("rope_scaling")
+    if not given or not given.data:
+        raise fields.fault("rotary settings that are left out are not implemented for this architecture")
+    every = given.whole("original_max_position_embeddings", least=1)
+    return {"query_scale": given.number("llama_4_scaling_beta"), "query_scale_every": every}
+
+
+def _write_growth(config: ModelConfig) -> dict[str, Any]:
+    said = _MINISTRAL3_ROPE.write(config)
+    grown = {
+        "llama_4_scaling_beta": config.query_scale,
+        "original_max_position_embeddings": config.query_scale_every,
+    }
+    return said and {**said, "rope_parameters": {**said["rope_parameters"], **grown}}
+
+
+MINISTRAL3 = replace(
+    LLAMA,
+    name="Ministral 3",
+    model_type="ministral3",
+    classes={"none": "Ministral3Model", "lm": "Ministral3ForCausalLM"},
+    needs=("query_scale",),
+    settings=(
+        *UNTURNED,
+        _EPS_1E_5,
+        _MINISTRAL3_ROPE,
+        Group(_read_growth, _write_growth),
+        Key("head_dim", "d_head", 128),
+        *HEAD_AND_ACTIVATION,
+        WINDOW,
+    ),
+)
+"""Ministral 3 (Mistral 2025): RoPE stretched by yarn, and queries that grow with their position."""
+
 COUSINS = (
     OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, SEED_OSS, INTERNLM3, IQUESTCODER, CWM,
+    MINISTRAL3,
 )  # fmt: skip

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA
+from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
+from tinytf.checkpoints.huggingface.table import SIZES
 from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 _LAYER = "encoder.layer.{n}"
@@ -101,3 +103,66 @@ ROFORMER = replace(
     left=(*BERT.left, Left(r"encoder\.embed_positions\.weight", "sines and cosines, stored as a table")),
 )
 """Su et al. 2021: rotary positions in a post-norm encoder."""
+
+
+def _read_esm(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Positions of either kind, and what becomes of masks."""
+    longest, first = fields.whole("max_position_embeddings", 1026, least=1), fields.whole("pad_token_id", 1) + 1
+    kinds: dict[str, dict[str, Any]] = {
+        "rotary": {"positions": "rotary", "context": longest, "rope_theta": fields.number("rope_theta", 10_000.0)},
+        "absolute": {"positions": "learned", "context": longest - first, "position_offset": first},
+    }
+    said: dict[str, Any] = fields.word("position_embedding_type", kinds, "absolute")
+    if not fields.flag("token_dropout", False):
+        return said
+    # 0.15 · 0.8: the share of masks in the training of every ESM
+    return {**said, "masked_share": 0.12, "mask_id": fields.whole("mask_token_id", least=0)}
+
+
+def _write_esm(config: ModelConfig) -> dict[str, Any]:
+    rotary, dropped = config.positions == "rotary", config.masked_share > 0
+    return {
+        "position_embedding_type": "rotary" if rotary else "absolute",
+        "max_position_embeddings": config.context + config.position_offset,
+        "rope_theta": config.rope_theta,
+        "pad_token_id": 1 if rotary else config.position_offset - 1,
+        "token_dropout": dropped,
+        "mask_token_id": config.mask_id if dropped else None,
+    }
+
+
+ESM = replace(
+    ROBERTA,
+    name="ESM",
+    model_type="esm",
+    prefix="esm.",
+    classes={"none": "EsmModel", "mlm": "EsmForMaskedLM"},
+    only={"is_decoder": (False,), "add_cross_attention": (False,), "is_folding_model": (False,)},
+    needs=(),
+    fixed={"causal": False, "norm_order": "pre", "activation": "gelu"},
+    settings=(
+        *SIZES,
+        Key("layer_norm_eps", "norm_eps", 1e-12),
+        Key("tie_word_embeddings", "tied_head", True),
+        Key("emb_layer_norm_before", "embed_norm", False),
+        Group(lambda fields, found, tensors: {"pooler": "pooler.dense.weight" in tensors}),
+        Group(_read_esm, _write_esm),
+        mlm_head("lm_head.dense.weight", "gelu"),
+    ),
+    harmless=("hidden_act", "esmfold_config", "vocab_list"),
+    stored={
+        **ROBERTA.stored,
+        "embed.norm": Stored("embeddings.layer_norm"),
+        "blocks.{n}.norm1": Stored(f"{_LAYER}.attention.LayerNorm"),
+        "blocks.{n}.norm2": Stored(f"{_LAYER}.LayerNorm"),
+        "final_norm": Stored("encoder.emb_layer_norm_after"),
+    },
+    left=(
+        *ROBERTA.left,
+        Left(r".*rotary_embeddings\.inv_freq", "rotary frequencies, which are computed anew", said=True),
+        Left(r"contact_head\..*", "the head for contacts of residues", said=True),
+        Left(r"embeddings\.position_embeddings\.weight", "a table of positions that rotary ones do without"),
+    ),
+    heads={name: head for name, head in ROBERTA.heads.items() if name != "question"},
+)
+"""ESM-1b and ESM-2 (Rives et al. 2021, Lin et al. 2023): proteins, one residue a token; masks have no embedding."""

@@ -1,7 +1,9 @@
 """Which family a directory of transformers is of, and what it says without its weights."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
 from tinytf.checkpoints.huggingface.bert import (
@@ -15,10 +17,12 @@ from tinytf.checkpoints.huggingface.bert import (
     XLM_ROBERTA,
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
+from tinytf.checkpoints.huggingface.deberta import DEBERTA_V2
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.encoders import (
     DATA2VEC,
     ERNIE,
+    ESM,
     MEGATRON_BERT,
     ROBERTA_PRENORM,
     ROFORMER,
@@ -32,6 +36,7 @@ from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
@@ -52,7 +57,7 @@ FAMILIES = {
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
-        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER,
+        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, DEBERTA_V2,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
         MODERNBERT,
         ERNIE, DATA2VEC, ROBERTA_PRENORM, MEGATRON_BERT, ROFORMER,
@@ -76,6 +81,7 @@ FAMILIES = {
         DEEPSEEK_V2, DEEPSEEK_V3,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
+        LLAMA4, HUNYUAN, ESM,
     )
 }  # fmt: skip
 
@@ -87,6 +93,13 @@ def read_directory(directory: Path) -> Checkpoint:
     """
     path = directory / "config.json"
     data = read_json(path)
+    return checkpoint_of(data, lambda: _weights(directory, data.get("quantization_config")), directory, path)
+
+
+def checkpoint_of(
+    data: Mapping[str, Any], open_weights: Callable[[], WeightFiles], source: Path | str, path: Path | str
+) -> Checkpoint:
+    """The same from a configuration as transformers has it, which is at ``path``, and the weights at ``source``."""
     kind, text = data.get("model_type"), data.get("text_config")
     if not isinstance(kind, str):
         raise CheckpointError(f"{path} has no model_type, so it is not a model of transformers or of tinytf")
@@ -99,14 +112,15 @@ def read_directory(directory: Path) -> Checkpoint:
             f"{path}: the architecture {kind!r} is not one that tinytf opens: {lacking(kind, data)}",
             did_you_mean(kind, FAMILIES),
         )
-    weights, fields = _weights(directory, data.get("quantization_config")), Fields(data, path)
+    weights, fields = open_weights(), Fields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {copied: tensors[copy] for copy, copied in family.copies.items() if copy in tensors}
     with faults_of(path):
         config = family.read(fields, tensors)
     unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
-    notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
-    return Checkpoint(directory, family.with_head(config), config, weights, notes)
+    keys = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
+    notes = (f"{keys}: {', '.join(unused)}",) if unused else ()
+    return Checkpoint(source, family.with_head(config), config, weights, notes)
 
 
 _OF_ALL = ("tie_word_embeddings", "quantization_config")

@@ -134,7 +134,10 @@ NOMIC_BERT = replace(
     stored={
         **{ours: how for ours, how in BERT.stored.items() if not ours.startswith(("blocks.", "embed.positions"))},
         "embed.norm": Stored("emb_ln"),
-        **fused("encoder.layers.{n}.attn.Wqkv"),
+        **{
+            ours: replace(how, instead=Stored(f"encoder.layers.{{n}}.self_attn.{ours[-1]}_proj"))
+            for ours, how in fused("encoder.layers.{n}.attn.Wqkv").items()
+        },
         "blocks.{n}.attention.o": Stored("encoder.layers.{n}.attn.out_proj"),
         "blocks.{n}.norm1": Stored("encoder.layers.{n}.norm1"),
         "blocks.{n}.ffn.up": Stored("encoder.layers.{n}.mlp.fc11"),
@@ -143,7 +146,16 @@ NOMIC_BERT = replace(
         "blocks.{n}.norm2": Stored("encoder.layers.{n}.norm2"),
         "head.norm": Stored("cls.predictions.transform.layer_norm"),
     },
-    spellings=(),
+    spellings=(  # in memory
+        (r"^embeddings\.LayerNorm\.", "emb_ln."),
+        (r"^layers\.", "encoder.layers."),
+        (r"\.self_attn\.o_proj\.", ".attn.out_proj."),
+        (r"\.post_attention_layernorm\.", ".norm1."),
+        (r"\.mlp\.up_proj\.", ".mlp.fc11."),
+        (r"\.mlp\.gate_proj\.", ".mlp.fc12."),
+        (r"\.mlp\.down_proj\.", ".mlp.fc2."),
+        (r"\.post_mlp_layernorm\.", ".norm2."),
+    ),
 )
 """Nussbaum et al. 2024: BERT's order of norms."""
 

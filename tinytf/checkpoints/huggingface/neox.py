@@ -71,4 +71,5 @@ NEOX = Family(
     ),
     copies={"embed_out.weight": "embed_in.weight"},
     outside=("embed_out",),
+    spellings=((r"^lm_head\.", "embed_out."),),
 )

@@ -8,9 +8,12 @@ from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.disentangled import ByDistance, Table
 from tinytf.steps.operations.expert_linear import ExpertLinear
+from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.join import Join
+from tinytf.steps.operations.keep import Keep
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
@@ -35,14 +38,17 @@ __all__ = [
     "Activate",
     "Add",
     "Alibi",
+    "ByDistance",
     "Cap",
     "Choose",
     "ClampedGlu",
     "Clip",
     "Concat",
     "ExpertLinear",
+    "Grow",
     "HeadNorm",
     "Join",
+    "Keep",
     "Linear",
     "Lookup",
     "Mask",
@@ -66,6 +72,7 @@ __all__ = [
     "SumExperts",
     "SunkSoftmax",
     "Switch",
+    "Table",
     "TokenSoftmax",
     "Unembed",
     "VocabularySoftmax",

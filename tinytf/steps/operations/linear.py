@@ -106,8 +106,10 @@ class Linear(Operation):
         return Summand(f"{to.symbol}·{transposed}", g.values @ to.site.weight.detach(), inputs=(g,))
 
     def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
-        sizes = config.sizes
-        return tokens * sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes if axis != "token")
+        if "token" not in step.axes:
+            return 0  # made once, whatever the text is
+        sizes = {**config.sizes, "token": tokens}
+        return sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes)
 
 
 @dataclass(frozen=True)

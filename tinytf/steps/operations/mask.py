@@ -27,15 +27,16 @@ class Sight:
     """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last ones.
 
     A window of W lets the query at t see the keys t − W + 1 … t, and where it is not causal as many after it; 0 is no
-    window.
+    window. With a ``chunk`` it sees the keys of its own chunk of so many tokens.
     """
 
     causal: bool
     window: int = 0
+    chunk: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        return cls(not config.looks_ahead, config.window)
+        return cls(not config.looks_ahead, config.window, config.chunk)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look; None where everything is allowed.
@@ -43,20 +44,23 @@ class Sight:
         ``padding_mask`` is (B, K), True for a real token. The queries are the last ``length`` of K = past + length
         tokens. The result is (Q, K), or (B, 1, Q, K) with padding.
         """
-        allowed, cuts = None, self.cuts(past + length)
+        allowed, cuts = None, 0 < self.window < past + length
         if self.causal or cuts:
             allowed = torch.ones(length, past + length, dtype=torch.bool, device=device)
             allowed = allowed.tril(past if self.causal else past + self.window - 1)
         if allowed is not None and cuts:
             allowed = allowed.triu(past + 1 - self.window)
+        if allowed is not None and 0 < self.chunk < past + length:
+            number = torch.arange(past + length, device=device) // self.chunk
+            allowed &= number[past:, None] == number
         if padding_mask is None:
             return allowed
         keys = padding_mask[:, None, None, :]  # (B, 1, 1, K)
         return keys.expand(-1, 1, length, -1) if allowed is None else keys & allowed
 
     def cuts(self, length: int) -> bool:
-        """Whether the window hides anything in a text of ``length`` tokens."""
-        return 0 < self.window < length
+        """Whether window or chunks hide anything in a text of ``length`` tokens."""
+        return 0 < self.window < length or 0 < self.chunk < length
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,19 @@ class Mask(Operation):
         if window:
             ahead = "" if self.sight.causal else window - 1
             hidden = f"~torch.ones(T, T).tril({ahead}).triu({1 - window}).bool()"
-        return f"{site.variable} = {site.names[0]}.masked_fill({hidden}, -torch.inf)"
+        lines = []
+        if self.sight.chunk:
+            lines = [f"number = torch.arange(T) // {self.sight.chunk}"]
+            hidden += " | (number[:, None] != number)"
+        return "\n".join([*lines, f"{site.variable} = {site.names[0]}.masked_fill({hidden}, -torch.inf)"])
 
     def arithmetic(self, cell: Cell) -> Working:
-        (query, key), window = cell.index, self.sight.window
+        (query, key), window, chunk = cell.index, self.sight.window, self.sight.chunk
         own = cell.source(0, query, key)
         if self.sight.causal and key > query:
             why = f"masked: key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
+        elif chunk and key // chunk != query // chunk:
+            why = f"masked: key {key} {cell.token(key)} is in chunk {key // chunk}, and the query in {query // chunk}"
         elif window and key <= query - window:
             why = f"masked: key {key} {cell.token(key)} is {query - key} back, and the window sees {window - 1} back"
         elif window and key >= query + window:

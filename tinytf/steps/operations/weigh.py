@@ -1,4 +1,4 @@
-"""What each expert gives, times the weight that its token has for it; and the sum of all that."""
+"""What each expert gives or takes, times the weight that its token has for it; and the sum of what they give."""
 
 import torch
 from torch import Tensor
@@ -9,13 +9,14 @@ from tinytf.steps.operations.working import Series, Working, single
 
 
 class Weigh(Operation):
-    """(…, E, T, C) and the weights (…, T, E) -> (…, E, T, C)."""
+    """(…, E, T, C), or (…, T, C) for all experts, and the weights (…, T, E) -> (…, E, T, C)."""
 
     words = "a product"
 
     def forward(self, *inputs: Tensor) -> Tensor:
         x, routes = inputs
-        return x * routes.transpose(-1, -2).unsqueeze(-1)
+        shared = x.dim() == routes.dim()
+        return (x.unsqueeze(-3) if shared else x) * routes.transpose(-1, -2).unsqueeze(-1)
 
     def alone(self, module: object, number: int, *inputs: Tensor) -> Tensor:
         x, weight = inputs  # (N, C), (N,)
@@ -29,7 +30,8 @@ class Weigh(Operation):
         """g·w of what is weighed; Σ g·x over the dimensions, of the weight."""
         x, routes = site.inputs()
         of_routes = (wide(g) * wide(x)).sum(dim=-1).T  # (E, T) -> (T, E)
-        return g * routes.T[..., None], of_routes.to(routes.dtype)
+        of_each = g * routes.T[..., None]  # (E, T, C)
+        return of_each if x.dim() == 3 else of_each.sum(dim=0), of_routes.to(routes.dtype)
 
     def code(self, site: Site) -> str:
         x, routes = site.names
@@ -43,12 +45,18 @@ class Weigh(Operation):
         return Working(((x, 2), (weight, 2)), made)
 
     def summand(self, to: Consumer) -> Summand:
-        place = to.row.place
+        place, split = to.row.place, to.site.source_steps[0].is_split
+        if to.number == 0 and not split:
+            weights = to.site.input(1)[place]  # (E,)
+            result = (weights[:, None] * to.g[:, place]).sum(dim=0)
+            lines = (f"w = {to.site.source_steps[1].name} of each expert",)
+            given = (Quantity("w", weights), Quantity(to.symbol, to.g[0, place]))
+            return Summand(f"Σ w·{to.symbol} of each expert", result, lines, given)
         if to.number == 0:
             weight = Quantity("w", to.site.input(1)[place, to.row.head or 0])
             lines = (f"w = {to.site.source_steps[1].name}",)
             return Summand(f"w·{to.symbol}", weight.values * to.incoming.values, lines, (weight, to.incoming))
-        x = to.site.input(0)[:, place]  # (E, C)
+        x = to.site.input(0)[:, place] if split else to.site.input(0)[place]  # (E, C) or (C,)
         g = to.g[:, place]
         along = (wide(g) * wide(x)).sum(dim=-1).to(g.dtype)
         name = to.site.source_steps[0].name

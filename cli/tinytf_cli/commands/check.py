@@ -1,0 +1,56 @@
+"""``tinytf check``: a module of one's own against a reference."""
+
+import io
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.options import complete_model
+from tinytf_cli.output import Output, Result
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    target: str = argument(metavar="FILE.py:NAME")
+    like: str = option(
+        metavar="MODEL", shown="tiny", shell_complete=complete_model, help="The reference whose weights it gets."
+    )
+    text: str = option(metavar="TEXT", shown="The cat sat on the mat.", help="The text that both run.")
+    args: str = option(metavar="K=V,…", default="", help="Arguments of the constructor that are not guessed.")
+    names: Path | None = option(
+        metavar="FILE.toml", type=click.Path(path_type=Path), help="Parameters that are not guessed: yours = ours."
+    )
+    with_: str = option("--with", metavar="K=V,…", default="", help="Other fields of the reference, of a preset.")
+    seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed of a preset.")
+    tolerance: float | None = option(
+        type=FloatRange(0), help="Relative difference up to which numbers count as equal.  [default: 2e-05]"
+    )
+    full: bool = option(is_flag=True, help="Show every parameter and every step.")
+
+
+@command("check")
+def check(asked: Asked, output: Output) -> int:
+    """This runs the code of FILE.py. NAME is a class of it, or a function that makes a module. Its parameters get the
+    reference's weights by names and shapes, its forward pass is compared with the reference's, step by step, and the
+    mistakes that people make are tried until one gives the same wrong numbers. The status is 0 where all is right, 1
+    where something is wrong.
+    """
+    from tinytf.student.checked import check as checked
+    from tinytf.student.opened import parse_args
+    from tinytf.student.reference import read_names, reference
+    from tinytf_cli.views.check import CheckView
+
+    model = reference(asked.like, parse_args(asked.with_), asked.seed)
+    names = {} if asked.names is None else read_names(asked.names)
+    with redirect_stdout(sys.stderr or io.StringIO()):  # what the student's code prints is no data of ours
+        found = checked(
+            model, asked.target, text=asked.text, args=parse_args(asked.args), names=names, tolerance=asked.tolerance
+        )
+    output.show(Result.of(CheckView(found, asked.full)))
+    return 0 if found.holds else 1

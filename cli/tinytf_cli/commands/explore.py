@@ -1,0 +1,69 @@
+"""``tinytf explore``: a forward pass on one screen, with a text that is edited live."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command
+from tinytf_cli.host import host
+from tinytf_cli.options import Opening
+from tinytf_cli.output import Drawing
+
+_TEXT = "The cat sat on the mat."
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What this command alone takes."""
+
+    words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
+
+
+@command("explore")
+def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
+    """The steps on the left, the numbers of the chosen one beside them, and below them the heads and the prediction.
+    Every key is listed by ?; t edits the text, and all panes follow while you type; : takes any line of the session.
+    TEXT may be the folder of a training run: < and > then go through its checkpoints. In a session it shows the present
+    text, and what is done on the screen becomes lines of the session.
+    """
+    from tinytf_cli.repl.session import Session
+    from tinytf_cli.repl.session_verbs import VERBS
+    from tinytf_cli.repl.state import Settings, Spec
+
+    text = " ".join(asked.words)
+    at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
+    if not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" serves here')
+    folder = Path(text) if len(asked.words) == 1 and Path(text).is_dir() else None
+    session, terminal = host(), drawing.terminal()
+    if not isinstance(session, Session):
+        model = opening.model if folder is None else text
+        spec = Spec(model, opening.device, opening.dtype, opening.seed)
+        session = Session(VERBS, spec, Settings(**vars(drawing)))
+    elif folder is not None:
+        raise UsageError("a session has its own model", f"model {text} opens this one; tinytf explore {text} its run")
+    settings = session.settings
+    session.change(settings=replace(settings, color="always" if terminal.coloured else "never", theme=terminal.theme))
+    if folder is not None or text or session.run is None:
+        outcome = session.begin(_TEXT if folder is not None else text or _TEXT)
+        if outcome.failure is not None or outcome.status:
+            session.say(outcome)
+            return outcome.status
+    if not terminal.coloured:
+        os.environ["NO_COLOR"] = "1"
+    from tinytf_cli.explore.app import Explorer
+    from tinytf_cli.explore.panes import Scene
+
+    app = Explorer(session, terminal, Scene(session.model, session.trace), _checkpoints(folder) if folder else [])
+    status = app.run()
+    session.change(settings=settings)
+    if app.fault is not None:
+        raise app.fault
+    return status or 0
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a training run, the earliest first, then the run itself."""
+    return [*sorted(run.glob("checkpoints/step-*")), run]

@@ -1,0 +1,153 @@
+"""A student's module beside a reference: the verdict, the first wrong step and why, the names, the invariances."""
+
+from collections.abc import Iterator
+
+from tinytf.loading import Model
+from tinytf.student.checked import Checked, Wrong
+from tinytf.student.explained import Confirmed
+from tinytf.student.invariances import Invariance
+from tinytf.student.opened import Line as Code
+from tinytf.text.printable import printable
+from tinytf_cli.numbers import plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import model_words
+from tinytf_cli.views.blocks import Block, Column, Figure, Line, Span, Table
+from tinytf_cli.views.parts import folded, next_lines, note
+
+_MOST_NAMES = 24
+
+
+def _safe(text: str) -> str:
+    return printable(text, spaces=False)
+
+
+class CheckView:
+    """The verdict first; with ``full`` every step and parameter."""
+
+    def __init__(self, found: Checked, full: bool = False) -> None:
+        self.found, self.full = found, full
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """What is wrong and why, then what that rests on."""
+        found = self.found
+        name, total = Span(_safe(f"{found.file}:{found.target}"), "strong"), len(found.steps)
+        if found.first_wrong is None:
+            yield Line([name, " is ", Span("right", "good"), f": all {total:,} steps are the reference's"])
+        else:
+            yield from self._wrong(found.first_wrong, name)
+        for one in found.invariances:
+            yield _invariance(one)
+        yield Line("")
+        yield from self._names(terminal)
+        if self.full:
+            yield from self._steps()
+        yield Line("")
+        yield from self._about()
+        if not self.full:
+            yield from next_lines(terminal, ("--full", f"all {total:,} steps with your lines, and every parameter"))
+
+    def _wrong(self, wrong: Wrong, name: Span) -> Iterator[Block]:
+        found = self.found
+        yield Line(
+            [
+                name,
+                " is ",
+                Span("wrong", "bad"),
+                " at ",
+                Span(wrong.step, "strong"),
+                f", {wrong.title}: {wrong.formula}",
+            ]
+        )
+        for place, one in enumerate(found.mistakes):
+            yield from _confirmed(one, place > 0)
+        if not found.mistakes:
+            yield from _code(wrong.line)
+            yield note(f"none of the {len(found.tried)} mistakes that were tried gives these numbers")
+            if wrong.yours:
+                yield note(f"yours begins {_numbers(wrong.yours)}, the reference {_numbers(wrong.reference)}")
+        elif found.unexplained:
+            yield note(
+                f"then {found.unexplained} differs by something else: none of {len(found.tried)} mistakes explains it"
+            )
+        else:
+            these = "this mistake" if len(found.mistakes) == 1 else "these mistakes"
+            yield note(f"with {these} the reference returns what your code returns; {len(found.tried)} were tried")
+        before = found.steps[: [step.step for step in found.steps].index(wrong.step)]
+        right = sum(step.state != "wrong" for step in before)
+        yield note(f"{plural(right, 'step')} before it {'is' if right == 1 else 'are'} right")
+        if found.unheld:
+            yield Line(
+                [Span("✗ ", "bad"), "no parameter of yours holds ", Span(", ".join(found.unheld), "strong")], indent=2
+            )
+        if wrong.lesson is not None:
+            yield Line([f"tinytf learn {wrong.lesson}", Span(f"   {wrong.lesson_title}", "dim")], indent=2)
+        yield Line("")
+
+    def _names(self, terminal: Terminal) -> Iterator[Block]:
+        found = self.found
+        rows = found.names
+        names = Table(
+            [
+                Column("your parameter", [_safe(one.theirs) for one in rows], shrink=24),
+                Column("shape", [" × ".join(map(str, one.shape)) for one in rows], "right", drop=1),
+                Column("holds", [Span(one.ours) if one.ours else Span("nothing of it", "bad") for one in rows]),
+                Column("", [Span(one.way, "dim") for one in rows], drop=2),
+            ]
+        )
+        most = None if self.full else _MOST_NAMES
+        yield from folded(names, [_safe(one.theirs) for one in rows], most, "parameters", "--full")
+
+    def _steps(self) -> Iterator[Block]:
+        steps = self.found.steps
+        marks = {"right": Span("✓", "good"), "unseen": Span("·", "dim"), "wrong": Span("✗", "bad")}
+        yield Line("")
+        yield Table(
+            [
+                Column("", [marks[one.state] for one in steps]),
+                Column("step", [one.step for one in steps]),
+                Column("formula", [one.formula for one in steps], shrink=20),
+                Column("your line", [str(one.line or "") for one in steps], "right"),
+                Column(
+                    "differs by",
+                    ["" if one.difference is None else Figure(one.difference, "%.1e") for one in steps],
+                    "right",
+                ),
+            ]
+        )
+        yield note("· is computed inside another function, and right: what comes of it is")
+
+    def _about(self) -> Iterator[Block]:
+        found = self.found
+        assert found.about is not None
+        model = found.about.model
+        assert isinstance(model, Model)
+        yield note(f"the code of {_safe(found.file)} was run: {_safe(found.call)}")
+        yield Line([Span("like ", "dim"), *model_words(model, computed=False)], indent=2)
+        yield note(f"on the text {_safe(found.encoding.text)}")
+        for said in found.given:
+            yield note(f"forward was handed {_safe(said)}")
+
+
+def _invariance(one: Invariance) -> Line:
+    if one.difference is None:
+        return Line([Span("– ", "dim"), Span(_safe(one.what), "dim")])
+    mark = Span("✓ ", "good") if one.holds else Span("✗ ", "bad")
+    apart = Span("   differs by at most ", "dim") if one.holds else Span("   no, differs by ", "bad")
+    return Line([mark, _safe(one.what), apart, Figure(one.difference, "%.1e")])
+
+
+def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
+    if line is not None:
+        yield Line([Span(f"{_safe(line.file)}:{line.number}   ", "dim"), Span(_safe(line.text))], indent)
+
+
+def _confirmed(one: Confirmed, later: bool) -> Iterator[Block]:
+    """A mistake, and the line where it is made."""
+    where = f"{one.step}: " if later else ""
+    said = f"   confirmed by {plural(one.explained, 'tensor')} of yours"
+    yield Line([Span("✗ ", "bad"), where, Span(one.mistake, "strong"), Span(said, "dim")], indent=2)
+    yield from _code(one.line, 4)
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.4g}" for value in values)

@@ -1,0 +1,78 @@
+"""What tinytf trace writes is compared again: with the model, step by step, and found wrong where it was changed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from driving import Tinytf
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+TEXT = "The cat sat"
+
+
+@pytest.fixture
+def traced(tmp_path: Path, tinytf: Tinytf) -> Path:
+    path = tmp_path / "a.safetensors"
+    assert tinytf("trace", TEXT, "-o", str(path)).status == 0
+    return path
+
+
+def changed(path: Path, name: str, place: tuple[int, ...], by: float) -> Path:
+    tensors = load_file(path)
+    tensors[name][place] += by
+    other = path.with_name("changed.safetensors")
+    save_file(tensors, other)
+    return other
+
+
+@pytest.mark.parametrize("form", ["safetensors", "json", "ndjson"])
+def test_a_trace_in_any_form_is_the_same_as_the_model(tmp_path: Path, tinytf: Tinytf, form: str) -> None:
+    path = tmp_path / f"a.{form}"
+    tinytf("trace", TEXT, "-o", str(path))
+    for words in ((), (TEXT,)):
+        ran = tinytf("diff", *words, "--versus", str(path), "--json")
+        assert ran.status == 0, ran.err
+        found = json.loads(ran.out)
+        assert found["first_difference"] is None
+        assert len(found["steps"]) > 20
+        assert max(one["largest"] for one in found["steps"]) < 1e-6
+        assert found["second"]["dump"]["unmatched"] == []
+
+
+def test_a_file_of_tensors_says_what_it_is_of(traced: Path) -> None:
+    with safe_open(traced, framework="pt") as file:
+        said = json.loads(file.metadata()["tinytf"])
+    assert (said["text"], said["kind"], said["logit_rows"]) == (TEXT, "trace", [2])
+    assert said["model"]["config"]["d_model"] == 128
+    assert [token["id"] for token in said["tokens"]] == load_file(traced)["ids"].tolist()
+
+
+def test_a_changed_number_is_found_at_its_step(traced: Path, tinytf: Tinytf) -> None:
+    other = changed(traced, "L1.ffn", (1, 5), 0.25)
+    found = json.loads(tinytf("diff", "--versus", str(other), "--json").out)
+    assert found["first_difference"] == "L1.ffn"
+    step = next(one for one in found["steps"] if one["name"] == "L1.ffn")
+    assert step["at"] == [1, 5]
+    assert step["largest"] == pytest.approx(0.25)
+    assert "L0.q_rot" in found["missing"]
+    assert tinytf("diff", "--versus", str(other), "--fail-over", "0.001").status == 1
+
+
+def test_the_chosen_addresses_alone_are_written(tmp_path: Path, tinytf: Tinytf) -> None:
+    path = tmp_path / "a.safetensors"
+    tinytf("trace", TEXT, "--at", "L*.q_rot", "--at", "L1H2.weights", "-o", str(path))
+    tensors = load_file(path)
+    assert set(tensors) == {"ids", "L0.q_rot", "L1.q_rot", "L2.q_rot", "L3.q_rot", "L1H2.weights"}
+    assert tensors["L1H2.weights"].shape == (3, 3)
+    assert torch.equal(tensors["L1H2.weights"].sum(-1).round(decimals=5), torch.ones(3))
+    found = json.loads(tinytf("diff", "--versus", str(path), "--json").out)
+    assert [one["name"] for one in found["steps"]] == ["L0.q_rot", "L1.q_rot", "L1.weights", "L2.q_rot", "L3.q_rot"]
+    assert found["first_difference"] is None
+
+
+def test_another_text_than_that_of_the_file_is_refused(traced: Path, tinytf: Tinytf) -> None:
+    ran = tinytf("diff", "The dog sat", "--versus", str(traced))
+    assert ran.status == 2
+    assert "at token 1 it has ·cat, and TEXT has ·dog" in ran.err

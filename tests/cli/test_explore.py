@@ -1,0 +1,419 @@
+"""The explorer, driven by Textual's pilot: every key, the mouse, text edited live, other sizes and models."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from textual.widgets import Input
+
+from tinytf_cli.explore.app import Explorer
+from tinytf_cli.explore.keys import KEYS
+from tinytf_cli.explore.panes import Scene
+from tinytf_cli.explore.place import matrix
+from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session_verbs import VERBS
+from tinytf_cli.repl.state import Settings, Spec
+from tinytf_cli.terminal import Terminal
+
+TEXT = "The cat lost the ball. The cat lost the"
+PILOTED = Callable[["Driver"], Awaitable[None]]
+
+
+class Driver:
+    """An explorer under a pilot."""
+
+    def __init__(self, app: Explorer, pilot: Any) -> None:
+        self.app, self.pilot = app, pilot
+
+    async def press(self, *keys: str) -> None:
+        """Press keys, each after all that the one before set going."""
+        for key in keys:
+            await self.pilot.press(key)
+            await self.settled()
+
+    async def settled(self) -> None:
+        while self.app.engine.waiting:
+            await asyncio.sleep(0.005)
+        await self.pilot.pause()
+
+    async def type(self, text: str) -> None:
+        await self.press(*({" ": "space", ".": "full_stop"}.get(letter, letter) for letter in text))
+
+    def shown(self, pane: str) -> str:
+        """The lines of a pane."""
+        return "\n".join(strip.text for strip in self.app._pane(pane)._strips)
+
+    @property
+    def here(self) -> str:
+        return str(self.app.place.cell_address(self.app.scene.trace))
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the session."""
+        return [entry.line for entry in self.app.session.log.lines]
+
+
+def explore(
+    act: PILOTED, text: str = TEXT, model: str = "tiny", size: tuple[int, int] = (120, 40), **terminal: Any
+) -> Driver:
+    """Open a text, act, and leave."""
+    session = Session(VERBS, Spec(model), Settings(color="always", theme="dark"))
+    assert session.begin(text).status == 0
+    screen = Terminal(width=size[0], height=size[1], cuts=True, **{"depth": "truecolor", **terminal})
+    app = Explorer(session, screen, Scene(session.model, session.trace))
+    drivers = []
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            drivers.append(Driver(app, pilot))
+            await pilot.pause()
+            await act(drivers[0])
+
+    asyncio.run(run())
+    assert app.fault is None
+    return drivers[0]
+
+
+def test_the_first_screen_has_steps_the_map_the_heads_and_the_prediction() -> None:
+    async def act(driver: Driver) -> None:
+        assert "L3H0.weights" in driver.shown("main")
+        assert "▾ L3" in driver.shown("steps")
+        assert "▸ L0" in driver.shown("steps")
+        assert "H2  0.472" in driver.shown("heads")
+        assert "·ball" in driver.shown("next")
+
+    explore(act)
+
+
+def test_keys_walk_steps_heads_layers_and_cells() -> None:
+    async def act(driver: Driver) -> None:
+        assert driver.here == "L3H0.weights[9,0]"
+        await driver.press("right", "right")
+        assert driver.here == "L3H2.weights[9,0]"
+        await driver.press("left")
+        assert driver.here == "L3H1.weights[9,0]"
+        await driver.press("pageup", "pageup")
+        assert driver.here == "L1H1.weights[9,0]", "the same step and head, two layers up"
+        await driver.press("pagedown", "up")
+        assert driver.here == "L2H1.masked[9,0]"
+        await driver.press("down", "k", "l", "l", "h")
+        assert driver.here == "L2H1.weights[8,1]"
+        await driver.press("j", "j", "j")
+        assert driver.here == "L2H1.weights[9,1]", "no further than the edge"
+        await driver.press("home")
+        assert driver.here == "tokens"
+        await driver.press("end")
+        assert driver.here == "next"
+        assert "·ball" in driver.shown("main")
+
+    explore(act)
+
+
+def test_the_chosen_cell_is_the_recorded_number() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("k", "l", "l")
+        trace = driver.app.scene.trace
+        assert f"{driver.here} = {float(trace['L3H0.weights'][8, 2]):.7g}" in driver.shown("main")
+
+    explore(act)
+
+
+def test_enter_shows_the_arithmetic_and_follows_the_largest_term_down_to_the_embeddings() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("enter")
+        assert "checked: the arithmetic comes to the recorded" in driver.shown("main")
+        seen = [driver.here]
+        for _ in range(80):
+            await driver.press("enter")
+            if driver.here == seen[-1]:
+                break
+            seen.append(driver.here)
+        assert seen[1] == "L3H0.masked[9,0]"
+        assert seen[-1].startswith(("embed", "E")), seen[-1]
+        assert "this is where it begins" in driver.shown("text")
+        await driver.press("backspace")
+        assert driver.here == seen[-2]
+        await driver.press("escape")
+        assert driver.app.output is None
+
+    explore(act)
+
+
+def test_a_text_is_edited_live_and_becomes_one_line_of_the_session() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("t")
+        await driver.type(" cat")
+        assert driver.app.scene.trace.encoding.text == f"{TEXT} cat"
+        whole = driver.app.scene.model.trace(f"{TEXT} cat")
+        assert torch.equal(driver.app.scene.trace["L3.weights"], whole["L3.weights"])
+        assert driver.here == "L3H0.weights[10,0]", "the last token stays chosen"
+        assert len(driver.lines) == 1, "no line while it is typed"
+        await driver.press("enter")
+        assert driver.lines[1:] == [f'run --quiet -- "{TEXT} cat"']
+        assert driver.app.focused is None
+        assert "+0." in driver.shown("next") or "-0." in driver.shown("next"), "against the run before"
+
+    explore(act)
+
+
+def test_a_text_that_cannot_be_run_is_told_and_the_last_one_stays() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("t")
+        driver.app.query_one("#edit", Input).value = ""
+        await driver.pilot.pause()
+        await driver.settled()
+        assert "the text is empty" in driver.shown("text")
+        assert driver.app.scene.trace.encoding.text == TEXT
+        driver.app.query_one("#edit", Input).value = "cat " * 2000
+        await driver.pilot.pause()
+        await driver.settled()
+        assert "tokens" in driver.shown("text")
+        assert driver.app.scene.trace.encoding.text == TEXT
+
+    explore(act)
+
+
+def test_without_a_head_every_pane_shows_the_difference_and_again_makes_it_whole() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("pageup", "pageup", "w")
+        assert driver.app.session.state.spec.without is not None
+        assert "without L1H0" in driver.shown("status")
+        assert "-0.07" in driver.shown("next") or "Δ" in driver.shown("next")
+        ablated = driver.app.session.model.trace(TEXT)
+        assert torch.equal(driver.app.scene.trace["logits"], ablated["logits"])
+        assert not ablated["L1H0.head_out"].any()
+        await driver.press("w")
+        assert driver.app.session.state.spec.without is None
+        assert driver.lines[-1] == "without none"
+
+    explore(act)
+
+
+@pytest.mark.parametrize(
+    ("key", "line", "words"),
+    [
+        ("g", "grad L3H0.weights", "∂loss"),
+        ("L", "lens", "logit lens"),
+        ("a", "attribute", "logit"),
+    ],
+)
+def test_a_key_runs_a_line_of_the_session_and_shows_it(key: str, line: str, words: str) -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press(key)
+        assert driver.lines[-1] == line
+        assert words in driver.shown("main")
+        assert "no more" not in driver.shown("text")
+
+    explore(act)
+
+
+def test_d_shows_every_pane_against_the_run_before() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("d")
+        assert "there is no run before" in driver.shown("text")
+        before = driver.app.scene.trace
+        await driver.press("pageup", "pageup", "w", "pagedown", "right")
+        assert "this run − the run before" in driver.shown("main")
+        now = driver.app.scene.trace
+        apart = now["L2H1.weights"] - before["L2H1.weights"]
+        assert f"{driver.here} = {float(apart[9, 0]):.7g}" in driver.shown("main")
+        apart, scale = now["L2.ffn"] - before["L2.ffn"], before["L2.ffn"].abs().max()
+        moved = next(line for line in driver.shown("steps").split("\n") if line.split()[:1] == ["ffn"])
+        assert f"{float(apart.abs().max() / scale):.2f}" in moved
+        await driver.press("d")
+        assert "looks at" in driver.shown("main")
+        await driver.press("D")
+        assert driver.lines[-1] == "diff"
+        assert "first difference" in driver.shown("main") or "first" in driver.shown("main")
+
+    explore(act)
+
+
+def test_a_typed_line_is_run_and_one_that_fails_is_told() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("colon")
+        await driver.type("top 3")
+        await driver.press("enter")
+        assert driver.lines[-1] == "top 3"
+        assert "·ball" in driver.shown("main")
+        await driver.press("colon")
+        await driver.type("print L9")
+        await driver.press("enter")
+        assert "there is no layer 9" in driver.shown("text")
+        await driver.press("colon", "escape")
+        assert driver.app.focused is None
+
+    explore(act)
+
+
+def test_find_goes_to_an_address_a_step_a_token_and_a_number() -> None:
+    async def act(driver: Driver) -> None:
+        async def find(word: str) -> None:
+            await driver.press("slash")
+            driver.app.query_one("#line", Input).value = word
+            await driver.press("enter")
+
+        await find("L1H2.weights[4,2]")
+        assert driver.here == "L1H2.weights[4,2]"
+        await find("scores")
+        assert driver.here == "L1H2.scores[4,2]"
+        await driver.press("j", "j")
+        await find("ball")
+        assert driver.here == "L1H2.scores[4,2]"
+        await find("hat")
+        assert "no step, no token of the text and no number" in driver.shown("text")
+        value = float(driver.app.scene.trace["L1H2.scores"][7, 3])
+        await find(f"{value:.6f}")
+        assert driver.here == "L1H2.scores[7,3]"
+
+    explore(act)
+
+
+def test_marks_are_set_and_gone_to() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("m", "a", "home", "apostrophe", "a")
+        assert driver.here == "L3H0.weights[9,0]"
+        await driver.press("apostrophe", "z")
+        assert "there is no mark z" in driver.shown("text")
+
+    explore(act)
+
+
+def test_s_sorts_the_heads_by_another_measure() -> None:
+    async def act(driver: Driver) -> None:
+        assert "by entropy" in driver.shown("heads")
+        await driver.press("s")
+        assert "by distance" in driver.shown("heads")
+
+    explore(act)
+
+
+def test_y_copies_the_address_and_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(driver: Driver) -> None:
+        copied: list[str] = []
+        monkeypatch.setattr(driver.app, "copy_to_clipboard", copied.append)
+        await driver.press("y", "Y")
+        found = matrix(driver.app.scene.trace, driver.app.place)
+        assert found is not None
+        assert copied[0] == "L3H0.weights[9,0]"
+        cells = [[float(cell) for cell in row.split("\t")] for row in copied[1].split("\n")]
+        assert torch.equal(torch.tensor(cells), found)
+
+    explore(act)
+
+
+def test_p_saves_the_screen_and_never_over_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def act(driver: Driver) -> None:
+        await driver.press("p", "p")
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == ["tinytf-explore-1.svg", "tinytf-explore-2.svg"]
+        assert "L3H0.weights" in (tmp_path / names[0]).read_text(encoding="utf-8")
+
+    explore(act)
+
+
+def test_the_mouse_chooses_a_step_a_head_a_cell_and_a_token() -> None:
+    async def act(driver: Driver) -> None:
+        row = next(n for n, line in enumerate(driver.shown("steps").split("\n")) if "▸ L1" in line)
+        await driver.pilot.click("#steps", offset=(3, row))
+        assert driver.here.startswith("L1.in")
+        await driver.press("end", "pageup", "slash")
+        driver.app.query_one("#line", Input).value = "L2H0.weights"
+        await driver.press("enter")
+        line = next(n for n, one in enumerate(driver.shown("heads").split("\n")) if " H3 " in one)
+        await driver.pilot.click("#heads", offset=(6, line))
+        assert driver.here.startswith("L2H3.weights")
+        margin, width, lead, _ = driver.app._cells or (0, 0, 0, None)
+        await driver.pilot.click("#main", offset=(1 + margin + 2 * width + 1, lead + 5))
+        assert driver.here == "L2H3.weights[5,2]"
+        await driver.pilot.click("#text", offset=(6, 0))
+        assert driver.here == "L2H3.weights[1,2]"
+
+    explore(act)
+
+
+def test_a_question_mark_lists_every_key() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("question_mark")
+        for key in KEYS:
+            assert key.words in driver.shown("main")
+
+    explore(act)
+
+
+def test_n_draws_small_cells_and_brackets_the_chosen_one() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("n")
+        assert "[]" in driver.shown("main")
+        await driver.press("n")
+        assert "[0.001]" in driver.shown("main")
+
+    explore(act)
+
+
+@pytest.mark.parametrize(
+    ("size", "depth"), [((80, 24), "truecolor"), ((200, 60), "256"), ((120, 40), "16"), ((120, 40), "none")]
+)
+def test_every_step_is_drawn_in_every_size_and_colour(size: tuple[int, int], depth: str) -> None:
+    async def act(driver: Driver) -> None:
+        for row, (step, layer) in enumerate(driver.app.scene.trace.steps.rows):
+            if layer in (None, 0):
+                driver.app.place = replace(driver.app.place, row=row)
+                driver.app.draw()
+                assert driver.shown("main").startswith((step.full_name(layer), f"L0H0.{step.name}")), step.name
+                assert f"▶ {step.name}" in " ".join(driver.shown("steps").split())
+
+    explore(act, size=size, depth=depth)
+
+
+def test_an_encoder_shows_what_fills_its_mask() -> None:
+    async def act(driver: Driver) -> None:
+        assert "[MASK] at 3" in driver.shown("next")
+        assert "sat" in driver.shown("next")
+
+    explore(act, "The cat [MASK] on the mat.", "tiny-encoder")
+
+
+def test_it_is_refused_without_a_terminal(tinytf: Any) -> None:
+    found = tinytf("explore", "The cat sat")
+    assert found.status == 2
+    assert "explore needs a terminal" in found.err
+    assert 'tinytf trace "The cat sat"' in found.err
+
+
+def test_what_was_done_is_a_script_that_runs_again(tmp_path: Path) -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("t")
+        await driver.type(" cat")
+        await driver.press("enter", "w", "enter", "colon")
+        driver.app.query_one("#line", Input).value = f"save {tmp_path}/look.session"
+        await driver.press("enter")
+
+    driver = explore(act)
+    again = Session(VERBS, Spec("tiny"))
+    for line in (tmp_path / "look.session").read_text(encoding="utf-8").splitlines():
+        assert again.execute(line).failure is None
+    assert again.state.spec == driver.app.session.state.spec
+    assert torch.equal(again.trace["logits"], driver.app.scene.trace["logits"])
+
+
+def test_random_keys_and_sizes_never_end_it() -> None:
+    draw = random.Random(0)
+    keys = [one.keys.split(",")[0] for one in KEYS if one.action not in ("end", "picture")]
+    keys += ["x", "space", "full_stop", "escape", "escape", "enter", "tab", "7"]
+
+    async def act(driver: Driver) -> None:
+        for number in range(150):
+            await driver.pilot.press(draw.choice(keys))
+            if number % 37 == 0:
+                await driver.pilot.resize_terminal(draw.randint(20, 200), draw.randint(3, 60))
+        await driver.settled()
+
+    explore(act)

@@ -1,0 +1,207 @@
+"""LoRA adapters against PEFT: what is merged here gives the logits that PEFT computes beside the weights, unmerged."""
+
+import json
+import warnings
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+from architectures import enliven, furthest
+from reference import FAMILIES, saved
+from safetensors.torch import load_file, save_file
+
+import tinytf
+from tinytf.checkpoints.huggingface.adapter import Adapter
+from tinytf.checkpoints.huggingface.load import read_directory
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.model.transformer import Transformer
+
+IDS = torch.tensor([[7, 3, 12, 40, 5, 5, 9]])
+ATTENTION = ["q_proj", "v_proj"]
+
+
+def adapted(family, folder, **settings):
+    """PEFT's own model with a random adapter, which is written to ``folder``."""
+    theirs = FAMILIES[family]()
+    with torch.no_grad():
+        enliven(theirs, 7)
+    warnings.filterwarnings("ignore", category=UserWarning)
+    model = peft.get_peft_model(theirs.eval(), peft.LoraConfig(**{"r": 3, "lora_alpha": 5, **settings}))
+    generator = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for parameter in (one for one in model.parameters() if one.requires_grad):
+            parameter += torch.randn(parameter.shape, generator=generator) * 0.3
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+def merged(family, folder) -> Transformer:
+    """The model of a directory with the adapter in its weights."""
+    checkpoint = read_directory(saved(family))
+    return Adapter(folder).merge(checkpoint.load().transformer, checkpoint.table)
+
+
+CASES = {
+    "llama: queries and values": ("llama 3", {"target_modules": ATTENTION}),
+    "every matrix, rank-stabilised": ("llama 3", {"target_modules": "all-linear", "use_rslora": True}),
+    "ranks and alphas by pattern": (
+        "llama 3",
+        {
+            "target_modules": [*ATTENTION, "down_proj"],
+            "rank_pattern": {"v_proj": 2, r"^model\.layers\.1\.mlp\.down_proj": 4},
+            "alpha_pattern": {r"layers\.\d+\.self_attn.q_proj": 9},
+        },
+    ),
+    "some layers alone": ("llama 3", {"target_modules": ATTENTION, "layers_to_transform": [1]}),
+    "a head of its own": ("llama 3", {"target_modules": ATTENTION, "modules_to_save": ["lm_head"]}),
+    "gpt2: a joint matrix, (in, out)": ("gpt2", {"target_modules": ["c_attn", "c_proj"]}),
+    "gpt2: biases of what it changes": ("gpt2", {"target_modules": ["c_attn"], "bias": "lora_only"}),
+    "gpt2: all biases": ("gpt2", {"target_modules": ["c_fc"], "bias": "all"}),
+    "gpt2: embeddings, whose tied head stays": ("gpt2", {"target_modules": ["wte", "c_attn"]}),
+    "gpt2: a head, whose tied embeddings stay": (
+        "gpt2",
+        {"target_modules": ["c_attn"], "modules_to_save": ["lm_head"]},
+    ),
+    "albert: layers that share their weights": ("albert", {"target_modules": ["query", "ffn"]}),
+    "gpt2: both, each its own": ("gpt2", {"target_modules": ["c_attn"], "modules_to_save": ["wte", "lm_head"]}),
+    "pythia: head by head": ("pythia", {"target_modules": ["query_key_value", "dense_h_to_4h"]}),
+    "gpt-j: pairs side by side": ("gpt-j", {"target_modules": ["q_proj", "k_proj"]}),
+    "phi 3: one matrix for three": ("phi 3 with a window", {"target_modules": ["qkv_proj", "gate_up_proj"]}),
+    "gemma 3": ("gemma 3", {"target_modules": "all-linear", "modules_to_save": ["input_layernorm"]}),
+    "bert": ("bert with a masked head", {"target_modules": ["query", "dense"]}),
+    "nomicbert: in memory apart, in files joint": ("nomicbert", {"target_modules": ["q_proj", "v_proj", "up_proj"]}),
+    "classes, and their head": ("llama with classes", {"target_modules": ATTENTION, "task_type": "SEQ_CLS"}),
+    "deepseek": ("deepseek v3, latent", {"target_modules": ["q_b_proj", "kv_b_proj", "kv_a_proj_with_mqa"]}),
+    "experts: what is around them": ("mixtral", {"target_modules": ["q_proj", "o_proj"]}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_merged_it_gives_what_peft_computes_unmerged(case, tmp_path):
+    family, settings = CASES[case]
+    theirs = adapted(family, tmp_path, **settings)
+    expected = theirs(IDS).logits
+    with theirs.disable_adapter():
+        plain = theirs(IDS).logits
+    in_memory = FAMILIES[family]()
+    enliven(in_memory, 7)
+    for model in (merged(family, tmp_path), tinytf.load(in_memory, adapter=tmp_path).transformer):
+        found = model(IDS)
+        assert furthest(found[:, -1] if expected.dim() == 2 else found, expected) < 2e-5
+    assert furthest(plain, expected) > 1e-2
+
+
+def test_weights_that_it_does_not_change_stay_those_of_the_model(tmp_path):
+    theirs = FAMILIES["llama 3"]()
+    before = theirs.model.layers[0].self_attn.q_proj.weight.clone()
+    adapted("llama 3", tmp_path, target_modules=ATTENTION)
+    ours = tinytf.load(theirs, adapter=tmp_path).transformer
+    attention, inside = theirs.model.layers[0].self_attn, ours.blocks[0].attention
+    assert inside.k.weight.data_ptr() == attention.k_proj.weight.data_ptr()
+    assert inside.q.weight.data_ptr() != attention.q_proj.weight.data_ptr()
+    assert torch.equal(attention.q_proj.weight, before)
+
+
+@torch.no_grad()
+def test_in_bfloat16_the_sum_is_rounded_once(tmp_path):
+    adapted("llama 3", tmp_path, target_modules=["q_proj"])
+    checkpoint = read_directory(saved("llama 3"))
+    half = Adapter(tmp_path).merge(checkpoint.load(torch.bfloat16).transformer, checkpoint.table)
+    base = checkpoint.load(torch.bfloat16).transformer.blocks[1].attention.q.weight.double()
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    a, b = (tensors[f"base_model.model.model.layers.1.self_attn.q_proj.lora_{part}.weight"].double() for part in "AB")
+    assert torch.equal(half.blocks[1].attention.q.weight, (base + 5 / 3 * (b @ a)).float().bfloat16())
+
+
+def test_the_model_says_which_adapter_it_has(tmp_path):
+    adapted("llama 3", tmp_path / "polite", target_modules=ATTENTION)
+    model = tinytf.load(FAMILIES["llama 3"](), adapter=tmp_path / "polite")
+    assert model.name == "LlamaForCausalLM + polite"
+    assert model.source == f"LlamaForCausalLM in memory, with the adapter {tmp_path / 'polite'}"
+
+
+REFUSED = [
+    ({"peft_type": "IA3"}, "peft_type 'IA3' is not implemented"),
+    ({"use_dora": True}, "'use_dora' is not implemented"),
+    ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' is not implemented"),
+    ({"target_parameters": ["experts.gate_up_proj"]}, "'target_parameters' is not implemented"),
+    ({"layer_replication": [[0, 2]]}, "'layer_replication' is not implemented"),
+    ({"ensure_weight_tying": True}, "'ensure_weight_tying' is not implemented"),
+    ({"turbo": 3}, "'turbo' is not implemented"),
+    ({"r": 4}, "the rank of 'model.layers.0.self_attn.q_proj' is 4, and its matrices have rank 3"),
+    ({"r": "many"}, "r is 'many', and has to be a whole number"),
+    ({"alpha_pattern": {"(a+)+$": 3}}, "alpha_pattern has the pattern '(a+)+$', which is too involved"),
+    ({"alpha_pattern": {"(": 3}}, "alpha_pattern has '(', which is no pattern"),
+    ({"alpha_pattern": {"q_proj": "3"}}, "alpha_pattern is '3', and has to be a whole number"),
+    ({"alpha_pattern": [1]}, "alpha_pattern is an array of 1, and has to be an object"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_is_not_implemented_is_refused_by_name(tmp_path, keys, message):
+    adapted("llama 3", tmp_path, target_modules=ATTENTION)
+    data = json.loads((tmp_path / "adapter_config.json").read_text("utf-8"))
+    (tmp_path / "adapter_config.json").write_text(json.dumps(data | keys), "utf-8")
+    with pytest.raises(CheckpointError) as caught:
+        merged("llama 3", tmp_path)
+    assert message in caught.value.message
+    assert "adapter_config.json" in caught.value.message
+
+
+def rewritten(folder: Path, how) -> None:
+    save_file(how(load_file(folder / "adapter_model.safetensors")), folder / "adapter_model.safetensors")
+
+
+def test_dora_is_refused_by_its_settings(tmp_path):
+    adapted("llama 3", tmp_path, target_modules=ATTENTION, use_dora=True)
+    with pytest.raises(CheckpointError, match="'use_dora' is not implemented"):
+        merged("llama 3", tmp_path)
+
+
+def test_an_adapter_of_another_model_is_refused_with_both_shapes_and_its_own_word(tmp_path):
+    adapted("llama 3", tmp_path, target_modules=ATTENTION)
+    rewritten(
+        tmp_path,
+        lambda tensors: {name: torch.cat((one, one)) if "lora_B" in name else one for name, one in tensors.items()},
+    )
+    data = json.loads((tmp_path / "adapter_config.json").read_text("utf-8"))
+    (tmp_path / "adapter_config.json").write_text(json.dumps(data | {"base_model_name_or_path": "org/big"}), "utf-8")
+    with pytest.raises(CheckpointError, match=r"is for a tensor of shape \(\d+, \d+\), and the model's is") as caught:
+        merged("llama 3", tmp_path)
+    assert caught.value.hint == "it was trained on 'org/big'"
+    adapted("gpt2", tmp_path / "gpt2", target_modules=["c_attn"])
+    with pytest.raises(
+        CheckpointError, match=r"changes 'transformer.h.0.attn.c_attn.weight', which a Llama model has no"
+    ):
+        merged("llama 3", tmp_path / "gpt2")
+
+
+def test_a_damaged_adapter_is_told_by_file_and_tensor(tmp_path):
+    adapted("llama 3", tmp_path, target_modules=ATTENTION)
+    whole = load_file(tmp_path / "adapter_model.safetensors")
+    rewritten(
+        tmp_path,
+        lambda tensors: {name: one for name, one in tensors.items() if "1.self_attn.q_proj.lora_A" not in name},
+    )
+    with pytest.raises(CheckpointError, match=r"only one of lora_A and lora_B of 'model.layers.1.self_attn.q_proj'"):
+        merged("llama 3", tmp_path)
+    save_file({**whole, "base_model.model.model.norm.lora_C": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match=r"norm.lora_C' is not implemented"):
+        merged("llama 3", tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        merged("llama 3", tmp_path)
+    (tmp_path / "adapter_model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"there is no adapter_model.safetensors"):
+        merged("llama 3", tmp_path)
+    with pytest.raises(CheckpointError, match=r"there is no adapter_config.json"):
+        merged("llama 3", tmp_path / "nowhere")
+
+
+def test_a_model_without_names_of_transformers_takes_no_adapter(tmp_path):
+    adapted("llama 3", tmp_path, target_modules=ATTENTION)
+    with pytest.raises(UsageError, match="tiny is no model of transformers") as caught:
+        tinytf.load("tiny", adapter=tmp_path)
+    assert caught.value.hint == "tinytf export makes it one"

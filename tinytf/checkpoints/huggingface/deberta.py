@@ -1,0 +1,118 @@
+"""DeBERTa-v2 and v3: encoders whose scores are of tokens and of the distances between them, apart from each other."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.bert import BERT, mlm_head
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES
+from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields, quoted
+
+_TERMS = {"c2p": "distance_keys", "p2c": "distance_queries"}
+
+
+def _words(fields: Fields, name: str, known: tuple[str, ...]) -> set[str]:
+    """The words of a key, in an array or with | between them; another one is refused by name."""
+    given = fields.data.get(name)
+    said = fields.array(name, str) if isinstance(given, list) else fields.text(name, "").lower().split("|")
+    words = {word.strip() for word in said} - {"", "none"}
+    for word in sorted(words - set(known)):
+        raise fields.fault(f"{name} {quoted(word)} is not implemented")
+    return words
+
+
+def _read_distances(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Scores are divided by √(d·(1 + how many terms have distances)), even where no distance has an embedding."""
+    terms = _words(fields, "pos_att_type", tuple(_TERMS))
+    width = found["d_model"] // found["n_heads"]
+    divisor = {"attention_divisor": math.sqrt(width * (1 + len(terms))) if terms else 0.0}
+    normed = bool(_words(fields, "norm_rel_ebd", ("layer_norm",)))
+    farthest, buckets = (fields.whole(name, -1) for name in ("max_relative_positions", "position_buckets"))
+    farthest = farthest if farthest > 0 else fields.whole("max_position_embeddings", least=1)
+    own = not fields.flag("share_att_key", False)
+    if not (fields.flag("relative_attention", False) and terms):
+        return divisor
+    return {
+        **divisor,
+        **{field: term in terms for term, field in _TERMS.items()},
+        "distances": buckets if buckets > 0 else farthest,
+        "farthest": farthest if buckets > 0 else 0,
+        "distance_norm": normed,
+        "distance_matrices": own,
+    }
+
+
+def _write_distances(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "relative_attention": config.distances > 0,
+        "pos_att_type": [term for term, field in _TERMS.items() if getattr(config, field)],
+        "position_buckets": config.distances if config.farthest else -1,
+        "max_relative_positions": config.farthest or config.distances or -1,
+        "norm_rel_ebd": "layer_norm" if config.distance_norm else "none",
+        "share_att_key": not config.distance_matrices,
+    }
+
+
+def _read_positions(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    return {"positions": "learned" if fields.flag("position_biased_input", True) else "none"}
+
+
+def _read_widths(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Everything is as wide as the stream."""
+    for name in ("embedding_size", "pooler_hidden_size"):
+        fields.require(name, (found["d_model"],))
+    fields.require("attention_head_size", (found["d_model"] // found["n_heads"],))
+    return {}
+
+
+_SELF = "encoder.layer.{n}.attention.self"
+
+DEBERTA_V2 = replace(
+    BERT,
+    name="DeBERTa-v2",
+    model_type="deberta-v2",
+    prefix="deberta.",
+    classes={"none": "DebertaV2Model", "mlm": "DebertaV2ForMaskedLM"},
+    only={"conv_kernel_size": (0,)},
+    needs=("distances",),
+    settings=(
+        *SIZES,
+        Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+        Key("layer_norm_eps", "norm_eps", 1e-7),
+        Key("type_vocab_size", "n_token_types", 0),
+        Key("tie_word_embeddings", "tied_head", True),
+        Key("max_position_embeddings", "context", 512),
+        Group(_read_positions, lambda config: {"position_biased_input": config.positions == "learned"}),
+        Key("pooler_hidden_act", "head_activation", "gelu", {**ACTIVATIONS, "tanh": "tanh"}),
+        Group(_read_widths),
+        Group(_read_distances, _write_distances),
+        mlm_head("cls.predictions.transform.dense.weight"),
+    ),
+    harmless=("legacy", "pooler_dropout", "cls_dropout", "conv_act", "conv_groups", "z_steps", "padding_idx"),
+    stored={
+        **{ours: how for ours, how in BERT.stored.items() if ours != "pooler"},
+        "blocks.{n}.attention.q": Stored(f"{_SELF}.query_proj"),
+        "blocks.{n}.attention.k": Stored(f"{_SELF}.key_proj"),
+        "blocks.{n}.attention.v": Stored(f"{_SELF}.value_proj"),
+        "blocks.{n}.attention.pos_k": Stored(f"{_SELF}.pos_key_proj"),
+        "blocks.{n}.attention.pos_q": Stored(f"{_SELF}.pos_query_proj"),
+        "blocks.{n}.attention.distances": Stored("encoder.rel_embeddings"),
+        "blocks.{n}.attention.distances_norm": Stored("encoder.LayerNorm"),
+    },
+    left=(
+        *BERT.left,
+        Left(r"embeddings\.position_embeddings\.weight", "positions that are not added to the embeddings"),
+        Left(r"encoder\.(rel_embeddings|LayerNorm)\..*", "embeddings of distances that no score reads"),
+        Left(r"mask_predictions\..*", "the head that finds replaced tokens", said=True),
+    ),
+    spellings=(
+        *BERT.spellings,
+        (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", r"cls.predictions.transform.\1."),
+        (r"^lm_predictions\.lm_head\.bias$", "cls.predictions.bias"),
+    ),
+    outside=(*BERT.outside, "pooler.", "lm_predictions.", "mask_predictions."),
+    heads={**BERT.heads, "sequence": replace(BERT.heads["sequence"], activation="")},
+)
+"""He et al. 2021 and 2023."""

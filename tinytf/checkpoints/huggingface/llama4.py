@@ -1,0 +1,136 @@
+"""Families that norm queries and keys after their rotation: Llama 4 (Meta 2025) and HunYuan (Tencent 2025)."""
+
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.experts import TRAINING
+from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
+from tinytf.checkpoints.huggingface.rope import ROPE, rope
+from tinytf.checkpoints.huggingface.table import by_layer
+from tinytf.checkpoints.huggingface.windows import FULL
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.config import ModelConfig
+from tinytf.fields import Field, Fields
+
+_CHUNKED = "chunked_attention"
+_EPS = Key("rms_norm_eps", "norm_eps", 1e-5)
+
+
+def _together(*fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of several groups, with all that differ by layer."""
+    whole = {name: value for one in fields for name, value in one.items()}
+    return whole | {"by_layer": tuple(pair for one in fields for pair in one.get("by_layer", ()))}
+
+
+def _read_layers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Which layers turn, norm, scale and cut what they look at, and which have experts."""
+    count = found["n_layers"]
+    apart = fields.whole("no_rope_layer_interval", 4, least=1)
+    usual = [int((layer + 1) % apart != 0) for layer in range(count)]
+    said = fields.array("no_rope_layers", int, ()) and fields.array("no_rope_layers", int, count=count)
+    turned = [bool(one) for one in said or usual]
+    kinds = fields.array("layer_types", str, [_CHUNKED if one else FULL for one in turned], count=count)
+    chunk = fields.whole("attention_chunk_size", 8192, least=1)
+    normed = fields.flag("use_qk_norm", True)
+    growing = fields.number("attn_scale", 0.1) * _tuned(fields)
+    step, experts = fields.whole("interleave_moe_layer_step", 1, least=1), fields.whole("num_local_experts", 16)
+    mixed = set(fields.array("moe_layers", int, range(step - 1, count, step)))
+    here = [experts if layer in mixed else 0 for layer in range(count)]
+    if not any(here):
+        raise fields.fault("moe_layers leave no layer with experts")
+    return _together(
+        {"experts": experts, "qk_norm": normed},
+        by_layer("positions", ["rotary" if one else "none" for one in turned]),
+        by_layer("chunk", [fields.meaning("layer_types", kind, {_CHUNKED: chunk, FULL: 0}) for kind in kinds]),
+        by_layer("qk_norm", [normed and one for one in turned]),
+        by_layer("query_scale", [0.0 if one else growing for one in turned]),
+        by_layer("experts", here),
+        {"query_scale_every": fields.whole("floor_scale", 8192, least=1), "query_scale_first": 1},
+    )
+
+
+def _tuned(fields: Fields) -> bool:
+    """Whether queries grow with their position; the first checkpoints say so by a number."""
+    given = fields.data.get("attn_temperature_tuning", True)
+    return bool(fields.get(Field("attn_temperature_tuning", int if type(given) is int else bool, True)))
+
+
+def _write_layers(config: ModelConfig) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    growing = max(one.query_scale for one in layers)
+    return {
+        "no_rope_layers": [int(one.positions == "rotary") for one in layers],
+        "layer_types": [_CHUNKED if one.chunk else FULL for one in layers],
+        "attention_chunk_size": max(one.chunk for one in layers) or 8192,
+        "use_qk_norm": any(one.qk_norm for one in layers),
+        "attn_temperature_tuning": growing > 0,
+        "attn_scale": growing,
+        "floor_scale": config.query_scale_every or 8192,
+        "num_local_experts": config.experts,
+        "moe_layers": [layer for layer, one in enumerate(layers) if one.experts],
+    }
+
+
+_EXPERTS = "layers.{n}.feed_forward.experts"
+_HALVES: dict[str, Any] = {"transposed": True, "bare": True, "parts": ("d_expert", "d_expert"), "axis": 1}
+LLAMA4 = replace(
+    LLAMA,
+    name="Llama 4",
+    model_type="llama4_text",
+    classes={"none": "Llama4TextModel", "lm": "Llama4ForCausalLM"},
+    fixed={
+        **FIXED,
+        "qk_norm_last": True,
+        "qk_norm_gain": False,
+        "router": "sigmoid",
+        "routes_renormed": False,
+        "routes_first": True,
+    },
+    needs=("experts",),
+    only={},
+    settings=(
+        *(key for key in UNTURNED if not isinstance(key, Key) or key.name != "intermediate_size"),
+        _EPS,
+        Key("intermediate_size", "d_expert d_shared"),
+        Key("intermediate_size_mlp", "d_ff", 16384),
+        rope(500_000.0),
+        Key("head_dim", "d_head", 128),
+        *HEAD_AND_ACTIVATION,
+        BIASES,
+        Key("num_experts_per_tok", "experts_per_token", 1),
+        Group(_read_layers, _write_layers),
+    ),
+    harmless=(*TRAINING, "for_llm_compressor"),
+    stored={
+        **{
+            ours: replace(how, module=how.module.replace(".mlp.", ".feed_forward."))
+            for ours, how in LLAMA.stored.items()
+        },
+        "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_proj", paired="n_heads"),
+        "blocks.{n}.attention.k": Stored("layers.{n}.self_attn.k_proj", paired="n_kv_heads"),
+        "blocks.{n}.ffn.router": Stored("layers.{n}.feed_forward.router"),
+        "blocks.{n}.ffn.experts.gate": Stored(f"{_EXPERTS}.gate_up_proj", **_HALVES),
+        "blocks.{n}.ffn.experts.up": Stored(f"{_EXPERTS}.gate_up_proj", part=1, **_HALVES),
+        "blocks.{n}.ffn.experts.down": Stored(f"{_EXPERTS}.down_proj", transposed=True, bare=True),
+        **{
+            f"blocks.{{n}}.ffn.shared.{name}": Stored(f"layers.{{n}}.feed_forward.shared_expert.{name}_proj")
+            for name in ("gate", "up", "down")
+        },
+    },
+)
+"""Llama 4: layers that look within chunks, and layers without positions; experts that take weighed tokens."""
+
+HUNYUAN = replace(
+    LLAMA,
+    name="HunYuan",
+    model_type="hunyuan_v1_dense",
+    classes={"none": "HunYuanDenseV1Model", "lm": "HunYuanDenseV1ForCausalLM"},
+    fixed={**FIXED, "qk_norm": True, "qk_norm_last": True},
+    settings=(*UNTURNED, _EPS, ROPE, Key("head_dim", "d_head", 0), *HEAD_AND_ACTIVATION, BIASES),
+    harmless=("eod_token_id",),
+    stored={
+        **LLAMA.stored,
+        "blocks.{n}.attention.q_norm": Stored("layers.{n}.self_attn.query_layernorm"),
+        "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.key_layernorm"),
+    },
+)

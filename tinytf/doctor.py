@@ -1,0 +1,156 @@
+"""What there is here to work with: versions, devices, threads, models, and what is missing for what."""
+
+import os
+import platform
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from tinytf.catalogue import catalogue
+from tinytf.checkpoints.stores import HUB_CACHE, LM_STUDIO, OLLAMA
+from tinytf.loading import load
+from tinytf.memory import free_bytes
+from tinytf.report import Data, Report, Verified
+from tinytf.trace.check import check as check_trace
+from tinytf.version import __version__
+
+_PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "jinja2", "click", "rich", "prompt_toolkit")
+_EXTRAS = (
+    ("gguf", "models in .gguf files", 'pip install "tinytf[gguf]"'),
+    ("huggingface_hub", "hub:ORG/NAME, models of the hub", 'pip install "tinytf[hub]"'),
+    ("tensorboard", "train --tensorboard", 'pip install "tinytf[tensorboard]"'),
+)
+_COMPILERS = ("c++", "g++", "clang++")
+_TEXT = "The cat sat on the mat."
+_VARIABLES = ("TINYTF_MODEL", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS")
+
+
+@dataclass(frozen=True)
+class Device(Data):
+    """Where can be computed: ``name`` is what --device takes; memory in bytes, ``total`` None where it is not told.
+
+    ``check`` is of a trace of the built-in model there; ``problem`` says why there was none.
+    """
+
+    name: str
+    what: str
+    free: int | None
+    total: int | None
+    check: Verified | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Extra(Data):
+    """What is not always installed: its ``version``, or None and how to ``get`` what is ``needed_for`` something."""
+
+    name: str
+    needed_for: str
+    version: str | None
+    get: str
+
+
+@dataclass(frozen=True)
+class Place(Data):
+    """A place of models: how many there are, and how many of them do not open."""
+
+    name: str
+    folder: str
+    models: int
+    closed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkup(Report):
+    """All of it; ``threads`` are those of torch, ``cores`` those that this process may use."""
+
+    KIND = "doctor"
+    EVENTS: ClassVar = {"devices": "device", "places": "place", "extras": "extra"}
+
+    system: str
+    versions: dict[str, str]
+    threads: int
+    cores: int
+    variables: dict[str, str]
+    devices: tuple[Device, ...]
+    places: tuple[Place, ...]
+    extras: tuple[Extra, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every device computes a trace that checks out."""
+        return all(one.check is not None and one.check.holds for one in self.devices)
+
+    def fields(self) -> dict[str, Any]:
+        return self.members(
+            "system", "versions", "threads", "cores", "variables", "devices", "places", "extras", "holds"
+        )
+
+
+def checkup(folder: Path = Path()) -> Checkup:
+    """Look at everything once, and trace the built-in model on every device. Nothing is downloaded or written."""
+    return Checkup(
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        versions={"tinytf": __version__, "python": platform.python_version(), **_versions()},
+        threads=torch.get_num_threads(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        devices=tuple(_devices()),
+        places=tuple(_places(folder)),
+        extras=(*(Extra(name, what, _version(name), get) for name, what, get in _EXTRAS), _compiler()),
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _versions() -> dict[str, str]:
+    return {name: found for name in _PACKAGES if (found := _version(name)) is not None}
+
+
+def _compiler() -> Extra:
+    named = os.environ.get("CXX")
+    found = next((path for name in ([named] if named else _COMPILERS) if (path := shutil.which(name))), None)
+    return Extra("C++ compiler", "generate --compile", found, "install g++ or clang++, or name one in CXX")
+
+
+def _devices() -> Iterator[Device]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    yield _checked("cpu", platform.processor() or platform.machine(), memory.available, memory.total)
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        more = f", the first of {torch.cuda.device_count()}" if torch.cuda.device_count() > 1 else ""
+        yield _checked("cuda", properties.name + more, free_bytes(torch.device("cuda")), properties.total_memory)
+    if torch.backends.mps.is_available():
+        yield _checked("mps", "Apple GPU", None, None)
+
+
+def _checked(name: str, what: str, free: int | None, total: int | None) -> Device:
+    """A device, with the check of a trace that was made on it."""
+    try:
+        check = check_trace(load("tiny", device=name).trace(_TEXT))
+    except Exception as error:  # a device that fails is what is looked for
+        return Device(name, what, free, total, problem=str(error).partition("\n")[0])
+    return Device(name, what, free, total, Verified(f"{len(check.items)} steps", check.worst.relative, check.tolerance))
+
+
+def _places(folder: Path) -> Iterator[Place]:
+    entries = catalogue(folder).entries
+    found, closed = Counter(one.place for one in entries), Counter(one.place for one in entries if not one.opens)
+    folders = {
+        "built in": "", "preset": "", "folder": str(folder.absolute()), HUB_CACHE.place: str(HUB_CACHE.folder),
+        OLLAMA.place: str(OLLAMA.folders[0]), LM_STUDIO.place: str(next(LM_STUDIO.folders)),
+    }  # fmt: skip
+    return (Place(name, where, found[name], closed[name]) for name, where in folders.items())

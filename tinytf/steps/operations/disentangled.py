@@ -1,0 +1,171 @@
+"""Disentangled attention: scores by what a token is and by how far another one is from it (He et al. 2021, DeBERTa).
+
+Distances have embeddings, of which W_K makes keys and W_Q queries as it does of tokens: a query also scores the keys of
+distances (content to position), a key the queries of distances (position to content).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, in_float32, wide
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Term, Value, Working, product, single
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
+
+
+def rows_of(distance: Tensor, reach: int, farthest: int) -> Tensor:
+    """The rows of the table of distances, query − key, each.
+
+    Row ``reach`` is of distance 0, and the more a key is before its query, the larger is the row, to 2·reach − 1. With
+    a ``farthest`` distances from reach / 2 on share rows that widen up to that distance. The logarithm is in float32,
+    as the checkpoints were trained with.
+    """
+    if farthest:
+        exact = reach // 2
+        apart = distance.abs().clamp(min=exact)
+        share = torch.log(apart.float() / exact) / torch.log(torch.tensor((farthest - 1) / exact))
+        far = exact + torch.ceil(share * (exact - 1)).long()
+        distance = torch.where(apart == exact, distance, far * distance.sign())
+    return (distance + reach).clamp(0, 2 * reach - 1)
+
+
+@lru_cache(maxsize=8)
+def distance_rows(queries: int, keys: int, reach: int, farthest: int, device: torch.device) -> Tensor:
+    """The row of every query and key, (Q, K); the queries are the last ones of the keys."""
+    with torch.inference_mode(False):
+        place = torch.arange(keys, device=device)
+        return rows_of(place[keys - queries :, None] - place, reach, farthest)
+
+
+def rows_in_text(config: ModelConfig, tokens: int) -> list[int]:
+    """The rows of the distances that there are in a text of so many tokens."""
+    found: list[int] = rows_of(torch.arange(1 - tokens, tokens), config.distances, config.farthest).unique().tolist()
+    return found
+
+
+def distances_in_words(config: ModelConfig) -> list[str]:
+    """Where a key is from its query, for each row of the table: ``3 before``, ``5-7 after``; – for a row of none."""
+    apart = torch.arange(1 - config.context, config.context)
+    rows, found = rows_of(apart, config.distances, config.farthest), []
+    for row in range(2 * config.distances):
+        some = sorted(apart[rows == row].abs().tolist())
+        span = "-".join(map(str, dict.fromkeys((some[0], some[-1])))) if some else "–"
+        found.append(span + (" before" if row > config.distances else " after" if row < config.distances else ""))
+    return found
+
+
+class Table(Operation):
+    """All rows of a learned table, whatever the text is."""
+
+    words = "a row of a table"
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        return (Parameter(step.parameter, "weight", step.axes),)
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        rows: Tensor = site.module()[0].detach()
+        return rows
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        yield f"{site.path}.weight", g
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = {site.step.matrix}"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        letter, (row, width) = cell.step.matrix, cell.index
+        return Working((), single(f"{letter}[{row},{width}]", [(letter, float(cell.site.module.weight[row, width]))]))
+
+
+@dataclass(frozen=True)
+class ByDistance(Operation):
+    """x + y·t of the distance: y is the row of the query, or ``of_keys`` that of the key, and t one of the distances.
+
+    There are 2·``reach`` of them, as ``distance_rows`` has them.
+    """
+
+    reach: int
+    farthest: int
+    of_keys: bool
+
+    words = "a sum of products"
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return distance_rows(*x.shape[-2:], self.reach, self.farthest, x.device)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x, content, table = (wide(one) for one in inputs)
+        each, rows = content @ table.transpose(-2, -1), self._rows(x)  # (…, H, T, distances)
+        if self.of_keys:
+            return x + each.gather(-1, rows.T.expand(*each.shape[:-1], -1)).transpose(-2, -1)
+        return x + each.gather(-1, rows.expand(*each.shape[:-1], -1))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        content, table = site.input(1), site.input(2)
+        rows, given = (self._rows(g).T, g.transpose(-2, -1)) if self.of_keys else (self._rows(g), g)
+        each = g.new_zeros(*content.shape[:-1], table.shape[-2])  # (H, T, distances)
+        each.scatter_add_(-1, rows.expand(len(g), -1, -1), given)
+        of_content, of_table = each @ wide(table), each.transpose(-2, -1) @ wide(content)
+        return g, of_content.to(content.dtype), of_table.to(table.dtype)
+
+    def code(self, site: Site) -> str:
+        x, content, table = (in_float32(name, site.input(i)) for i, name in enumerate(site.names))
+        lines = ["distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]"]
+        if self.farthest:
+            exact = self.reach // 2
+            lines += [
+                f"apart = distance.abs().clamp(min={exact})",
+                f"share = torch.log(apart.float() / {exact}) / torch.log(torch.tensor({(self.farthest - 1) / exact}))",
+                f"far = {exact} + torch.ceil(share * {exact - 1}).long()",
+                f"distance = torch.where(apart == {exact}, distance, far * distance.sign())",
+            ]
+        lines.append(f"row = (distance + {self.reach}).clamp(0, {2 * self.reach - 1})")
+        way = "hkd,hqkd->hqk" if self.of_keys else "hqd,hqkd->hqk"
+        lines.append(f'{site.variable} = {x} + torch.einsum("{way}", {content}, {table}[:, row])')
+        return "\n".join(lines)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        (query, key), before = cell.index, cell.source(0, *cell.index)
+        length = len(cell.site.ids)
+        row = int(distance_rows(length, length, self.reach, self.farthest, torch.device("cpu"))[query, key])
+        content, of_distance = cell.source(1, key if self.of_keys else query, 0), cell.source(2, row, 0)
+        series = product(
+            (content.step.name, of_distance.step.name),
+            (content.row(), of_distance.row()),
+            lambda i: f"d{i}",
+            lambda i: (cell.source(1, content.index[0], i), cell.source(2, row, i)),
+        )
+        values = (
+            Value("distance", query - key, f"query {query} − key {key}"),
+            Value("row", row, f"of {2 * self.reach} for distances"),
+        )
+        inputs = ((before, 2), (content, 1), (of_distance, 1))
+        return Working(inputs, series, Term(before.step.name, (), before.value), before=values)
+
+    def summand(self, to: Consumer) -> Summand:
+        if to.number == 0:
+            return Summand(to.symbol, to.incoming.values, inputs=(to.incoming,))
+        head, place = to.row.head or 0, to.row.place
+        g, rows = (one.transpose(-2, -1) if self.of_keys else one for one in (to.g[head], self._rows(to.g)))
+        content, table = (wide(to.site.input(number)[head]) for number in (1, 2))
+        kind, other = ("key", "query") if self.of_keys else ("query", "key")
+        names = [step.name for step in to.site.source_steps]
+        if to.number == 1:
+            given = Quantity(to.symbol, g[place])
+            said = f"{names[2]} is the row of its distance to each {other}"
+            return Summand(f"{to.symbol}·{names[2]}", g[place] @ table[rows[place]], (said,), (given,))
+        given = Quantity(f"{to.symbol} of each {kind}", torch.where(rows == place, g, 0.0).sum(dim=-1))
+        said = f"summed over the cells of {to.symbol} whose distance has row {place}"
+        return Summand(f"{to.symbol}ᵀ·{names[1]}", given.values @ content, (said,), (given,))
+
+    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
+        """The products of each query, or each key, with all distances, of which every cell then takes one."""
+        return tokens * 2 * self.reach * config.n_heads * config.d_head

@@ -1,0 +1,71 @@
+"""Embeddings of a text with masks: 0 at masks, the others larger the more masks there are (ESM, Lin et al. 2023)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, wide
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Value, Working, single
+
+
+@dataclass(frozen=True)
+class Keep(Operation):
+    """x · (1 − ``share``) / (1 − the share of masks in this text), and 0 where a token is ``mask_id``.
+
+    ``share`` is that of the tokens that were masked in training.
+    """
+
+    share: float
+    mask_id: int
+
+    words = "a multiplication"
+
+    def factors(self, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """What each token is multiplied by, in float64: ids (…, T) -> (…, T, 1). Padding is no part of the text."""
+        masked = ids == self.mask_id
+        count = ids.shape[-1] if padding_mask is None else padding_mask.sum(dim=-1, keepdim=True)
+        kept = 1 - masked.sum(dim=-1, keepdim=True).double() / count
+        return ((1 - self.share) / kept).masked_fill(masked, 0.0).unsqueeze(-1)
+
+    def kept(self, x: Tensor, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """The vectors (…, T, C) multiplied, and rounded once."""
+        return (wide(x) * self.factors(ids, padding_mask).to(wide(x).dtype)).to(x.dtype)
+
+    def _ids(self, site: Site, like: Tensor) -> Tensor:
+        return torch.tensor(site.ids, device=like.device)
+
+    def _of(self, site: Site, like: Tensor) -> Tensor:
+        return self.factors(self._ids(site, like)).to(like.dtype)  # (T, 1)
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return self.kept(site.input(), self._ids(site, site.input()))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return (g * self._of(site, g),)
+
+    def code(self, site: Site) -> str:
+        lines = [
+            f"masked = ids == {self.mask_id}",
+            f"factor = {1 - self.share} / (1 - masked.double().mean())",
+            f"{site.variable} = {site.names[0]} * torch.where(masked, 0.0, factor)[:, None]",
+        ]
+        return "\n".join(lines)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own, ids = cell.source(0, *cell.index), cell.site.ids
+        factor = float(self._of(cell.site, cell.site.value)[cell.index[0], 0])
+        masks = list(ids).count(self.mask_id)
+        said = f"{1 - self.share:g} / (1 − {masks} / {len(ids)}), for {masks} masks among {len(ids)} tokens"
+        if ids[cell.index[0]] == self.mask_id:
+            said = "of a mask"
+        made = single(f"{own.step.name} · factor", [(own.step.name, own.value), ("factor", factor)], (own,))
+        return Working(((own, 2),), made, before=(Value("factor", factor, said),), leads=(own,))
+
+    def summand(self, to: Consumer) -> Summand:
+        factor = self._of(to.site, to.g)[to.row.place, 0]
+        lines = ("factor is 0 at a mask",)
+        return Summand(
+            f"{to.symbol} · factor", to.incoming.values * factor, lines, (to.incoming, Quantity("factor", factor))
+        )

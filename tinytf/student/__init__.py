@@ -1,0 +1,1 @@
+"""A student's own module against a reference: opened, given the reference's weights, run, and compared step by step."""

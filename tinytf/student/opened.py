@@ -1,0 +1,320 @@
+"""A student's file: imported by its path, its class built in the size of a reference.
+
+Opening a file runs it. That is what the command says it does, and the one place of tinytf that does it.
+"""
+
+import ast
+import importlib.util
+import inspect
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from tinytf.config import ModelConfig
+from tinytf.errors import TinytfError, UsageError
+from tinytf.files import SMALL, read_bytes
+from tinytf.nearest import did_you_mean
+from tinytf.report import Data
+
+HOW = "such as my_gpt.py:GPT"
+
+_CALLED = {
+    "vocab_size": "vocab_size n_vocab vocab vocabulary_size num_tokens padded_vocab_size num_embeddings ntoken ntokens",
+    "d_model": "d_model n_embd n_embed emb_dim embed_dim embedding_dim embed_size hidden_size dim model_dim width "
+    "emb_size c_model dmodel",
+    "n_layers": "n_layers n_layer num_layers num_blocks n_blocks num_hidden_layers depth layers nlayers",
+    "n_heads": "n_heads n_head num_heads num_attention_heads heads nhead nheads",
+    "n_kv_heads": "n_kv_heads n_kv_head num_kv_heads num_key_value_heads kv_heads n_kv_groups",
+    "d_head": "d_head head_dim head_size head_width d_k d_v dim_head",
+    "d_ff": "d_ff ff_dim ffn_dim intermediate_size hidden_dim mlp_dim dim_feedforward d_hidden ffn_hidden d_mlp "
+    "n_inner inner_dim hidden_features dff",
+    "context": "context block_size context_length context_size max_seq_len max_seq_length max_len max_length seq_len "
+    "n_ctx n_positions max_position_embeddings ctx_len sequence_length max_context maxlen",
+    "norm_eps": "norm_eps eps layer_norm_eps layer_norm_epsilon rms_norm_eps ln_eps",
+    "rope_theta": "rope_theta theta rope_base base",
+    "dropout": "dropout drop_rate dropout_rate p_drop drop attn_dropout resid_dropout embd_dropout attn_pdrop "
+    "resid_pdrop embd_pdrop dropout_p",
+    "qkv_bias": "qkv_bias attn_bias attention_bias",
+    "bias": "bias use_bias",
+    "ffn_bias": "ffn_bias mlp_bias",
+    "tied_head": "tied_head tie_weights weight_tying tie_word_embeddings tie_embeddings tied share_embeddings",
+    "ff_ratio": "ff_ratio mlp_ratio ffn_mult ff_mult expansion expansion_factor ffn_ratio",
+    "device": "device",
+}
+"""What files call each size of a configuration."""
+SIZES = {word: name for name, words in _CALLED.items() for word in words.split()}
+
+
+class StudentError(TinytfError):
+    """The file that is checked failed by itself."""
+
+
+@dataclass(frozen=True)
+class Line(Data):
+    """A line of the student's code."""
+
+    file: str
+    number: int
+    text: str
+
+
+def sizes_of(config: ModelConfig) -> dict[str, Any]:
+    """What a reference says of every name that ``SIZES`` knows; dropout is off."""
+    ratio, rest = divmod(config.d_ff, config.d_model)
+    named = {name: getattr(config, name) for name in _CALLED if hasattr(config, name)}
+    return {
+        **named,
+        "dropout": 0.0,
+        "bias": config.ffn_bias,
+        "ff_ratio": config.d_ff / config.d_model if rest else ratio,
+        "device": "cpu",
+    }
+
+
+class Sizes(dict[str, Any]):
+    """A configuration for a constructor that takes one of no class: it answers to every name of a size, in both ways.
+
+    ``given`` are names and values that win. ``asked`` are the names that were read, which becomes the call in words.
+    """
+
+    def __init__(self, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.known = known
+        self.asked: dict[str, Any] = {}
+
+    def __missing__(self, name: str) -> Any:
+        if name not in SIZES:
+            raise UsageError(f"the configuration has no {name!r} to fill in", f"say it with --args {name}=…")
+        self.asked[name] = self.known[SIZES[name]]
+        return self.asked[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The size of that name; ``default`` for a name that is not one."""
+        return self[name] if name in self or name in SIZES else default
+
+
+@dataclass(frozen=True)
+class Student:
+    """The module that ``name`` of a file makes; ``call`` is how it was built."""
+
+    file: Path
+    name: str
+    module: nn.Module
+    call: str
+    again: "_Call"
+
+    def with_dropout(self, rate: float) -> nn.Module | None:
+        """The same module, built with dropout; None where its constructor takes none."""
+        again = replace(self.again, known={**self.again.known, "dropout": rate})
+        with running(self.file):
+            made, words = again.made()
+            made.load_state_dict(self.module.state_dict())
+        return None if f"{self.name}({words})" == self.call else made.eval()
+
+    def line(self, file: str, number: int) -> Line:
+        """A line of a file of the student's."""
+        return Line(os.path.relpath(file, self.file.resolve().parent), number, linecache.getline(file, number).strip())
+
+
+def split_target(target: str) -> tuple[Path, str]:
+    """``my_gpt.py:GPT`` as a path and a name; the name may be empty."""
+    path, colon, name = target.rpartition(":")
+    if not colon or not path or not (name.isidentifier() or not name):
+        path, name = target, ""
+    return Path(path), name
+
+
+def parse_args(text: str) -> dict[str, Any]:
+    """Keywords such as ``n_layer=4,bias=False``. Raises UsageError for what is not a literal."""
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        if call.args:
+            raise ValueError
+        return {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+    except (SyntaxError, ValueError, AssertionError, MemoryError, RecursionError):
+        raise UsageError(f"--args {text!r} is no list of keywords", "such as --args 'n_layer=4,bias=False'") from None
+
+
+@contextmanager
+def running(file: Path, seed: int = 0) -> Iterator[None]:
+    """A stretch in which the student's code runs: its folder is importable, its errors are those of its lines.
+
+    What it draws at random begins with ``seed``.
+
+    Raises StudentError, with file and line, for whatever its code raises, and for an exit.
+    """
+    folder = str(file.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            yield
+    except (KeyboardInterrupt, TinytfError):
+        raise
+    except BaseException as error:
+        raise StudentError(*_told(error, file)) from error
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _told(error: BaseException, file: Path) -> tuple[str, str]:
+    """What went wrong in the student's code, in a line, and a hint with the line of the code."""
+    folder = file.resolve().parent
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if is_own(one.filename, folder)]
+    said = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename and is_own(error.filename, folder):
+        return f"{file.name}, line {error.lineno}: {said}", f"it says: {(error.text or '').strip()}"
+    if isinstance(error, SystemExit):
+        said = "it leaves Python (sys.exit) instead of returning"
+    if not frames:
+        return f"{file.name}: {said}", "nothing of this happened in the lines of that file; --debug shows where"
+    last = frames[-1]
+    where = f"{os.path.relpath(last.filename, folder)}, line {last.lineno}"
+    return f"{where}: {said}", f"it says: {last.line}" if last.line else ""
+
+
+def is_own(filename: str, folder: Path) -> bool:
+    """Whether a file is the student's: in the folder of the checked file, and of no installed package."""
+    try:
+        inside = Path(filename).resolve().relative_to(folder)
+    except (ValueError, OSError):
+        return False
+    return not {"site-packages", "dist-packages"} & set(inside.parts)
+
+
+def import_file(file: Path) -> ModuleType:
+    """Run a file as a module of a private name, so that ``if __name__ == "__main__"`` is not run.
+
+    Raises UsageError for a file that cannot be read, StudentError where its code fails.
+    """
+    try:
+        source = read_bytes(file, SMALL)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}", HOW) from None
+    name = f"_checked_{file.stem}"
+    module = ModuleType(name)
+    module.__file__ = str(file.resolve())
+    module.__spec__ = importlib.util.spec_from_loader(name, loader=None)
+    sys.modules[name] = module  # dataclasses look their module up
+    with running(file):
+        code: CodeType = compile(source, str(file.resolve()), "exec")
+        exec(code, vars(module))
+    return module
+
+
+def open_student(target: str, config: ModelConfig, args: Mapping[str, Any]) -> Student:
+    """The module that ``FILE:NAME`` makes in the size of ``config``; ``args`` win over what is guessed.
+
+    Raises UsageError for a name that is not there or that needs an argument nobody knows, StudentError where the
+    code of the file fails.
+    """
+    file, name = split_target(target)
+    module = import_file(file)
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
+    }
+    if not name:
+        found = ", ".join(own) or "none"
+        raise UsageError(f"{file} names no class", f"say which: {file}:NAME; its modules: {found}")
+    made = vars(module).get(name)
+    if not callable(made):
+        raise UsageError(f"{file} has no class or function {name!r}", did_you_mean(name, own) or HOW)
+    with running(file):
+        build = _Call(made, module, sizes_of(config), args)
+        result, words = build.made()
+    if not isinstance(result, nn.Module):
+        raise UsageError(f"{name} of {file} makes a {type(result).__name__}, not a torch module", HOW)
+    return Student(file, name, result.eval(), f"{name}({words})", build)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a constructor or factory of a file, with the sizes that are ``known``, and those that are ``given``."""
+
+    function: Any
+    module: ModuleType
+    known: Mapping[str, Any]
+    given: Mapping[str, Any]
+
+    def made(self) -> tuple[Any, str]:
+        """What the call makes, and its arguments in words."""
+        parameters = list(inspect.signature(self.function).parameters.values())
+        named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        if not named:
+            return self._with_globals()
+        keywords: dict[str, Any] = {}
+        said: list[str] = []
+        for one in named:
+            value = self._value(one, alone=len([p for p in named if p.default is p.empty]) == 1)
+            if value is inspect.Parameter.empty:
+                raise UsageError(
+                    f"{self.function.__name__} takes {one.name}, which the reference does not say",
+                    f"say it with --args {one.name}=…",
+                )
+            if value is not one.default or one.name in self.given:
+                keywords[one.name] = value
+                said.append(f"{one.name}={value!r}")
+        positional = [keywords.pop(one.name) for one in named if one.kind is one.POSITIONAL_ONLY]
+        result = self.function(*positional, **keywords)
+        for one in [*positional, *keywords.values()]:
+            if isinstance(one, Sizes):
+                said = [", ".join(f"{name}={value!r}" for name, value in {**one.asked, **one}.items())]
+        return result, ", ".join(said)
+
+    def _value(self, parameter: inspect.Parameter, alone: bool) -> Any:
+        name = parameter.name
+        if name in self.given:
+            return self.given[name]
+        if name in SIZES:
+            return self.known[SIZES[name]]
+        if parameter.default is not parameter.empty and not is_dataclass(parameter.default):
+            return parameter.default
+        kind = parameter.annotation if parameter.default is parameter.empty else type(parameter.default)
+        if isinstance(kind, str):
+            kind = vars(self.module).get(kind.strip("'\""), kind)
+        if not is_dataclass(kind) and alone:
+            kind = self._configuration() or kind
+        if isinstance(kind, type) and is_dataclass(kind):
+            names = [one.name for one in fields(kind) if one.init]
+            known = {one: self.known[SIZES[one]] for one in names if one in SIZES}
+            return kind(**{**known, **{one: value for one, value in self.given.items() if one in names}})
+        if alone:
+            base: dict[str, Any] = next((one for key, one in vars(self.module).items() if self._is_table(key, one)), {})
+            return Sizes(self.known, {**{k: v for k, v in base.items() if k not in SIZES}, **self.given})
+        return parameter.default
+
+    def _configuration(self) -> type | None:
+        """The one dataclass of the file whose fields are sizes."""
+        kinds = [one for one in vars(self.module).values() if isinstance(one, type) and is_dataclass(one)]
+        return next((one for one in kinds if {field.name for field in fields(one)} & set(SIZES)), None)
+
+    @staticmethod
+    def _is_table(name: str, value: Any) -> bool:
+        return not name.startswith("__") and isinstance(value, dict) and bool(set(value) & set(SIZES))
+
+    def _with_globals(self) -> tuple[Any, str]:
+        """A constructor without parameters reads the sizes from names of the file: they are set first."""
+        names = [name for name in vars(self.module) if name in SIZES and name.islower()]
+        values = {name: self.known[SIZES[name]] for name in names} | dict(self.given)
+        vars(self.module).update(values)
+        return self.function(), ", ".join(f"{name} = {value!r} in the file" for name, value in values.items())

@@ -1,0 +1,77 @@
+"""The reference of a check: a model, or a preset whose weights are random in every place, and the table of names."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tinytf.config import FIELDS, ModelConfig
+from tinytf.errors import UsageError
+from tinytf.files import SMALL, read_bytes
+from tinytf.loading import Model, load
+from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
+from tinytf.presets import PRESETS
+
+_SPREAD = 0.1
+
+
+@torch.no_grad()
+def reference(name: str, changes: Mapping[str, Any], seed: int = 0) -> Model:
+    """A model on the processor; of a preset, which needs no prefix here, other fields where ``changes`` says so.
+
+    A preset's gains are not all 1 and its biases not all 0, as a mistake about them would not show. Raises UsageError
+    for changes of a model that is no preset, or that do not fit.
+    """
+    try:
+        model = load(name, device="cpu", seed=seed)
+    except UsageError:
+        if name not in PRESETS:
+            raise
+        name = f"preset:{name}"
+        model = load(name, device="cpu", seed=seed)
+    if not name.startswith("preset:"):
+        if changes:
+            raise UsageError(f"{name} has weights, and --with changes a preset", "such as --like preset:gpt2-tiny")
+        return model
+    unknown = [one for one in changes if one not in FIELDS]
+    if unknown:
+        raise UsageError(f"a configuration has no {unknown[0]!r}", did_you_mean(unknown[0], FIELDS))
+    transformer = model.transformer
+    if changes:
+        transformer = Transformer.initialised(_changed(model.config, changes), seed)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in transformer.parameters():
+        if parameter.dim() == 1:
+            parameter.add_(_SPREAD * torch.randn(parameter.shape, generator=generator))
+    return replace(model, transformer=transformer, source=f"random weights, seed {seed}")
+
+
+def _changed(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
+    """A configuration with some fields changed; d_head and d_ff go with d_model and n_heads unless they are named."""
+    fields = {**config.to_dict(), **changes}
+    if {"d_model", "n_heads"} & set(changes):
+        fields["d_head"] = changes.get("d_head", fields["d_model"] // fields["n_heads"])
+        fields["n_kv_heads"] = changes.get("n_kv_heads", fields["n_heads"] // config.heads_per_kv)
+        fields["d_ff"] = changes.get("d_ff", config.d_ff * fields["d_model"] // config.d_model)
+    return ModelConfig.from_dict(fields)
+
+
+def read_names(file: Path) -> dict[str, tuple[str, ...]]:
+    """A table of names: those of the student's parameters, with {i} for the layer, to one of ours, or several."""
+    try:
+        data = tomllib.loads(read_bytes(file, SMALL).decode("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file} is no table of names: {error}", '"blocks.{i}.attn.q.weight" = "W_Q"') from None
+    found = {}
+    for name, ours in data.items():
+        words = [ours] if isinstance(ours, str) else ours
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
+            raise UsageError(
+                f"{file}: {name!r} is no name or list of names", '"attn.qkv.weight" = ["W_Q", "W_K", "W_V"]'
+            )
+        found[name] = tuple(words)
+    return found
