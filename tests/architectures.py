@@ -293,7 +293,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "positions": "rotary",
         "norm_eps": 0.1,  # the norm of a mask, which is 0, is steep where ε is small
         "masked_share": 0.12,
-        "mask_id": 9,
+        "mask_id": 15,
         "embed_norm": True,
         "head": "mlm",
         "head_bias": True,

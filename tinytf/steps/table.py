@@ -1098,7 +1098,7 @@ class StepTable:
             reason = self.why_absent(step.name) or ""
             found |= {one.name: (step, replace(one, absent=reason)) for one in _parameters(step)}
         own: dict[str, tuple[Step, Parameter]] = {}
-        for step in self.by_name.values():
+        for step, _ in self.rows:  # not by_name, which has one row of each name: ffn is made otherwise with experts
             for one in _parameters(step):
                 own.setdefault(one.name, (step, one))  # a later step may be made with it too
         return {name: one for name, one in found.items() if name not in own} | own

@@ -39,7 +39,7 @@ from tinytf_cli.explore.place import Place, matrix, nearest_cell
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.paint.heat import SMALL, cell_widths
-from tinytf_cli.paint.painter import paint
+from tinytf_cli.paint.painter import paint_segments
 from tinytf_cli.repl.completing import offered
 from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.terminal import Terminal
@@ -95,8 +95,8 @@ class Explorer(App[int]):
         self.fault: Exception | None = None
         self.note: str | Span = ""
         self.seconds = 0.0
-        self.small, self.by = False, "entropy"
-        self.output: list[str] | None = None
+        self.small, self.against, self.by = False, False, "entropy"
+        self.output: str | None = None
         self.trail: list[Place] = []
         self._marks: dict[str, Place] = {}
         self._waiting = ""
@@ -151,10 +151,9 @@ class Explorer(App[int]):
         stops = self.session.state.stops
         rows = scene.trace.steps.rows
         held = frozenset(row for row in range(len(rows)) if any(stop.where and stop.is_at(rows, row) for stop in stops))
-        lines = outline(scene, place, held)
-        self._outlined = [row for row, _ in lines]
-        here = next((number for number, row in reversed(list(enumerate(self._outlined))) if row == place.row), 0)
-        self._paint("steps", [line for _, line in lines], keep=here)
+        self._outlined, steps = outline(scene, place, held, self.against)
+        here = max((line for line, row in enumerate(self._outlined) if row == place.row), default=0)
+        self._paint("steps", [steps], keep=here)
         if self.output is None:
             self._draw_step()
         if not self.screen.has_class("low"):
@@ -168,7 +167,9 @@ class Explorer(App[int]):
         main = self._pane("main")
         size = main.content_size
         self._cells = None
-        found = step_map(self.scene, self.place, small=self.small, width=size.width, height=size.height)
+        found = step_map(
+            self.scene, self.place, small=self.small, against=self.against, width=size.width, height=size.height
+        )
         if found is None:
             self._paint("main", word_blocks(self.scene, self.place))
             return
@@ -183,6 +184,8 @@ class Explorer(App[int]):
         if gone is not None:
             words.append(Span(f" without {gone.words}", "bad"))
         words.append(Span(f"  {self.place.address(self.scene.trace)}  {self.place.row + 1}/{len(rows)}", "attention"))
+        if self.against:
+            words.append(Span("  against the run before", "bad"))
         if self._busy:
             words.append(Span(f"  {self._busy} …", "k"))
         if self._waiting:
@@ -199,7 +202,7 @@ class Explorer(App[int]):
 
     def _paint(self, name: str, blocks: Any, keep: int | None = None) -> None:
         pane = self._pane(name)
-        pane.show(paint(blocks, self._terminal(pane)), keep=keep)
+        pane.show(paint_segments(blocks, self._terminal(pane)), keep=keep)
 
     def _terminal(self, pane: Pane) -> Terminal:
         """What a pane can show."""
@@ -234,6 +237,13 @@ class Explorer(App[int]):
 
     def action_numbers(self) -> None:
         self.small = not self.small
+        self.action_map()
+
+    def action_against(self) -> None:
+        if self.scene.before is None:
+            self._say("there is no run before this one: edit the text, or go without a head")
+            return
+        self.against = not self.against
         self.action_map()
 
     def action_sort(self) -> None:
@@ -299,6 +309,7 @@ class Explorer(App[int]):
     def action_without(self) -> None:
         gone = self.session.state.spec.without
         step, layer = self.place.at(self.scene.trace)
+        self.against = gone is None
         if gone is not None:
             self.run_line("without none", show=False)
         elif step.is_split and layer is not None:
@@ -308,6 +319,7 @@ class Explorer(App[int]):
         elif step.role == "ffn" and layer is not None:
             self.run_line(f"without L{layer}.ffn", show=False)
         else:
+            self.against = False
             self._say("this step is of no head: go to one, such as L0H0.weights")
 
     def action_line(self, verb: str) -> None:
@@ -355,8 +367,8 @@ class Explorer(App[int]):
         if outcome.failure is not None:
             self.note = Span(" · ".join(p for p in (outcome.failure.message, outcome.failure.hint) if p), "bad")
         elif outcome.text and show:
-            self.output = outcome.text.splitlines()
-            self._pane("main").show(self.output)
+            self.output = outcome.text
+            self._pane("main").show_text(outcome.text)
         elif not show:
             self.output = None
         self.draw()
@@ -489,7 +501,7 @@ class Explorer(App[int]):
         lines: list[Block] = [
             Line([Span(one.shown.ljust(width + 2), "strong"), one.words], single=True) for one in KEYS
         ]
-        self.output = []
+        self.output = ""
         self._paint("main", lines)
         self._status()
 

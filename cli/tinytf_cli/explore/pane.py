@@ -1,7 +1,8 @@
 """A pane of the screen: painted lines, scrolled by whole lines."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from rich.segment import Segment
 from rich.text import Text
 from textual import events
 from textual.strip import Strip
@@ -9,7 +10,7 @@ from textual.widget import Widget
 
 
 class Pane(Widget):
-    """Lines with escape codes. ``on_chosen`` gets the line and column, in the lines, of a click."""
+    """Lines, and what a click does: ``on_chosen`` gets the line and column, in the lines, of a click."""
 
     can_focus = False
 
@@ -19,15 +20,19 @@ class Pane(Widget):
         self._chosen = on_chosen
         self.top = 0
 
-    def show(self, lines: Iterable[str], *, keep: int | None = None) -> None:
+    def show(self, lines: Iterable[Sequence[Segment]], *, keep: int | None = None) -> None:
         """Show other lines, from the first one, or scrolled so that the line ``keep`` is in sight."""
-        console = self.app.console
-        self._strips = [Strip(Text.from_ansi(line, no_wrap=True, end="").render(console)) for line in lines]
+        self._strips = [Strip(line) for line in lines]
         if keep is None:
             self.top = 0
         elif not self.top <= keep < self.top + self.size.height:
             self.top = keep - self.size.height // 2
         self.scroll_lines(0)
+
+    def show_text(self, text: str) -> None:
+        """Show lines with escape codes."""
+        lines = (Text.from_ansi(line, no_wrap=True, end="") for line in text.splitlines())
+        self.show([*line.render(self.app.console)] for line in lines)
 
     def scroll_lines(self, by: int) -> None:
         """Scroll, no further than the ends."""

@@ -125,7 +125,14 @@ def paint(parts: Iterable[Block], terminal: Terminal) -> Iterator[str]:
         if terminal.plain:
             yield from sentences(block, terminal)
         else:
-            for line in _PAINTERS[type(block)](block, terminal):
-                # Thumbnails always fit, and their ready-made escape codes cannot be measured.
-                fits = not terminal.cuts or isinstance(block, blocks.Thumbnails)
-                yield render(line if fits else cut(line, terminal.width, terminal), terminal.depth)
+            for line in paint_segments([block], terminal):
+                yield render(line, terminal.depth)
+
+
+def paint_segments(parts: Iterable[Block], terminal: Terminal) -> Iterator[PaintedLine]:
+    """Yield lines as they are before they become escape codes."""
+    for block in parts:
+        # Thumbnails always fit, and their ready-made escape codes cannot be measured.
+        fits = not terminal.cuts or isinstance(block, blocks.Thumbnails)
+        for line in _PAINTERS[type(block)](block, terminal):
+            yield line if fits else cut(line, terminal.width, terminal)

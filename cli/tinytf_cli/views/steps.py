@@ -7,13 +7,13 @@ from itertools import groupby
 import numpy as np
 from torch import Tensor
 
-from tinytf.steps.operations.disentangled import distances_in_words
+from tinytf.steps.operations.disentangled import distances_in_words, rows_in_text
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
 from tinytf_cli.views.blocks import Array, Beside, Block, Figure, Heading, Heat, Line, RowBars, Span, Values, Visible
-from tinytf_cli.views.parts import fold_note, folded, middle_out
+from tinytf_cli.views.parts import fold_note, folded, middle_out, note
 
 _TABLE = 84
 """Columns of a table of values that stands beside others."""
@@ -159,9 +159,15 @@ def value_blocks(
     elif values.ndim == 1:
         yield Values(["[0]"], values[None], dims, step.role)
     else:
-        names = row_labels(trace, step)
-        what = "distances" if "distance" in step.axes else "tokens"
-        yield from folded(Values(names, values, dims, step.role), range(len(names)), rows, what, "--rows 0")
+        table = Values(row_labels(trace, step), values, dims, step.role)
+        if "distance" not in step.axes:
+            yield from folded(table, range(len(names)), rows, "tokens", "--rows 0")
+        elif asked:
+            yield from folded(table, table.labels, rows, "distances", "--rows 0")
+        else:
+            there = rows_in_text(trace.config, len(names))
+            yield from folded(table.only(there), there, rows, "distances in this text", "--rows 0")
+            yield note(f"{len(there)} of {len(table.labels):,} distances are in this text")
 
 
 def tensors_at(

@@ -45,6 +45,12 @@ def distance_rows(queries: int, keys: int, reach: int, farthest: int, device: to
         return rows_of(place[keys - queries :, None] - place, reach, farthest)
 
 
+def rows_in_text(config: ModelConfig, tokens: int) -> list[int]:
+    """The rows of the distances that there are in a text of so many tokens."""
+    found: list[int] = rows_of(torch.arange(1 - tokens, tokens), config.distances, config.farthest).unique().tolist()
+    return found
+
+
 def distances_in_words(config: ModelConfig) -> list[str]:
     """Where a key is from its query, for each row of the table: ``3 before``, ``5-7 after``; – for a row of none."""
     apart = torch.arange(1 - config.context, config.context)
