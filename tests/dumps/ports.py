@@ -62,6 +62,9 @@ def llama(folder: Path, ids: list[int], mistake: str = "") -> dict[str, Array]:
         """The order of rows of Meta's files and of GGUF: pairs instead of halves."""
         return x.reshape(*x.shape[:-1], 2, width // 2).swapaxes(-1, -2).reshape(x.shape)
 
+    def back(x: Array) -> Array:
+        return x.reshape(*x.shape[:-1], width // 2, 2).swapaxes(-1, -2).reshape(x.shape)
+
     def gelu(x: Array) -> Array:
         if mistake == "tanh gelu":
             return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -75,10 +78,13 @@ def llama(folder: Path, ids: list[int], mistake: str = "") -> dict[str, Array]:
         q = split(linear(n, f"{at}.self_attn.q_proj"), heads)
         k = split(linear(n, f"{at}.self_attn.k_proj"), shared)
         v = split(linear(n, f"{at}.self_attn.v_proj"), shared)
-        if mistake == "q and k permuted":
+        if mistake in ("q and k permuted", "no mistake but other rows"):
             q, k = permuted(q), permuted(k)
         out |= {here + "q": q, here + "k": k, here + "v": v}
-        q, k = rotate(q), rotate(k)
+        if mistake == "no mistake but other rows":
+            q, k = (permuted(rotate(back(one))) for one in (q, k))
+        else:
+            q, k = rotate(q), rotate(k)
         out |= {here + "q_rot": q, here + "k_rot": k}
         repeat = np.tile if mistake == "head order" else lambda x, by: x.repeat(by[0], axis=0)
         k, v = (repeat(one, (heads // shared, 1, 1)) for one in (k, v))

@@ -6,7 +6,7 @@ Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from tinytf.analysis.alignment import Alignment, AnySide, Side, align
 from tinytf.analysis.compared import BothPredict, Compared, Ends, Moved, Position, Sums, loss_of, moved_weights
 from tinytf.analysis.mistakes import Cause, cause_of
+from tinytf.config import ModelConfig
 from tinytf.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.dumps.read import Dump
 from tinytf.errors import AddressError, DumpError, UsageError
@@ -41,6 +42,15 @@ class Incomparable:
 
     name: str
     why: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of the two configurations that is not the same."""
+
+    name: str
+    first: Any
+    second: Any
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class Difference(Report):
     masks of an encoder. ``losses`` (nats a token) and ``moved`` are of two models. ``tolerance`` is relative, in units
     of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the
     relative difference that is too large. ``missing`` are the steps that a dump does not have,
-    ``cause`` is why it differs first where it does.
+    ``cause`` is why it differs first where it does; ``settings`` are those of the two configurations that differ.
     """
 
     KIND = "difference"
@@ -104,6 +114,7 @@ class Difference(Report):
     fail_over: float | None = None
     missing: tuple[str, ...] = ()
     cause: Cause | None = None
+    settings: tuple[Setting, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -122,7 +133,7 @@ class Difference(Report):
         return {
             **{name: side.to_dict() for name, side in zip(("first", "second"), self.sides, strict=False)},
             "aligned": {name: plain(getattr(self.alignment, name)) for name in ("positions", "changed", "note")},
-            **self.members("tolerance", "equal"),
+            **self.members("settings", "tolerance", "equal"),
             "first_difference": first and first.name,
             "largest_difference": worst and worst.name,
             **self.members("cause"),
@@ -201,9 +212,9 @@ def diff(
     settings = _Settings(tolerance, head, top, fail_over, force)
     if isinstance(other, Dump):
         encoding = text.encoding if isinstance(text, Trace) else _of_dump(model, text, other, truncate)
-        first = Side.of(model, text if isinstance(text, Trace) else encoding, truncate)
         dumped = Dumped.of(other, model.config, model.tokenizer, encoding, names, model.table)
-        return _difference((first, dumped), (About(model, encoding), dumped), settings)
+        first = Side.of(model, text if isinstance(text, Trace) and not dumped.note else dumped.encoding, truncate)
+        return _difference((first, dumped), (About(model, first.encoding), dumped), settings)
     assert text is not None, "only a dump has a text of its own"
     if isinstance(other, str | Trace):
         other = model, other
@@ -281,13 +292,26 @@ def _difference(
         run.attention(),
         run.positions,
         () if run.ends is None else tuple(run.ends.predictions(asked.top)),
-        run.losses() if two or len(models) < 2 else None,
+        run.losses() if (two or len(models) < 2) and not alignment.note else None,
         moved_weights(*models) if two else (),
         about,
         asked.fail_over,
         tuple(run.missing),
         run.cause,
+        _settings(*(_said(side) for side in sides)),
     )
+
+
+def _said(side: AnySide) -> ModelConfig | None:
+    """The configuration of a side, of a dump as it says itself."""
+    return recorded_config(side.dump) if isinstance(side, Dumped) else side.config
+
+
+def _settings(first: ModelConfig | None, second: ModelConfig | None) -> tuple[Setting, ...]:
+    if first is None or second is None:
+        return ()
+    ends = ((one.name, getattr(first, one.name), getattr(second, one.name)) for one in fields(first))
+    return tuple(Setting(*one) for one in ends if one[1] != one[2] and one[0] != "dropout")
 
 
 def _of_dump(model: TextModel, text: str | None, dump: Dump, truncate: bool) -> Encoding:
@@ -414,7 +438,10 @@ class _Run:
             for heads, a, b in self._parts(step, both, layer):
                 if a is None or b is None:
                     stored = next(part for part, one in zip(both, (a, b), strict=True) if one is None)
-                    self._skip([name], stored.why_not(step, layer) if isinstance(stored, Dumped) else "")
+                    if isinstance(stored, Dumped) and (why := stored.why_not(step, layer)):
+                        self._skip([name], why)
+                    else:
+                        self.missing.append(name)
                     break
                 if a.shape != b.shape:
                     sizes = (" × ".join(f"{size:,}" for size in one.shape) for one in (a, b))

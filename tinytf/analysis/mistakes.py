@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.dumps.fit import apart, in_halves, in_pairs
+from tinytf.dumps.fit import apart, in_halves, in_pairs, is_turned
 from tinytf.report import Data
 from tinytf.steps.operations import (
     Activate,
@@ -93,20 +93,17 @@ def _ways(site: Site, theirs: Tensor | None) -> Iterator[Way]:
     for kind, ways in _WAYS.items():
         if isinstance(site.operation, kind):
             yield from ways(site, theirs)
-    if site.step.role in ("q", "k") and site.step.axes[-1:] == ("d_head",):
+    if is_turned(site.step):
         ours = site.value
         yield (
             "the rows of each head in pairs (0, 1), (2, 3) … as in GGUF and Meta's files, not in halves",
             in_pairs(ours, site.config),
         )
         yield "the rows of each head in halves, where the file has pairs", in_halves(ours, site.config)
-    for step in site.trace.steps.rows:
-        name, layer = step[0].name, step[1]
-        if layer == site.layer and step[0].axes == site.step.axes and name != site.step.name and step[0].module:
-            yield (
-                f"the numbers of {step[0].full_name(layer)}, so two weights are in each other's place",
-                site.trace.step(name, layer),
-            )
+    for step in () if site.layer is None else site.trace.steps.in_layer(site.layer):
+        if step.module and step.axes == site.step.axes and step.name != site.step.name:
+            other = site.trace.step(step.name, site.layer)
+            yield f"the numbers of {step.full_name(site.layer)}, so two weights are in each other's place", other
 
 
 def _norm(site: Site, theirs: Tensor | None) -> Iterator[Way]:

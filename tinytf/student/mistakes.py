@@ -139,7 +139,8 @@ def _norms() -> Iterator[Mistake]:
     yield Mistake("the norm is left out", Norm, lambda site: site.input())
     yield Mistake("the mean is not subtracted (RMSNorm)", Norm, lambda site: _normed(site, centred=False))
     yield Mistake("the mean is subtracted (LayerNorm)", Norm, lambda site: _normed(site, centred=True))
-    for eps in (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3):
+    yield Mistake("ε is left out, or below 1e-8", Norm, lambda site: _normed(site, eps=0.0))
+    for eps in (1e-6, 1e-5, 1e-3):
         yield Mistake(f"ε is {eps:g}", Norm, lambda site, eps=eps: _normed(site, eps=eps))  # type: ignore[misc]
     yield Mistake("it divides by σ and does not subtract the mean", Norm, _uncentred)
     yield Mistake("ε is added to σ, not to the variance", Norm, lambda site: _normed(site, outside=True))
@@ -222,11 +223,10 @@ def _divided(by: Callable[[Site], float]) -> Wrong:
 def _scales() -> Iterator[Mistake]:
     yield Mistake("scores are not divided", Scale, lambda site: site.input())
     yield Mistake("divided by √d_model, not √d_head", Scale, _divided(lambda site: math.sqrt(site.config.d_model)))
-    yield Mistake("divided by d_head, without the root", Scale, _divided(lambda site: site.config.d_head))
+    yield Mistake("divided by d_head: without the root, or twice", Scale, _divided(lambda site: site.config.d_head))
     yield Mistake("divided by √n_heads", Scale, _divided(lambda site: math.sqrt(site.config.n_heads)))
     yield Mistake("divided by √T, the length of the text", Scale, _divided(lambda site: math.sqrt(len(site.ids))))
     yield Mistake("multiplied by √d_head, not divided", Scale, _divided(lambda site: 1 / site.config.score_divisor))
-    yield Mistake("divided twice", Scale, _divided(lambda site: site.config.score_divisor**2))
 
 
 def _ones(site: Site) -> Tensor:
@@ -246,12 +246,8 @@ def _masks() -> Iterator[Mistake]:
     yield Mistake("a token sees the next one: the mask starts too late", Mask, _masked(lambda s: _ones(s).tril(1)))
     yield Mistake("the mask hides the token itself", Mask, _masked(lambda site: _ones(site).tril(-1)))
     yield Mistake(
-        "hidden scores become 0, not −∞: softmax still gives them a share", Mask,
+        "hidden scores become 0, or a small number, not −∞: softmax still gives them a share", Mask,
         lambda site: site.input().masked_fill(~_ones(site).tril(), 0.0),
-    )  # fmt: skip
-    yield Mistake(
-        "hidden scores become a small number, not −∞", Mask,
-        lambda site: site.input().masked_fill(~_ones(site).tril(), 1e-9),
     )  # fmt: skip
     yield Mistake(
         "the mask is added as 1 and 0, not as 0 and −∞", Mask, lambda site: site.input() + _ones(site).tril().float()
@@ -538,7 +534,8 @@ def places(mistake: Mistake, table: StepTable, at: Place, scope: str) -> dict[Pl
             continue
         named = scope == "all" or step.name == at[0]
         alone = scope != "one" or layer == at[1]
-        if type(step.operation) is mistake.at and named and alone:
+        inside = layer is not None or not mistake.also  # what changes several kinds of steps is the form of a block
+        if type(step.operation) is mistake.at and named and alone and inside:
             found[step.name, layer] = mistake.wrong
         for operation, wrong in mistake.also:
             if type(step.operation) is operation and alone and layer is not None:

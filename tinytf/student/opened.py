@@ -24,6 +24,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import SMALL, read_bytes
 from tinytf.nearest import did_you_mean
+from tinytf.report import Data
 
 HOW = "such as my_gpt.py:GPT"
 
@@ -59,11 +60,11 @@ class StudentError(TinytfError):
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(Data):
     """A line of the student's code."""
 
     file: str
-    line: int
+    number: int
     text: str
 
 

@@ -92,6 +92,7 @@ class Compared:
             (step.name, layer) for step, layer in table.rows if step.operation is not None and step.to_loss
         ]
         self.order: Mapping[Place, int] = {place: number for number, place in enumerate(self.places)}
+        self.coarse = len(tensors.made) < len(self.places)
         self._matches: dict[Place, Match | None] = {}
         self._fine: dict[Place, bool] = {}
 
@@ -155,10 +156,10 @@ class Compared:
     def fine(self, place: Place) -> bool:
         """Whether a step is there, or was passed over by a function that does several at once, with the right result.
 
-        A sum of the residual stream is not passed over, unless what is returned is right in the end.
+        A sum of the residual stream is passed over only by functions that do a block or more.
         """
         if place not in self._fine:
-            found = self.match(place) is not None or self.match(self.places[-1]) is not None
+            found = self.match(place) is not None or (self.coarse and self.match(self.places[-1]) is not None)
             if not found and not isinstance(self.step(place).operation, Add):
                 after = [(later.name, layer) for later, layer, _ in self.trace.steps.consumers(place)]
                 found = bool(after) and all(self.fine(one) for one in after)
@@ -171,10 +172,9 @@ class Compared:
         A function that does several steps shows only the last of them.
         """
         assert self.first_wrong is not None
-        right = [found.made for place in self.places if (found := self.match(place))]
-        last = max((one.order for one in right if self.order[self.first_wrong] > 0), default=-1)
-        before = [one for one in right if one.order <= last]
-        known = {(one.tensor.numel(), round(_total(one.tensor), 3)) for one in before}
+        right = [found.made for place in self.places[: self.progress] if (found := self.match(place))]
+        last = max((one.order for one in right), default=-1)
+        known = {(one.tensor.numel(), round(_total(one.tensor), 3)) for one in right}
         layer = [one for one in self.places if one[1] == self.first_wrong[1] and not self.fine(one)]
         for place in layer:
             for made in self.tensors.made:

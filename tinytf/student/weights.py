@@ -169,8 +169,13 @@ def parameters_of(module: nn.Module, config: ModelConfig) -> list[Theirs]:
         path = next(iter(paths.values()))
         owner = module.get_submodule(path.rpartition(".")[0])
         linear = isinstance(owner, nn.Linear | nn.MultiheadAttention)
-        found_ones.append(Theirs(template, paths, tuple(named[path].shape), linear, place))
+        found_ones.append(Theirs(template, paths, _shape(named[path].shape), linear, place))
     return found_ones
+
+
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape without a batch axis of 1, which tables of positions have."""
+    return tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)
 
 
 def targets_of(config: ModelConfig) -> list[Ours]:
@@ -220,7 +225,7 @@ def _tensor_ways(theirs: Theirs, ours: Ours, config: ModelConfig) -> Iterator[Wa
     split = next((place for place, axis in enumerate(axes[0]) if is_split(axis)), None)
     if len(shapes[0]) == 1:
         total = sum(shape[0] for shape in shapes)
-        if theirs.per_head and split is not None and theirs.shape == (config.d_head,):
+        if theirs.per_head and count == 1 and split is not None and theirs.shape == (config.d_head,):
             yield Way("by head", lambda tensors: tensors[0])
         elif theirs.shape == (total,):
             if count > 1 and split is not None and len(set(shapes)) == 1:
@@ -233,7 +238,7 @@ def _tensor_ways(theirs: Theirs, ours: Ours, config: ModelConfig) -> Iterator[Wa
         return
     (rows, _), columns = shapes[0], sum(shape[-1] for shape in shapes)
     if theirs.per_head:
-        if split == 1 and {theirs.shape} & {(rows, config.d_head), (config.d_head, rows)}:
+        if count == 1 and split == 1 and {theirs.shape} & {(rows, config.d_head), (config.d_head, rows)}:
             yield from _matrix_ways(theirs, (rows, config.d_head), "by head", lambda tensors: tensors[0])
         return
     if len(theirs.shape) == 3 and count == 1 and split is not None:
@@ -360,7 +365,7 @@ def give(module: nn.Module, model: Transformer, pairs: Sequence[Pair]) -> None:
             tensors = [
                 ParameterAddress(step, one, layers, heads).tensor(model).float() for step, one in pair.ours.steps
             ]
-            own[path].copy_(pair.ways[0].make(tensors))
+            own[path].copy_(pair.ways[0].make(tensors).reshape(own[path].shape))
 
 
 def table(module: nn.Module, config: ModelConfig, pairs: Sequence[Pair]) -> tuple[tuple[NameRow, ...], tuple[str, ...]]:

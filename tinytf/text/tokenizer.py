@@ -72,10 +72,13 @@ class Encoding:
         """Of each token of a conversation, who says it, None for the chat template; None where it is a plain text."""
         if self.said is None:
             return None
-        return [
-            next((one.role for one in self.said if token.start < one.end and token.end > one.start), None)
-            for token in self.tokens
-        ]
+        roles: list[str | None] = []
+        left = list(reversed(self.said))
+        for token in self.tokens:
+            while left and left[-1].end <= token.start:
+                left.pop()
+            roles.append(left[-1].role if left and token.end > left[-1].start else None)
+        return roles
 
     @property
     def starts_twice(self) -> bool:

@@ -75,6 +75,10 @@ class CheckView:
         before = found.steps[: [step.step for step in found.steps].index(wrong.step)]
         right = sum(step.state != "wrong" for step in before)
         yield note(f"{plural(right, 'step')} before it {'is' if right == 1 else 'are'} right")
+        if found.unheld:
+            yield Line(
+                [Span("✗ ", "bad"), "no parameter of yours holds ", Span(", ".join(found.unheld), "strong")], indent=2
+            )
         if wrong.lesson is not None:
             yield Line([f"tinytf learn {wrong.lesson}", Span(f"   {wrong.lesson_title}", "dim")], indent=2)
         yield Line("")
@@ -92,8 +96,6 @@ class CheckView:
         )
         most = None if self.full else _MOST_NAMES
         yield from folded(names, [_safe(one.theirs) for one in rows], most, "parameters", "--full")
-        if found.unheld:
-            yield Line([Span("no parameter of yours holds ", "bad"), ", ".join(found.unheld)], indent=2)
 
     def _steps(self) -> Iterator[Block]:
         steps = self.found.steps
@@ -136,7 +138,7 @@ def _invariance(one: Invariance) -> Line:
 
 def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
     if line is not None:
-        yield Line([Span(f"{_safe(line.file)}:{line.line}   ", "dim"), Span(_safe(line.text))], indent)
+        yield Line([Span(f"{_safe(line.file)}:{line.number}   ", "dim"), Span(_safe(line.text))], indent)
 
 
 def _confirmed(one: Confirmed, later: bool) -> Iterator[Block]:
