@@ -88,6 +88,12 @@ def test_in_bfloat16_what_transformers_itself_loses_is_allowed_too(llama):
     assert all(one.difference > 1e-3 and one.tolerance >= 0.1 for one in half)
 
 
+def test_half_precision_hides_no_weight_that_is_wrong(llama, opened):
+    wrong = broken(opened, lambda model: model.blocks[1].attention.o.weight.mul_(1.5))
+    found = certified(wrong, llama, texts=SOME[:2], dtype="bfloat16")
+    assert {one.name for one in found.checks if one.dtype == "bfloat16" and not one.holds} == set(DECODER[1:])
+
+
 def test_a_mixture_of_experts_is_compared_in_float32_alone_and_says_so(tmp_path):
     found = certify(str(with_tokenizer("mixtral", tmp_path)), texts=SOME, dtype="bfloat16", device="cpu")
     assert {one.dtype for one in found.checks} == {"", "float32"}
