@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import gguf
+import numpy as np
 import pytest
 
 import tinytf
@@ -67,7 +68,10 @@ def test_every_command_of_the_docs_runs(
 
 
 @pytest.mark.parametrize(("line", "shown"), EXAMPLES)
-def test_every_example_prints_what_the_page_shows(line: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_example_prints_what_the_page_shows(
+    line: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
     assert run(shlex.split(line)[1:]) == (1 if " is wrong at " in shown else 0)
     assert _rounded(capsys.readouterr().out) == _rounded(shown)
 
@@ -104,6 +108,16 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
             assert tuple(value.shape) == tuple(int(n) for n in promised[1].split(",")), line
             shapes += 1
     assert shapes == 8
+
+
+def test_the_port_of_the_docs_writes_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = code_blocks("python", "ports.md")
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("tinytf/assets", f"{ROOT}/tinytf/assets"), {})
+    made, sample = np.load("port.npz"), np.load(ROOT / "samples" / "port.npz")
+    assert made.files == sample.files
+    for name in made.files:
+        np.testing.assert_allclose(made[name], sample[name], rtol=1e-5, atol=1e-6)
 
 
 def test_the_step_table_of_the_docs_is_that_of_the_code() -> None:

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from students import FILES, MISTAKES, RIGHT, SMALL, checked, edited, like
 
+from tinytf.analysis import mistakes
 from tinytf.errors import UsageError
 from tinytf.loading import load
-from tinytf.student import mistakes
 from tinytf.student.checked import check
 from tinytf.student.opened import StudentError, open_student, parse_args, split_target
 from tinytf.student.reference import reference

@@ -1,22 +1,21 @@
-"""Why a step of another program may have other numbers: the mistakes that ports have, each tried on our own inputs.
+"""Wrong formulas that people write, each tried: a reference that makes the mistake, computed by the step table.
 
-A mistake that gives the other program's numbers is the cause, as far as these numbers can tell. Shapes: T tokens,
-H heads, D head width.
+A mistake says which steps it gives other values, from those before them. Everything after follows by the rows of the
+table, so a mistake is confirmed by numbers: with it, the reference has the tensors that the student's code has.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tinytf.dumps.fit import apart, in_halves, in_pairs, is_turned
-from tinytf.report import Data
 from tinytf.steps.operations import (
     Activate,
     Add,
     Concat,
-    HeadNorm,
     Linear,
     Lookup,
     Mask,
@@ -27,271 +26,518 @@ from tinytf.steps.operations import (
     Rotate,
     Scale,
     Scores,
-    Sight,
     Softmax,
+    Unembed,
 )
 from tinytf.steps.operations.activate import ACTIVATIONS
-from tinytf.steps.table import ACTIVATION_NAMES, Place
+from tinytf.steps.operations.mask import mask_scores
+from tinytf.steps.operations.norm import gain_of
+from tinytf.steps.operations.operation import into_heads, repeat_groups, side_by_side
+from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
+from tinytf.steps.table import ACTIVATION_NAMES, Place, Step, StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Recording, Trace
 
-Way = tuple[str, Tensor]
-"""A mistake in words, and what the step is with it."""
-
-_BASES = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0)
-_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
+Wrong = Callable[[Site], Tensor]
+"""A step of a trace as a wrong formula makes it. Raises RuntimeError where the formula does not fit its shapes."""
 
 
 @dataclass(frozen=True)
-class Cause(Data):
-    """What is wrong at ``step``, in words; ``found`` where that mistake gives the other program's numbers.
+class Mistake:
+    """``words`` say what is done; ``at`` is the operation whose steps it changes, ``also`` others, changed with it.
 
-    ``unseen`` are the steps between what is equal and what differs that the dump does not have: it may be in any.
+    A mistake of one slot is tried at the step alone; else at all steps of that operation first.
     """
 
-    step: str
     words: str
-    found: bool
-    unseen: tuple[str, ...] = ()
+    at: type[Operation]
+    wrong: Wrong
+    also: tuple[tuple[type[Operation], Wrong], ...] = ()
 
 
-def cause_of(trace: Trace, place: Place, theirs: Tensor, unseen: Sequence[Place], tolerance: float) -> Cause:
-    """Why the step at ``place`` is ``theirs``; ``unseen`` steps before it are tried first, in their order."""
-    limit = min(tolerance, apart(theirs, trace.step(*place)) / 10)
-    steps = [(trace.steps.at(*one), one) for one in (*unseen, place)]
-    full = [step.full_name(layer) for step, (_, layer) in steps]
-    together: dict[tuple[type, str], dict[Place, Tensor]] = {}  # queries and keys are turned alike, and permuted alike
-    for step, tried in steps:
-        if tried[1] == place[1] and step.operation is not None:
-            for words, numbers in _ways(Site(trace, step, tried[1]), theirs if tried == place else None):
-                together.setdefault((type(step.operation), words), {})[tried] = numbers
-    for (_, words), all_of_them in together.items():
-        alone = [{tried: one} for tried, one in all_of_them.items()] if len(all_of_them) > 1 else []
-        for some in (*alone, all_of_them):
-            made = some.get(place)
-            made = _after(trace, (*unseen, place), some) if made is None else made
-            if made.shape == theirs.shape and apart(theirs, made) <= limit:
-                names = " and ".join(trace.steps.at(*one).full_name(one[1]) for one in some)
-                return Cause(names, words, True, tuple(full[:-1]))
-    kinds = (words for kind, words in _USUAL.items() if isinstance(steps[-1][0].operation, kind))
-    return Cause(full[-1], "" if unseen else next(kinds, ""), False, tuple(full[:-1]))
+class Mistaken(Trace):
+    """A trace in which some steps are computed by wrong formulas; those before the first of them are as recorded."""
+
+    def __init__(self, base: Trace, wrong: Mapping[Place, Wrong]) -> None:
+        kept: dict[str, Tensor] = {}
+        for step, layer in base.steps.rows:
+            if (step.name, layer) in wrong:
+                break
+            if step.operation is not None and step.to_loss:
+                kept[step.full_name(layer)] = base.step(step.name, layer)
+        else:
+            kept = dict(base.recording.tensors)
+        own = [step for step, _ in base.steps.rows if step.operation is not None and not step.inputs]
+        for step in own:
+            if not step.from_stream and step.in_layer is False and (step.name, None) not in wrong:
+                kept[step.full_name(None)] = base.step(step.name)
+        super().__init__(base.model, base.encoding, Recording(kept, (), base.recording.layers))
+        self.wrong = {**getattr(base, "wrong", {}), **wrong}
+        self._derived = OrderedDict()
+
+    def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
+        found = self.wrong.get((step.name, layer))
+        if found is None:
+            return super()._derived_step(step, layer, heads)
+        made = found(Site(self, step, layer))
+        if heads is None:
+            return made
+        shared = self.config.heads_per_kv if "kv head" in step.axes else 1
+        return made[[head // shared for head in heads]]
 
 
-def _after(trace: Trace, again: Sequence[Place], other: Mapping[Place, Tensor]) -> Tensor:
-    """The last of some steps, computed ``again`` with ``other`` numbers at some of them."""
-    kept = dict(trace.recording.tensors)
-    for place in again:
-        name = trace.steps.at(*place).full_name(place[1])
-        kept.pop(name, None)
-        kept |= {name: other[place]} if place in other else {}
-    recording = Recording(kept, trace.recording.logit_rows, trace.recording.layers)
-    return Trace(trace.model, trace.encoding, recording).step(*again[-1])
-
-
-def _ways(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    """The mistakes that an operation invites, and then those of any."""
-    for kind, ways in _WAYS.items():
-        if isinstance(site.operation, kind):
-            yield from ways(site, theirs)
-    if is_turned(site.step):
-        ours = site.value
-        yield (
-            "the rows of each head in pairs (0, 1), (2, 3) … as in GGUF and Meta's files, not in halves",
-            in_pairs(ours, site.config),
-        )
-        yield "the rows of each head in halves, where the file has pairs", in_halves(ours, site.config)
-    for step in () if site.layer is None else site.trace.steps.in_layer(site.layer):
-        if step.module and step.axes == site.step.axes and step.name != site.step.name:
-            other = site.trace.step(step.name, site.layer)
-            yield f"the numbers of {step.full_name(site.layer)}, so two weights are in each other's place", other
-
-
-def _norm(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    x, operation = site.input(), site.operation
+def normed(
+    site: Site,
+    *,
+    centred: bool | None = None,
+    eps: float | None = None,
+    outside: bool = False,
+    correction: int = 0,
+    gain: float | None = 0.0,
+    bias: bool = True,
+    axis: int = -1,
+    x: Tensor | None = None,
+) -> Tensor:
+    """A norm by its formula, with one thing changed. ``gain`` is what is added to it, None for no gain at all."""
+    operation, module = site.operation, site.module
     assert isinstance(operation, Norm)
-    gain, bias = getattr(site.module, "weight", None), getattr(site.module, "bias", None)
-    gain = torch.ones(()) if gain is None else gain
-
-    def normed(eps: float, centred: bool, scale: Tensor) -> Tensor:
-        moved = x - x.mean(-1, keepdim=True) if centred else x
-        made = moved / (moved.square().mean(-1, keepdim=True) + eps).sqrt() * scale
-        return made if bias is None else made + bias
-
-    if isinstance(operation, HeadNorm):
-        return
-    tried = list(_EPS)
-    if theirs is not None and bias is None:  # y = x·gain / √(mean x² + eps), solved for eps
-        squares = ((x * gain / theirs).square() - x.square().mean(-1, keepdim=True)).double()
-        found = float(squares[squares.isfinite()].median()) if squares.isfinite().any() else 0.0
-        tried += [float(f"{found:.{digits}g}") for digits in (1, 2)]
-    for eps in dict.fromkeys(tried):
-        if eps >= 0:
-            yield f"eps {eps:g}, where it is {operation.eps:g}", normed(eps, operation.centred, gain)
-    other = "LayerNorm, where it is RMSNorm" if not operation.centred else "RMSNorm, where it is LayerNorm"
-    yield other, normed(operation.eps, not operation.centred, gain)
-    yield "1 added to the gain", normed(operation.eps, operation.centred, gain + 1)
-    yield "1 not added to the gain", normed(operation.eps, operation.centred, gain - 1)
-    yield "no gain", normed(operation.eps, operation.centred, torch.ones(()))
+    x = site.input() if x is None else x
+    eps = operation.eps if eps is None else eps
+    centred = operation.centred if centred is None else centred
+    above = x - x.mean(axis, keepdim=True) if centred else x
+    variance = above.square().sum(axis, keepdim=True) / (x.shape[axis] - correction)
+    sigma = variance.sqrt() + eps if outside else (variance + eps).sqrt()
+    made = above / sigma
+    weight, added = getattr(module, "weight", None), getattr(module, "bias", None)
+    made = made if weight is None or gain is None else made * (weight + gain)
+    return made if added is None or not bias else made + added
 
 
-def _rotate(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    x, operation = site.input(), site.operation
+def _has(attribute: str, wrong: Wrong) -> Wrong:
+    """A mistake of modules that have a parameter."""
+
+    def made(site: Site) -> Tensor:
+        if getattr(site.module, attribute, None) is None:
+            raise RuntimeError(f"no {attribute}")
+        return wrong(site)
+
+    return made
+
+
+def _unlike(value: Callable[[Site], object], wrong: Wrong) -> Wrong:
+    """A mistake only where the reference does not do that itself."""
+
+    def made(site: Site) -> Tensor:
+        if value(site):
+            raise RuntimeError("the reference does this")
+        return wrong(site)
+
+    return made
+
+
+def _norms() -> Iterator[Mistake]:
+    yield Mistake("the norm is left out", Norm, lambda site: site.input())
+    yield Mistake("the mean is not subtracted (RMSNorm)", Norm, lambda site: normed(site, centred=False))
+    yield Mistake("the mean is subtracted (LayerNorm)", Norm, lambda site: normed(site, centred=True))
+    yield Mistake("ε is left out, or below 1e-8", Norm, lambda site: normed(site, eps=0.0))
+    for eps in (1e-6, 1e-5, 1e-3):
+        yield Mistake(f"ε is {eps:g}", Norm, lambda site, eps=eps: normed(site, eps=eps))  # type: ignore[misc]
+    yield Mistake("it divides by σ and does not subtract the mean", Norm, _uncentred)
+    yield Mistake("ε is added to σ, not to the variance", Norm, lambda site: normed(site, outside=True))
+    yield Mistake("the variance divides by n − 1 (unbiased)", Norm, lambda site: normed(site, correction=1))
+    yield Mistake(
+        "the variance divides by n − 1, and ε is added to σ", Norm,
+        lambda site: normed(site, correction=1, outside=True),
+    )  # fmt: skip
+    yield Mistake("the gain is left out", Norm, _has("weight", lambda site: normed(site, gain=None)))
+    yield Mistake("the gain is 1 + weight", Norm, _has("weight", lambda site: normed(site, gain=1.0)))
+    yield Mistake("the bias is left out", Norm, _has("bias", lambda site: normed(site, bias=False)))
+    yield Mistake("it norms over the tokens, not over d_model", Norm, lambda site: normed(site, axis=0))
+    yield Mistake(
+        "the norm comes after the residual sum, not before", Norm, lambda site: site.input(), ((Add, _norm_after),)
+    )
+    yield Mistake(
+        "what is added is normed, not what attention or the feed-forward reads", Norm, lambda site: site.input(),
+        ((Add, _norm_added),),
+    )  # fmt: skip
+    yield Mistake("it reads the block's input, as in a parallel block", Norm, _norm_of_input)
+    yield Mistake("the residual stream goes on from the normed vector, x = norm(x)", Add, _from_normed)
+
+
+def _uncentred(site: Site) -> Tensor:
+    x, module = site.input(), site.module
+    made = x / (x.var(-1, keepdim=True, correction=0) + site.operation.eps).sqrt() * gain_of(module)  # type: ignore[attr-defined]
+    added = getattr(module, "bias", None)
+    return made if added is None else made + added
+
+
+def _own_norm(site: Site) -> Site:
+    """The norm before what a residual sum adds."""
+    trace = site.trace
+    norms = [step for step in trace.steps.stream_norms if isinstance(step.operation, Norm)]
+    norms = norms or [
+        step for step in trace.steps.layer_steps
+        if isinstance(step.operation, Norm) and not step.has_heads and step.role == "residual"
+    ]  # fmt: skip
+    if site.layer is None:
+        raise RuntimeError("no norm")
+    before = [step for step in norms if step.inputs and step.inputs[0] == site.sources[0][0]]
+    if not before:
+        raise RuntimeError("no norm")
+    return Site(trace, before[0], site.layer)
+
+
+def _norm_after(site: Site) -> Tensor:
+    norm = _own_norm(site)
+    return normed(norm, x=site.derive())
+
+
+def _norm_added(site: Site) -> Tensor:
+    first, *others = site.inputs()
+    norm = _own_norm(site)
+    added = others[0]
+    for one in others[1:]:
+        added = added + one
+    return first + normed(norm, x=added)
+
+
+def _from_normed(site: Site) -> Tensor:
+    _, *others = site.inputs()
+    total = normed(_own_norm(site))
+    for one in others:
+        total = total + one
+    return total
+
+
+def _norm_of_input(site: Site) -> Tensor:
+    trace = site.trace
+    if site.layer is None or site.sources == ((trace.steps.input, site.layer),):
+        raise RuntimeError("it does")
+    return normed(site, x=trace.step(trace.steps.input, site.layer))
+
+
+def _divided(by: Callable[[Site], float]) -> Wrong:
+    return lambda site: site.input() / by(site)
+
+
+def _scales() -> Iterator[Mistake]:
+    yield Mistake("scores are not divided", Scale, lambda site: site.input())
+    yield Mistake("divided by √d_model, not √d_head", Scale, _divided(lambda site: math.sqrt(site.config.d_model)))
+    yield Mistake("divided by d_head: without the root, or twice", Scale, _divided(lambda site: site.config.d_head))
+    yield Mistake("divided by √n_heads", Scale, _divided(lambda site: math.sqrt(site.config.n_heads)))
+    yield Mistake("divided by √T, the length of the text", Scale, _divided(lambda site: math.sqrt(len(site.ids))))
+    yield Mistake("multiplied by √d_head, not divided", Scale, _divided(lambda site: 1 / site.config.score_divisor))
+
+
+def _ones(site: Site) -> Tensor:
+    return torch.ones(len(site.ids), len(site.ids), dtype=torch.bool)
+
+
+def _masked(allowed: Callable[[Site], Tensor]) -> Wrong:
+    return lambda site: mask_scores(site.input(), allowed(site))
+
+
+def _masks() -> Iterator[Mistake]:
+    yield Mistake("there is no mask: every token sees the future", Mask, lambda site: site.input())
+    yield Mistake("the mask is upside down: it hides the past", Mask, _masked(lambda site: _ones(site).triu()))
+    yield Mistake(
+        "the mask is upside down, and hides the token itself too", Mask, _masked(lambda site: _ones(site).triu(1))
+    )
+    yield Mistake("a token sees the next one: the mask starts too late", Mask, _masked(lambda s: _ones(s).tril(1)))
+    yield Mistake("the mask hides the token itself", Mask, _masked(lambda site: _ones(site).tril(-1)))
+    yield Mistake(
+        "hidden scores become 0, or a small number, not −∞: softmax still gives them a share", Mask,
+        lambda site: site.input().masked_fill(~_ones(site).tril(), 0.0),
+    )  # fmt: skip
+    yield Mistake(
+        "the mask is added as 1 and 0, not as 0 and −∞", Mask, lambda site: site.input() + _ones(site).tril().float()
+    )
+    yield Mistake(
+        "masked after the softmax: rows no longer sum to 1", Mask, lambda site: site.input(),
+        ((Softmax, lambda site: site.input().softmax(-1).masked_fill(~_ones(site).tril(), 0.0)),),
+    )  # fmt: skip
+
+
+def _softmaxes() -> Iterator[Mistake]:
+    yield Mistake("softmax over the queries (dim=-2), not over the keys", Softmax, lambda s: s.input().softmax(-2))
+    yield Mistake("softmax over the heads (dim=1), not over the keys", Softmax, lambda s: s.input().softmax(0))
+    yield Mistake("there is no softmax", Softmax, lambda site: site.input().nan_to_num(neginf=0.0))
+    yield Mistake(
+        "softmax runs before the scores are divided", Softmax,
+        lambda site: (site.input() * site.config.score_divisor).softmax(-1) / site.config.score_divisor,
+    )  # fmt: skip
+
+
+def _tiled(x: Tensor, heads: int) -> Tensor:
+    """Key heads in turns, 0 1 0 1, where each should serve neighbours, 0 0 1 1."""
+    if len(x) == heads:
+        raise RuntimeError("every query head has its own")
+    return x.repeat(heads // len(x), 1, 1)
+
+
+def _by(remade: Callable[[Tensor], Tensor]) -> Wrong:
+    """Queries, keys or values, (T, H·D), split into heads in another way."""
+
+    def made(site: Site) -> Tensor:
+        if not site.step.has_heads or type(site.operation) is not Linear:
+            return site.derive()
+        flat = side_by_side(site.derive())
+        heads = site.config.n_kv_heads if "kv head" in site.step.axes else site.config.n_heads
+        return remade(flat.unflatten(-1, (heads, -1)))  # (T, H, D)
+
+    return made
+
+
+def _seen_as(x: Tensor) -> Tensor:
+    """(T, H, D) read as (H, T, D), without a transpose."""
+    return x.contiguous().view(x.shape[1], x.shape[0], x.shape[2])
+
+
+def _inner(x: Tensor) -> Tensor:
+    """(T, H, D) read as (T, D, H): heads are every H-th number."""
+    return x.reshape(x.shape[0], x.shape[2], x.shape[1]).permute(2, 0, 1)
+
+
+def _heads() -> Iterator[Mistake]:
+    flat_back = lambda site: site.input().contiguous().view(site.input().shape[1], -1)  # noqa: E731
+    yield Mistake("heads are split by view(B, H, T, D) without a transpose, which mixes tokens", Linear, _by(_seen_as))
+    yield Mistake(
+        "heads are split and joined by view alone, without a transpose, which mixes tokens", Linear, _by(_seen_as),
+        ((Concat, flat_back),),
+    )  # fmt: skip
+    yield Mistake("heads are split as (d_head, n_heads), not (n_heads, d_head)", Linear, _by(_inner))
+    yield Mistake(
+        "heads are split and joined as (d_head, n_heads), not (n_heads, d_head)", Linear, _by(_inner),
+        ((Concat, lambda site: site.input().permute(1, 2, 0).flatten(1)),),
+    )  # fmt: skip
+    yield Mistake("heads are joined without a transpose back, which mixes tokens", Concat, flat_back)
+    yield Mistake(
+        "heads are joined as (d_head, n_heads), not (n_heads, d_head)", Concat,
+        lambda site: site.input().permute(1, 2, 0).flatten(1),
+    )  # fmt: skip
+    yield Mistake(
+        "shared key heads go to query heads in turns (repeat), not to neighbours (repeat_interleave)", Scores,
+        lambda site: site.input(0) @ _tiled(site.input(1), site.config.n_heads).mT,
+        ((Mix, lambda site: site.input(0) @ _tiled(site.input(1), site.config.n_heads)),),
+    )  # fmt: skip
+    yield Mistake(
+        "k·qᵀ: queries and keys are exchanged", Scores,
+        lambda site: repeat_groups(site.input(1), site.config.n_heads) @ site.input(0).mT,
+    )  # fmt: skip
+    yield Mistake("queries with queries, q·qᵀ", Scores, lambda site: site.input(0) @ site.input(0).mT)
+    yield Mistake(
+        "the weights are transposed before they meet the values", Mix,
+        lambda site: site.input(0).mT @ repeat_groups(site.input(1), site.config.n_heads),
+    )  # fmt: skip
+    yield Mistake("weights with keys, not with values", Mix, lambda s: s.input(0) @ _attended(s, 1))
+    yield Mistake("weights with queries, not with values", Mix, lambda s: s.input(0) @ _attended(s, 0))
+
+
+def _attended(site: Site, number: int) -> Tensor:
+    """The queries (0) or keys (1) that the scores of a layer are made of."""
+    scores = next(step for step in site.trace.steps.in_layer(site.layer or 0) if isinstance(step.operation, Scores))
+    return repeat_groups(Site(site.trace, scores, site.layer).input(number), site.config.n_heads)
+
+
+def _linear(site: Site, weight: Tensor, bias: bool = True) -> Tensor:
+    added = getattr(site.module, "bias", None)
+    made = site.input() @ weight.T
+    made = made if added is None or not bias else made + added
+    return into_heads(made, site.config.d_head) if site.step.has_heads else made
+
+
+def _without_norm(site: Site) -> Tensor:
+    """A linear map of what the norm before it read."""
+    (name, layer), *_ = site.sources
+    norm = Site(site.trace, site.trace.steps.at(name, layer), layer)
+    if not isinstance(norm.operation, Norm):
+        raise RuntimeError("no norm before it")
+    made = site.module(norm.input())
+    return into_heads(made, site.config.d_head) if site.step.has_heads else made
+
+
+def _linears() -> Iterator[Mistake]:
+    yield Mistake("the bias is left out", Linear, _has("bias", lambda s: _linear(s, s.module.weight, bias=False)))
+    yield Mistake("the matrix is transposed", Linear, lambda site: _linear(site, site.module.weight.T))
+    yield Mistake("the map is left out", Linear, lambda site: site.input() + 0 * site.derive())
+    yield Mistake("it reads the stream before its norm", Linear, _without_norm)
+
+
+def _activations() -> Iterator[Mistake]:
+    for name, act in ACTIVATIONS.items():
+        yield Mistake(
+            f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES[name]}", Activate,
+            _unlike(lambda s, name=name: s.operation.name == name, lambda s, act=act: _act(s, act)),  # type: ignore[misc]
+        )  # fmt: skip
+    yield Mistake("the activation is σ(x)", Activate, lambda site: _act(site, torch.sigmoid))
+    yield Mistake("the activation is left out", Activate, lambda site: _act(site, lambda x: x))
+    yield Mistake(
+        "gate and up are exchanged: the activation is on up", Activate,
+        lambda site: ACTIVATIONS[_named(site)](site.input(1)) * site.input(0),
+    )  # fmt: skip
+    yield Mistake("up is not multiplied", Activate, lambda s: ACTIVATIONS[_named(s)](s.input(0)) + 0 * s.input(1))
+    yield Mistake(
+        "the gate is added, not multiplied", Activate, lambda s: ACTIVATIONS[_named(s)](s.input(0)) + s.input(1)
+    )
+    yield Mistake(
+        "the activation is on the product of gate and up", Activate,
+        lambda site: ACTIVATIONS[_named(site)](site.input(0) * site.input(1)),
+    )  # fmt: skip
+
+
+def _named(site: Site) -> str:
+    assert isinstance(site.operation, Activate)
+    if len(site.sources) < 2:
+        raise RuntimeError("no gate")
+    return site.operation.name
+
+
+def _act(site: Site, act: Callable[[Tensor], Tensor]) -> Tensor:
+    first, *gated = site.inputs()
+    return act(first) * gated[0] if gated else act(first)
+
+
+def _sums() -> Iterator[Mistake]:
+    yield Mistake("positions are not added", Add, lambda site: _embedded(site, 0.0))
+    yield Mistake("positions are added twice", Add, lambda site: _embedded(site, 2.0))
+    yield Mistake("the residual is missing: x is not added", Add, lambda site: site.inputs()[-1] + 0 * site.input())
+    yield Mistake("what is computed is not added to x", Add, lambda site: site.input())
+    yield Mistake("x is added twice", Add, lambda site: site.derive() + site.input())
+    yield Mistake("what is computed is added twice", Add, lambda site: site.derive() + site.inputs()[-1])
+
+
+def _embedded(site: Site, times: float) -> Tensor:
+    if site.layer is not None or len(site.sources) < 2:
+        raise RuntimeError("no positions")
+    return site.input(0) + times * site.input(1)
+
+
+def _positions(shift: int) -> Wrong:
+    def made(site: Site) -> Tensor:
+        table, first = getattr(site.module, "weight", None), site.module.offset + shift
+        if table is None:
+            raise RuntimeError("positions are computed")
+        return table[first : first + len(site.ids)]
+
+    return made
+
+
+def _embeddings() -> Iterator[Mistake]:
+    yield Mistake(
+        "token embeddings are not multiplied by √d_model", Lookup,
+        _unlike(lambda s: s.module.scale == 1.0, lambda s: s.derive() / s.module.scale),
+    )  # fmt: skip
+    yield Mistake(
+        "token embeddings are multiplied by √d_model", Lookup,
+        _unlike(lambda s: s.module.scale != 1.0, lambda s: s.derive() * math.sqrt(s.config.d_model)),
+    )  # fmt: skip
+    yield Mistake("positions start at 1, not at 0", Positions, _positions(1))
+    yield Mistake("every token has position 0", Positions, lambda s: _positions(0)(s)[:1].expand(len(s.ids), -1))
+
+
+def _turned(
+    site: Site, *, theta: float | None = None, shift: int = 0, back: bool = False, width: int | None = None
+) -> Tensor:
+    operation = site.operation
     assert isinstance(operation, Rotate)
-    rope, width = operation.rope, operation.rope.width
-    bases = [*_BASES, rope.theta * 10, rope.theta / 10]
-    if theirs is not None and x.shape[1] > 1 and width > 2:  # the angle of pair 1 at position 1 is base^(−2/width)
-        (a, b), (c, d) = ([float(one[0, 1, place]) for place in (1, 1 + width // 2)] for one in (x, theirs))
-        angle = abs(float(torch.atan2(torch.tensor(a * d - b * c), torch.tensor(a * c + b * d))))
-        found = angle ** (-width / 2) if angle else 0.0
-        bases += [float(f"{found:.{digits}g}") for digits in (1, 2, 3)] if 1 < found < 1e12 else []
-    for base in dict.fromkeys(bases):
-        yield (
-            f"a rotary base of {base:,.0f}, where it is {rope.theta:,.0f}",
-            Rotate(rope._replace(theta=base)).forward(x),
+    x, rope = site.input(), operation.rope
+    rope = rope if theta is None else rope._replace(theta=theta)
+    cosine, sine = rotary_table(len(site.ids) + shift, rope, x.device, x.dtype)
+    if width is not None:
+        angle = torch.arange(len(site.ids)).float()[:, None] * rope.theta ** (
+            -torch.arange(0, x.shape[-1], 2).float() / width
         )
-    shifted = operation.forward(torch.cat((x[:, :1], x), dim=1))[:, 1:]
-    yield "positions counted from 1", shifted
-    config = site.config
-    yield (
-        "pairs (0, 1), (2, 3) … turned, where the halves are",
-        in_pairs(operation.forward(in_halves(x, config)), config),
+        cosine, sine = (torch.cat((wave, wave), -1) for wave in (angle.cos(), angle.sin()))
+    return rotate(x, cosine[shift:], -sine[shift:] if back else sine[shift:])
+
+
+def _neighbours(site: Site) -> Tensor:
+    """Dimensions 2i and 2i + 1 as a pair, where the reference pairs i and i + D/2."""
+    operation = site.operation
+    assert isinstance(operation, Rotate)
+    x = site.input()
+    angle = torch.arange(len(site.ids)).float()[:, None] * rotary_frequencies(operation.rope)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    turned = (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos())
+    return torch.stack(turned, -1).flatten(-2)
+
+
+def _mixed(site: Site) -> Tensor:
+    """Neighbours as a pair, by cosines and sines that are laid out for halves."""
+    operation, x = site.operation, site.input()
+    assert isinstance(operation, Rotate)
+    cosine, sine = rotary_table(len(site.ids), operation.rope, x.device, x.dtype)
+    return x * cosine + torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2) * sine
+
+
+def _rotations() -> Iterator[Mistake]:
+    yield Mistake("nothing is rotated: RoPE is left out", Rotate, lambda site: site.input())
+    yield Mistake("RoPE turns neighbours (2i, 2i+1), not halves (i, i + d/2)", Rotate, _neighbours)
+    yield Mistake("RoPE pairs neighbours (2i, 2i+1), and takes the angles of halves (i, i + d/2)", Rotate, _mixed)
+    yield Mistake("RoPE turns the other way", Rotate, lambda site: _turned(site, back=True))
+    yield Mistake("positions start at 1, not at 0", Rotate, lambda site: _turned(site, shift=1))
+    yield Mistake(
+        "the frequencies divide by d_model, not d_head", Rotate, lambda site: _turned(site, width=site.config.d_model)
     )
-    yield "nothing turned", x
-    yield "turned the other way", _turned_back(operation, x)
-    if rope.scaling != "none":
-        yield f"no {rope.scaling} scaling of the angles", Rotate(rope._replace(scaling="none")).forward(x)
+    for theta in (100.0, 1e3, 1e4, 1e5, 5e5, 1e6):
+        made: Wrong = lambda site, theta=theta: _turned(site, theta=theta)  # type: ignore[misc]  # noqa: E731
+        yield Mistake(
+            f"RoPE's base is {theta:,.0f}", Rotate,
+            _unlike(lambda site, theta=theta: site.operation.rope.theta == theta, made),  # type: ignore[misc]
+        )  # fmt: skip
+    yield Mistake(
+        "values are rotated too", Mix,
+        lambda site: site.input(0) @ repeat_groups(_turned_values(site), site.config.n_heads),
+    )  # fmt: skip
 
 
-def _turned_back(operation: Rotate, x: Tensor) -> Tensor:
-    """Turned by the opposite angles, as the transposed rotation does."""
-    half, width = operation.rope.width // 2, operation.rope.width
-    flipped = torch.cat((x[..., :half], -x[..., half:width], x[..., width:]), dim=-1)
-    made = operation.forward(flipped)
-    return torch.cat((made[..., :half], -made[..., half:width], made[..., width:]), dim=-1)
+def _turned_values(site: Site) -> Tensor:
+    if site.config.positions != "rotary":
+        raise RuntimeError("nothing is rotated")
+    values = site.input(1)
+    return rotate(values, *rotary_table(len(site.ids), site.config.rope, values.device, values.dtype))
 
 
-def _linear(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    if site.step.is_vocabulary:
-        return
-    ours, bias, weight = site.value, site.module.bias, site.weight
-    if bias is not None:
-        yield "no bias", ours - (bias.unflatten(0, (-1, ours.shape[-1]))[:, None] if site.step.has_heads else bias)
-    if weight.shape[0] == weight.shape[1]:
-        made = site.input() @ weight + (0 if bias is None else bias)
-        heads = site.step.has_heads
-        yield "the matrix transposed", made.unflatten(-1, (-1, ours.shape[-1])).transpose(0, 1) if heads else made
+def _logits() -> Iterator[Mistake]:
+    yield Mistake(
+        "the head is tied to the embeddings, x·Eᵀ", Unembed,
+        _unlike(lambda s: s.config.tied_head, lambda s: s.input() @ s.trace.model.embed.tokens.weight.T),
+    )  # fmt: skip
+    yield Mistake("probabilities are returned, not logits", Unembed, lambda site: site.derive().softmax(-1))
+    yield Mistake("log-probabilities are returned, not logits", Unembed, lambda s: s.derive().log_softmax(-1))
+    yield Mistake("the bias is left out", Unembed, _has("bias", lambda s: s.derive() - s.module.bias))
+    yield Mistake("the final norm is passed over", Unembed, lambda site: _unnormed(site))
 
 
-def _scores(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    shared = site.config.heads_per_kv
-    if shared > 1:
-        q, k = site.inputs()
-        yield _ORDER.format("key"), q @ k.repeat(shared, 1, 1).transpose(-1, -2)
+def _unnormed(site: Site) -> Tensor:
+    (name, layer), *_ = site.sources
+    before = Site(site.trace, site.trace.steps.at(name, layer), layer)
+    if not isinstance(before.operation, Norm):
+        raise RuntimeError("no norm before it")
+    return site.module(before.input(), site.weight)
 
 
-def _mix(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    shared = site.config.heads_per_kv
-    if shared > 1:
-        weights, v = site.inputs()
-        yield _ORDER.format("value"), weights @ v.repeat(shared, 1, 1)
+MISTAKES: tuple[Mistake, ...] = (
+    *_scales(), *_masks(), *_softmaxes(), *_heads(), *_rotations(), *_norms(), *_activations(), *_sums(),
+    *_linears(), *_embeddings(), *_logits(),
+)  # fmt: skip
+"""Every mistake that is tried."""
 
 
-def _mask(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    x, operation = site.input(), site.operation
-    assert isinstance(operation, Mask)
-    keys = torch.arange(x.shape[-1], device=x.device)
-    yield (
-        "only keys before the query are seen, where it sees itself too",
-        x.masked_fill(keys[None, :] >= keys[:, None], float("-inf")),
-    )
-    yield "nothing masked", x
-    yield (
-        "keys after the query are seen, and none before it",
-        x.masked_fill(keys[None, :] < keys[:, None], float("-inf")),
-    )
-    if operation.sight.window:
-        yield "no window", Mask(Sight(operation.sight.causal)).forward(x)
-
-
-def _scale(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    x, config = site.input(), site.config
-    for words, divisor in (
-        ("no division", 1.0),
-        (f"divided by d_head, {config.d_head}", float(config.d_head)),
-        (f"divided by √d_model, √{config.d_model}", config.d_model**0.5),
-        (f"divided by √d_head, √{config.d_head}", config.d_head**0.5),
-    ):
-        yield words, x / divisor
-
-
-def _activate(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    x, operation = site.inputs(), site.operation
-    assert isinstance(operation, Activate)
-    for name in ACTIVATIONS:
-        if name != operation.name:
-            said = f"{ACTIVATION_NAMES[name]}, where it is {ACTIVATION_NAMES[operation.name]}"
-            yield said, Activate(name).forward(*x)
-    if len(x) > 1:
-        yield "the hidden units activated, where the gate is", operation.forward(*reversed(x))
-        yield "no gate", operation.forward(x[0])
-
-
-def _softmax(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    yield "softmax over the queries, where it is over the keys", site.input().softmax(dim=-2)
-
-
-def _add(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    inputs = site.inputs()
-    for number, (name, layer) in enumerate(site.sources if len(inputs) > 1 else ()):
-        left = site.trace.steps.at(name, layer).full_name(layer)
-        yield f"{left} not added", sum((one for place, one in enumerate(inputs) if place != number), torch.zeros(()))
-
-
-def _lookup(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    if site.config.embed_scale != 1:
-        yield f"not multiplied by {site.config.embed_scale:.4g}", site.value / site.config.embed_scale
-
-
-def _positions(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    ours = site.value
-    table: Tensor | None = getattr(site.module, "weight", None)
-    offset = site.config.position_offset
-    for start in (0, 1, 2):
-        if table is not None and start != offset and start + len(ours) <= len(table):
-            yield f"positions counted from {start}, where it is from {offset}", table[start : start + len(ours)]
-
-
-_ORDER = "{} heads in turns (0, 1, 0, 1) over the query heads, where each serves neighbours (0, 0, 1, 1)"
-
-_WAYS: dict[type[Operation], Callable[[Site, Tensor | None], Iterator[Way]]] = {
-    Norm: _norm,
-    Rotate: _rotate,
-    Linear: _linear,
-    Scores: _scores,
-    Mix: _mix,
-    Mask: _mask,
-    Scale: _scale,
-    Activate: _activate,
-    Softmax: _softmax,
-    Add: _add,
-    Lookup: _lookup,
-    Positions: _positions,
-}
-
-_USUAL: dict[type[Operation], str] = {
-    Norm: "the settings of the norm: eps, a gain with 1 added, the mean taken off or not",
-    HeadNorm: "the settings of the norm of queries and keys: in each head, or over all",
-    Rotate: "the rotary settings: base, scaling, halves or pairs of rows, the first position",
-    Linear: "a weight: another matrix, transposed, its rows in another order, without its bias",
-    Scores: "which key head serves which query head",
-    Mix: "which value head serves which query head",
-    Concat: "the order of the heads",
-    Mask: "which keys a query sees: those up to itself, or of a window",
-    Scale: "what scores are divided by",
-    Softmax: "the axis of the softmax",
-    Activate: "the activation: which, or which of gate and hidden units is activated",
-    Add: "which tensors are added to the stream",
-    Lookup: "the tokens, or the scale of the embeddings",
-    Positions: "the first position, or the offset of the table",
-}
-"""What is usually wrong in a step of an operation, where no mistake that was tried gives the numbers."""
+def places(mistake: Mistake, table: StepTable, at: Place, scope: str) -> dict[Place, Wrong]:
+    """The steps that a mistake changes, from the layer of ``at`` on: ``all`` of that operation, of that ``name``, or
+    ``one`` step alone; those that it changes as well go with them."""
+    found: dict[Place, Wrong] = {}
+    first = at[1] or 0
+    for step, layer in table.rows:
+        if (layer is not None and at[1] is not None and layer < first) or (step.from_stream and layer is not None):
+            continue
+        named = scope == "all" or step.name == at[0]
+        alone = scope != "one" or layer == at[1]
+        inside = layer is not None or not mistake.also  # what changes several kinds of steps is the form of a block
+        if type(step.operation) is mistake.at and named and alone and inside:
+            found[step.name, layer] = mistake.wrong
+        for operation, wrong in mistake.also:
+            if type(step.operation) is operation and alone and layer is not None:
+                found[step.name, layer] = wrong
+    return found

@@ -146,7 +146,7 @@ class DifferenceView:
         if done:
             yield note("; ".join(f"{words} in {plural(times, 'step')}" for words, times in done.most_common(4)))
         if unmatched:
-            alike = Counter(re.sub(r"\d+", "N", printable(one, spaces=False)) for one in unmatched)
+            alike = Counter(printable(re.sub(r"\d+", "N", one), spaces=False) for one in unmatched)
             names = [f"{name} ({plural(times, 'tensor')})" for name, times in alike.items()]
             yield note(f"not compared, since no step is called so: {first_of(names, 3)}")
 
