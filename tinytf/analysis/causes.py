@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.analysis.mistakes import MISTAKES, normed
+from tinytf.analysis.mistakes import MISTAKES
+from tinytf.analysis.mistakes.norms import normed
 from tinytf.dumps.fit import apart, in_halves, in_pairs
 from tinytf.report import Data
 from tinytf.steps.operations import (

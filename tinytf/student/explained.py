@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-from tinytf.analysis.mistakes import MISTAKES, Mistake, Mistaken, Wrong, places
+from tinytf.analysis.mistakes import MISTAKES
+from tinytf.analysis.mistakes.mistake import Mistake, Wrong
+from tinytf.analysis.mistakes.mistaken import Mistaken, places
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate
 from tinytf.steps.table import Place
