@@ -12,9 +12,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from students import FILES, MISTAKES, RIGHT, SMALL, checked, edited, like
 
+from tinytf.analysis.mistakes import MISTAKES as KNOWN
+from tinytf.analysis.mistakes.mistake import Mistake
+from tinytf.analysis.mistakes.mistaken import Mistaken, places
 from tinytf.errors import UsageError
 from tinytf.loading import load
-from tinytf.student import mistakes
 from tinytf.student.checked import check
 from tinytf.student.opened import StudentError, open_student, parse_args, split_target
 from tinytf.student.reference import reference
@@ -200,23 +202,23 @@ def test_every_mistake_gives_numbers_of_its_own() -> None:
     other = {"n_kv_heads": 2, "rope_theta": 5e5, "norm_eps": 1e-6}
     references = [*map(like, (GPT, LLAMA, "lecture.py:BigramLanguageModel")), load("tiny"),
                   reference("llama-tiny", SMALL | other)]  # fmt: skip
-    found: dict[tuple[str, type], list[torch.Tensor | None]] = {(one.words, one.at): [] for one in mistakes.MISTAKES}
-    assert len(found) == len(mistakes.MISTAKES)
+    found: dict[tuple[str, type], list[torch.Tensor | None]] = {(one.words, one.at): [] for one in KNOWN}
+    assert len(found) == len(KNOWN)
     for model in references:
         trace = model.trace("The cat sat on the mat.")
-        for one in mistakes.MISTAKES:
+        for one in KNOWN:
             found[one.words, one.at].append(_logits_with(one, trace))
     assert [words for words, logits in found.items() if all(one is None for one in logits)] == []
     assert [pair for pair in combinations(found, 2) if _alike(*(found[one] for one in pair))] == []
 
 
-def _logits_with(mistake: mistakes.Mistake, trace: Trace) -> torch.Tensor | None:
+def _logits_with(mistake: Mistake, trace: Trace) -> torch.Tensor | None:
     """The logits of a reference that makes a mistake where it first can; None where it makes no difference."""
     rows = [(step.name, layer) for step, layer in trace.steps.rows if type(step.operation) is mistake.at]
     for scope in ("all", "name"):
         for at in rows:
             try:
-                found = mistakes.Mistaken(trace, mistakes.places(mistake, trace.steps, at, scope)).step("logits")
+                found = Mistaken(trace, places(mistake, trace.steps, at, scope)).step("logits")
             except RuntimeError:
                 continue
             if difference(found, trace.step("logits")) > 2e-5:
