@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.alignment import Alignment, AnySide, Side, align
+from tinytf.analysis.causes import Cause
 from tinytf.analysis.compared import BothPredict, Compared, Moved, Position, moved_weights
 from tinytf.analysis.in_step import Attention, Incomparable, Walk
-from tinytf.analysis.mistakes import Cause
 from tinytf.config import ModelConfig
 from tinytf.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.dumps.read import Dump

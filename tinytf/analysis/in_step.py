@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from tinytf.analysis.alignment import Alignment, AnySide
+from tinytf.analysis.causes import Cause, cause_of
 from tinytf.analysis.compared import Compared, Ends, Position, Sums, loss_of
-from tinytf.analysis.mistakes import Cause, cause_of
 from tinytf.dumps.dumped import Dumped
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import Place, Step
