@@ -71,7 +71,7 @@ class Ours(Data):
 
     @property
     def words(self) -> str:
-        return " | ".join(f"L{{i}}.{name}" if self.in_layer else name for name in self.names)
+        return " | ".join(f"L{{n}}.{name}" if self.in_layer else name for name in self.names)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Theirs:
-    """A parameter of the student's, with ``{i}`` for the layer and ``{h}`` for the head: all that share a name."""
+    """A parameter of the student's, with ``{n}`` for the layer and ``{h}`` for the head: all that share a name."""
 
     template: str
     paths: Mapping[tuple[int | None, int | None], str]
@@ -100,7 +100,7 @@ class Theirs:
 
     @property
     def in_layer(self) -> bool:
-        return "{i}" in self.template
+        return "{n}" in self.template
 
     @property
     def per_head(self) -> bool:
@@ -109,7 +109,7 @@ class Theirs:
     @cached_property
     def words(self) -> tuple[set[str], set[str]]:
         """The words of the last part that says something, and those before it."""
-        parts = [part for part in self.template.split(".") if part not in ("{i}", "{h}")]
+        parts = [part for part in self.template.split(".") if part not in ("{n}", "{h}")]
         while len(parts) > 1 and parts[-1].lower() in _PLAIN:
             parts.pop()
         return _split(parts[-1]), {word for part in parts[:-1] for word in _split(part)}
@@ -173,11 +173,11 @@ def parameters_of(module: nn.Module, config: ModelConfig) -> list[Theirs]:
         prefix = f"{stack}." if stack else ""
         if stack is not None and path.startswith(prefix) and (rest := path[len(prefix) :].split(".", 1))[0] in order:
             layer = order[rest[0]]
-            template = f"{prefix}{{i}}.{rest[1]}"
+            template = f"{prefix}{{n}}.{rest[1]}"
             inner = re.search(r"\.(\d+)\.", rest[1])
             if inner and config.d_head in parameter.shape and config.d_head != config.d_model:
                 head = int(inner[1])
-                template = f"{prefix}{{i}}.{rest[1][: inner.start()]}.{{h}}.{rest[1][inner.end() :]}"
+                template = f"{prefix}{{n}}.{rest[1][: inner.start()]}.{{h}}.{rest[1][inner.end() :]}"
         grouped.setdefault(template, {})[layer, head] = path
     found_ones = []
     for place, (template, paths) in enumerate(grouped.items()):
@@ -299,7 +299,7 @@ def _interleaved(tensors: Sequence[Tensor], heads: int) -> Tensor:
 def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, Sequence[str]] | None = None) -> list[Pair]:
     """Which parameter of a module is which of the reference's; those that none fits are left out.
 
-    ``named`` are names of the student's parameters, with {i} for the layer, to names of ours: they are not guessed.
+    ``named`` are names of the student's parameters, with {n} for the layer, to names of ours: they are not guessed.
     Raises UsageError for a name in it that is not there.
     """
     theirs, ours = parameters_of(module, config), targets_of(config)
