@@ -13,6 +13,7 @@ import pytest
 import tinytf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.main import run
 
 ROOT = Path(__file__).parent.parent
@@ -148,6 +149,11 @@ def test_pictures_and_links_of_the_docs_are_there(page: str) -> None:
         if not path.startswith("http"):
             assert (folder / path).is_file(), path
             assert not path.endswith(".svg") or (folder / path).read_text("utf-8").startswith("<svg")
+
+
+def test_the_keys_of_the_explorer_are_all_listed() -> None:
+    rows = "\n".join(f"| `{one.shown}` | {one.words} |" for one in KEYS)
+    assert between("keys", "explore.md") == f"| key | what it does |\n|---|---|\n{rows}"
 
 
 def test_the_version_is_said_once() -> None:

@@ -159,7 +159,7 @@ def _ids(
         if ours != theirs:
             pairs = enumerate(zip(ours, theirs, strict=False))
             place = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-            wrong, where = wrong + 1, where or f"{name}, token {place}"
+            wrong, where = wrong + 1, where or f"token {place}, {name}"
         if inside := [number for number in ours if number < model.config.vocab_size][:limit]:
             found[name] = inside
     if not found:

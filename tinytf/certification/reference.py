@@ -36,6 +36,17 @@ class Reference:
             raise CheckpointError(f"transformers finds no {missing[0]} in {directory}, and would make it up")
         self.model = model.eval().to(device)
 
+    def run_fused(self, ids: Tensor, real: Tensor | None, config: ModelConfig) -> Ran | None:
+        """The same in fused attention, which sums in another order; None where the model has none."""
+        try:
+            self.model.set_attn_implementation("sdpa")
+        except (ValueError, ImportError):
+            return None
+        try:
+            return self.run(ids, real, config)
+        finally:
+            self.model.set_attn_implementation("eager")
+
     @torch.no_grad()
     def run(self, ids: Tensor, real: Tensor | None, config: ModelConfig) -> Ran:
         """What goes into the first block and comes out of every one, (B, T, C) each, and the logits (B, T, V).
