@@ -131,8 +131,8 @@ def test_rotary_pairs_side_by_side_are_right_with_weights_in_that_order(tmp_path
     found = checked(LLAMA, tmp_path, (halves, pairs), angles)
     assert found.holds
     ways = {row.theirs: row.way for row in found.names}
-    assert ways["layers.{i}.attention.wq.weight"].endswith("in pairs 2i, 2i+1")
-    assert "pairs" not in ways["layers.{i}.attention.wv.weight"]
+    assert ways["layers.{n}.attention.wq.weight"].endswith("in pairs 2i, 2i+1")
+    assert "pairs" not in ways["layers.{n}.attention.wv.weight"]
 
 
 def test_names_that_are_exchanged_are_settled_by_what_comes_out(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_names_that_are_exchanged_are_settled_by_what_comes_out(tmp_path: Path) 
 
 
 def test_a_table_of_names_is_not_guessed(tmp_path: Path) -> None:
-    exchanged = {"layers.{i}.feed_forward.w1.weight": ["ffn.W_up"], "layers.{i}.feed_forward.w3.weight": ["ffn.W_gate"]}
+    exchanged = {"layers.{n}.feed_forward.w1.weight": ["ffn.W_up"], "layers.{n}.feed_forward.w3.weight": ["ffn.W_gate"]}
     found = checked(LLAMA, tmp_path, names=exchanged)
     assert found.first_wrong is not None
     assert found.first_wrong.step == "L0.ffn.act"
