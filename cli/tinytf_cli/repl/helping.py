@@ -31,8 +31,14 @@ class Page:
 PAGES = {
     "conditions": Page(
         "of break and watch",
-        note="compared by < <= > >= == !=, joined by and, or and round brackets; nan alone is nan > 0",
-        examples=("break L*.weights if max > 0.99", "watch nan or norm > 1000"),
+        pairs=(
+            ("max(L0.ffn)", "a measure of another step; max(mid): of one of this layer"),
+            ("L1H2.weights[4,cat]", "a cell; break L*.weights[1:] leaves out row 0, [-1] keeps the last"),
+            ("last(max)", "in the run before"),
+        ),
+        note="compared by < <= > >= == !=, with + - * / abs(), joined by and, or, not and round brackets; nan alone is "
+        "nan > 0. Heads that are named, such as L1H*, are each measured alone; a stop says where it held.",
+        examples=("break L*.weights[1:] if max > 0.99", "break L*.out if rank(mat) == 1", "watch nan or norm > 1000"),
     ),
     "addresses": Page(
         pairs=(
@@ -100,9 +106,11 @@ def _page(session: Session, name: str) -> Iterator[Block]:
     page = PAGES[name]
     pairs: Sequence[tuple[str, str]] = session.keys if name == "keys" else page.pairs
     if name == "conditions":
-        from tinytf.trace.conditions import MEASURES
+        from tinytf.trace.measures import MEASURES, OUTCOMES
 
-        pairs = [(measure, about) for measure, (_, about) in MEASURES.items()]
+        pairs = (
+            [(measure, about) for measure, (_, about) in MEASURES.items()] + list(OUTCOMES.items()) + list(page.pairs)
+        )
     yield Heading(name, page.about)
     yield from _pairs(pairs)
     if page.note:
