@@ -433,3 +433,24 @@ def test_a_stop_leaves_out_rows_and_watches_one_cell(ran: Talk, tiny) -> None:  
     assert f": {cell:.4g} at L1H2.weights[4,1], query ·the, key ·cat" in " ".join(ran("continue").split())
     ran.fails("break L1H2.weights[4,cat]")
     ran.fails("break L1.weights[dog] if max > 1")
+
+
+def test_a_sentence_alone_is_run_and_a_slip_is_not(ran: Talk) -> None:
+    assert "The│·cat│'s│·hat" in ran("The cat's hat sat")
+    assert str(ran.session.require_text()) == "The cat's hat sat"
+    for line in ("stpe 3 4", "braek L1.weights if max > 3", "The cat"):
+        outcome = ran.fails(line)
+        assert outcome.failure is not None
+        assert "there is no verb or command" in outcome.failure.message
+    assert outcome.failure is not None
+    assert outcome.failure.hint.endswith("run The cat")
+
+
+def test_help_fits_a_screen_and_a_topic_says_a_line_a_name(ran: Talk) -> None:
+    overview = ran("help --width 80")
+    assert len(overview.splitlines()) <= 24
+    for name, verb in ran.session.lexicon.verbs.items():
+        assert re.search(rf"\b{name}\b", overview)
+        assert any(line.split()[:1] == [name] for line in ran(f"help {verb.topic}").splitlines())
+    listed = {line.split()[0] for line in ran("help commands --width 200").splitlines()[2:]}
+    assert listed == set(COMMANDS) - {"repl"}
