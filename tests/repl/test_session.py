@@ -212,10 +212,10 @@ def test_long_output_is_paged_on_a_terminal_alone(talk: Callable[..., Talk], tmp
         begun = talk(terminal=terminal)
         begun.session.streams.page = pages.append
         begun(f"run {SENTENCE}", "set pager on")
-        text = begun("help")
+        text = begun("list 60")
         assert pages == ([text] if terminal else [])
         begun("show dims")
-        begun(f"help > '{tmp_path / 'help.log'}'")
+        begun(f"list 60 > '{tmp_path / 'help.log'}'")
         assert len(pages) == terminal
         pages.clear()
 

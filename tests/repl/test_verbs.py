@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.cells import cell_len
 from talking import SENTENCE, Talk
 
@@ -408,3 +409,48 @@ def test_a_condition_on_a_step_without_numbers_is_refused(ran: Talk, line: str) 
     assert outcome.failure is not None
     assert "has no numbers" in outcome.failure.message
     assert ran("break") == "there are no stops\n"
+
+
+def test_each_head_that_a_stop_names_is_looked_at_alone(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    weights = tiny.trace(SENTENCE)["L1.weights"].double()
+    entropy = [float(torch.special.entr(head).sum(-1).mean()) for head in weights]
+    low = [head for head, value in enumerate(entropy) if value < 0.45]
+    assert 0 < len(low) < 4
+    ran("break L1H*.weights if entropy < 0.45")
+    said = " ".join(ran("continue").split())
+    assert re.findall(r"of L1H(\d)|at L1H(\d)", said) == [("", str(head)) for head in low]
+
+
+def test_a_stop_leaves_out_rows_and_watches_one_cell(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    trace = tiny.trace(SENTENCE)
+    ran("break L*.weights[1:] if max > 0.999")
+    holds = [layer for layer in range(4) if float(trace[f"L{layer}.weights"][:, 1:].max()) > 0.999]
+    assert 0 < len(holds) < 4
+    assert [ran("continue").startswith("stop 1") for _ in (*holds, None)] == [*(True for _ in holds), False]
+    ran("delete", "goto 1")
+    cell = float(trace["L1H2.weights"][4, 1])
+    assert ran(f"watch L1H2.weights[4,cat] > {cell - 1e-3:.6f}").startswith("stop 1: L1H2.weights if ")
+    assert f": {cell:.4g} at L1H2.weights[4,1], query ·the, key ·cat" in " ".join(ran("continue").split())
+    ran.fails("break L1H2.weights[4,cat]")
+    ran.fails("break L1.weights[dog] if max > 1")
+
+
+def test_a_sentence_alone_is_run_and_a_slip_is_not(ran: Talk) -> None:
+    assert "The│·cat│'s│·hat" in ran("The cat's hat sat")
+    assert str(ran.session.require_text()) == "The cat's hat sat"
+    for line in ("stpe 3 4", "braek L1.weights if max > 3", "The cat"):
+        outcome = ran.fails(line)
+        assert outcome.failure is not None
+        assert "there is no verb or command" in outcome.failure.message
+    assert outcome.failure is not None
+    assert outcome.failure.hint.endswith("run The cat")
+
+
+def test_help_fits_a_screen_and_a_topic_says_a_line_a_name(ran: Talk) -> None:
+    overview = ran("help --width 80")
+    assert len(overview.splitlines()) <= 24
+    for name, verb in ran.session.lexicon.verbs.items():
+        assert re.search(rf"\b{name}\b", overview)
+        assert any(line.split()[:1] == [name] for line in ran(f"help {verb.topic}").splitlines())
+    listed = {line.split()[0] for line in ran("help commands --width 200").splitlines()[2:]}
+    assert listed == set(COMMANDS) - {"repl"}

@@ -280,6 +280,8 @@ class Session(Host):
             self._python(typed.target)
         if not typed.words:
             return 0
+        if self.lexicon.is_sentence(typed.words):
+            typed = replace(typed, words=("run", "--", *typed.words))
         name, *words = self.lexicon.split(typed.words)
         verb = self.lexicon.verb_for([name, *words])
         if verb is None:
