@@ -13,6 +13,7 @@ import pytest
 import tinytf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.main import run
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +40,7 @@ def sample_script(name: str) -> ModuleType:
     return module
 
 
-_TAKES_A_RUN = (" train ", " watch ")
+_TAKES_A_RUN = (" train ", " watch ", " check ")
 TOUR = [
     line
     for page in PAGES
@@ -72,7 +73,7 @@ def test_every_example_prints_what_the_page_shows(
     line: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert run(shlex.split(line)[1:]) == 0
+    assert run(shlex.split(line)[1:]) == (1 if " is wrong at " in shown else 0)
     assert _rounded(capsys.readouterr().out) == _rounded(shown)
 
 
@@ -148,6 +149,11 @@ def test_pictures_and_links_of_the_docs_are_there(page: str) -> None:
         if not path.startswith("http"):
             assert (folder / path).is_file(), path
             assert not path.endswith(".svg") or (folder / path).read_text("utf-8").startswith("<svg")
+
+
+def test_the_keys_of_the_explorer_are_all_listed() -> None:
+    rows = "\n".join(f"| `{one.shown}` | {one.words} |" for one in KEYS)
+    assert between("keys", "explore.md") == f"| key | what it does |\n|---|---|\n{rows}"
 
 
 def test_the_version_is_said_once() -> None:

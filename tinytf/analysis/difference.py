@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.alignment import Alignment, AnySide, Side, align
+from tinytf.analysis.causes import Cause, cause_of
 from tinytf.analysis.compared import BothPredict, Compared, Ends, Moved, Position, Sums, loss_of, moved_weights
-from tinytf.analysis.mistakes import Cause, cause_of
 from tinytf.config import ModelConfig
 from tinytf.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.dumps.read import Dump

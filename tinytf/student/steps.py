@@ -113,10 +113,9 @@ class Compared:
         value = Signed.of(self.value(place)).tensor
         if place == self.places[-1]:
             return self._returned(value)
-        for form in self._forms(step, value):
-            found = self._among(form)
-            if found is not None:
-                return found
+        found = [one for form in self._forms(step, value) if (one := self._among(form))]
+        if found:
+            return min(found, key=lambda one: one.made.order)
         if not step.has_heads or value.dim() != 3:
             return None
         heads = [self._among(head) for head in value]

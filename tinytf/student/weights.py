@@ -15,7 +15,7 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
-from tinytf.steps.operations import Parameter
+from tinytf.steps.operations import Norm, Parameter
 from tinytf.steps.table import Step, table_of
 from tinytf.student.steps import in_neighbours
 from tinytf.trace.parameters import ParameterAddress, is_split
@@ -65,6 +65,11 @@ class Ours(Data):
     in_layer: bool
 
     @property
+    def norm(self) -> bool:
+        """Whether it is of a norm."""
+        return isinstance(self.steps[0][0].operation, Norm)
+
+    @property
     def words(self) -> str:
         return " | ".join(f"L{{i}}.{name}" if self.in_layer else name for name in self.names)
 
@@ -76,6 +81,11 @@ class Way:
     words: str
     make: Callable[[Sequence[Tensor]], Tensor]
 
+    @property
+    def form(self) -> str:
+        """What a matrix has in common with its bias: how several lie in one."""
+        return self.words.removesuffix(", transposed")
+
 
 @dataclass(frozen=True)
 class Theirs:
@@ -85,6 +95,7 @@ class Theirs:
     paths: Mapping[tuple[int | None, int | None], str]
     shape: tuple[int, ...]
     linear: bool
+    norm: bool
     order: int
 
     @property
@@ -116,6 +127,10 @@ class Pair:
     theirs: Theirs
     ours: Ours
     ways: tuple[Way, ...]
+
+    def lying(self, form: str) -> "Pair":
+        """The same with the first way of that form, where it has one, before the others."""
+        return replace(self, ways=tuple(sorted(self.ways, key=lambda way: way.form != form)))
 
 
 @dataclass(frozen=True)
@@ -169,7 +184,8 @@ def parameters_of(module: nn.Module, config: ModelConfig) -> list[Theirs]:
         path = next(iter(paths.values()))
         owner = module.get_submodule(path.rpartition(".")[0])
         linear = isinstance(owner, nn.Linear | nn.MultiheadAttention)
-        found_ones.append(Theirs(template, paths, _shape(named[path].shape), linear, place))
+        norm = owner is not module and all(one.dim() == 1 for one in owner.parameters())
+        found_ones.append(Theirs(template, paths, _shape(named[path].shape), linear, norm, place))
     return found_ones
 
 
@@ -260,7 +276,7 @@ def _tensor_ways(theirs: Theirs, ours: Ours, config: ModelConfig) -> Iterator[Wa
         yield from _matrix_ways(theirs, (rows, columns), "head by head", made)
     elif count > 1 and split is None:
         back = lambda tensors: torch.cat(list(reversed(tensors)), dim=1)  # noqa: E731
-        yield from _matrix_ways(theirs, (rows, columns), "side by side, the second first", back)
+        yield from _matrix_ways(theirs, (rows, columns), "the second before the first", back)
 
 
 def _matrix_ways(
@@ -294,7 +310,7 @@ def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, Sequence[s
         for place, target in enumerate(ours):
             wanted = fixed.get(one.template)
             if (wanted is None or target.names == wanted) and one.in_layer == target.in_layer:
-                if len(one.shape) == 1 and one.is_bias != (target.attribute == "bias"):
+                if len(one.shape) == 1 and (one.is_bias, one.norm) != (target.attribute == "bias", target.norm):
                     continue
                 if ways := tuple(_tensor_ways(one, target, config)):
                     score = 100.0 if wanted else _score(one, target, gated)
@@ -311,11 +327,9 @@ def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, Sequence[s
 
 
 def others(pairs: Sequence[Pair], config: ModelConfig) -> Iterator[list[Pair]]:
-    """The same with one parameter that lies in another way; and in rotary pairs side by side, 2i and 2i + 1."""
-    for place, pair in enumerate(pairs):
-        for way in pair.ways[1:]:
-            kept = tuple(one for one in pair.ways if one is not way)
-            yield [*pairs[:place], replace(pair, ways=(way, *kept)), *pairs[place + 1 :]]
+    """The same with a matrix, and its bias, that lies in another way; and with each rotary pair side by side."""
+    for modules, way in dict.fromkeys((pair.ours.modules, way.form) for pair in pairs for way in pair.ways[1:]):
+        yield [pair.lying(way) if pair.ours.modules == modules else pair for pair in pairs]
     if config.positions == "rotary":
         turned = {"attention.q", "attention.k"}
         yield [replace(p, ways=tuple(_neighbouring(p, w, config) for w in p.ways))

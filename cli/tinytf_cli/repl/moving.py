@@ -93,11 +93,14 @@ def go_on(session: Session) -> Result:
     return _advance(session, lambda rows, place: len(rows) - 1, _NO_STOP)
 
 
-@_verb("goto", "g", takes=("step",), examples=("goto L3.weights", "goto L2", "goto 17"))
+@_verb("goto", "g", takes=("step",), examples=("goto L3H1.weights", "goto L2", "goto 17"))
 @click.argument("words", nargs=-1, required=True, metavar="ADDRESS|NUMBER")
 def goto(session: Session, words: tuple[str, ...]) -> Result:
-    """Go to a step by address or number, or to the first of a layer."""
-    word, rows = "".join(words), session.trace.steps.rows
+    """Go to a step by address or number, or to the first of a layer.
+
+    A head that is named stays the one that print and heat show, until the next goto.
+    """
+    word, rows, head = "".join(words), session.trace.steps.rows, None
     if word.isdecimal() and word.isascii():
         if len(word) > 9 or not 1 <= int(word) <= len(rows):
             raise AddressError(f"there is no step {word[:20]}", f"they count from 1 to {len(rows)}")
@@ -106,8 +109,9 @@ def goto(session: Session, words: tuple[str, ...]) -> Result:
         where = session.trace.address(word)
         layer = where.layers[0] if where.layers else None
         name = where.step.name if where.step else None
+        head = where.heads[0] if where.heads and where.letter == "H" else None
         place = next(at for at, (step, of) in enumerate(rows) if of == layer and name in (None, step.name))
-    session.change(place=place)
+    session.change(place=place, head=head)
     return _standing(session)
 
 
@@ -291,6 +295,8 @@ def _added(session: Session, address: str, condition_at: int | None) -> Result:
     if condition_at is not None:
         condition = parse_condition(typed.rest[condition_at:], typed.line, typed.rest_at + condition_at)
         if where is not None and where.step is not None:
+            if not where.step.is_tensor:
+                raise UsageError(f"{where.step.name} has no numbers", f"break {where.step.name} stops there always")
             condition.require_entropy(where.step)
     stops = session.state.stops
     stop = Stop(stops[-1].number + 1 if stops else 1, where, condition)

@@ -197,8 +197,8 @@ class Stop:
 class State:
     """Everything that a line can change; ``runs`` are the last two, the present one last.
 
-    ``place`` is the index of the present step. States that differ in their place alone are equal: ``undo`` undoes no
-    movement.
+    ``place`` is the index of the present step, and ``head`` the one that ``goto`` named. States that differ in these
+    alone are equal: ``undo`` undoes no movement.
     """
 
     spec: Spec = field(default_factory=Spec)
@@ -207,6 +207,7 @@ class State:
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
     place: int | None = field(default=None, compare=False)
+    head: int | None = field(default=None, compare=False)
 
 
 @dataclass
