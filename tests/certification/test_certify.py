@@ -179,6 +179,14 @@ def test_models_of_other_sizes_are_refused(llama, tmp_path):
         certify(str(llama), versus=other, texts=SOME[:1], device="cpu")
 
 
+def test_models_of_other_vocabularies_are_refused(llama, tmp_path):
+    other = shutil.copytree(llama, tmp_path / "less")
+    config = json.loads((other / "config.json").read_text("utf-8"))
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**config, "vocab_size": 20})).save_pretrained(other)
+    with pytest.raises(UsageError, match="of other vocabularies: 41 tokens, and 20"):
+        certify(str(llama), versus=other, texts=SOME, device="cpu")
+
+
 def test_what_transformers_cannot_open_is_one_clear_error(llama, tmp_path):
     with pytest.raises(UsageError, match=r"tiny \(tinytf run\) is no directory that transformers opens"):
         certify("tiny", device="cpu")

@@ -85,7 +85,7 @@ def certify(
     source = find_source(model)
     if versus is None:
         if not isinstance(source, DirectorySource) or isinstance(source, GgufSource) or adapter is not None:
-            what = f"{opened.name} with an adapter" if adapter is not None else f"{opened.name} ({source.family})"
+            what = f"{opened.name}, with an adapter," if adapter is not None else f"{opened.name} ({source.family})"
             raise UsageError(f"{what} is no directory that transformers opens", "--versus names what to compare with")
         versus = source.path
     return certified(opened, versus, texts=texts, dtype=dtype, tolerance=tolerance, longest=longest, progress=progress)

@@ -21,6 +21,7 @@ from tinytf.steps.table import table_of
 from tinytf.tolerance import RUN, allowed
 
 _NORMED = "final.norm"
+_ORIGINAL = "--versus names the directory that the model was made from"
 _CHUNK = 7
 """How many tokens of a text go through at a time."""
 _ROUNDED = 3.0
@@ -138,6 +139,9 @@ class Sides:
 
     def checks(self, ids: dict[str, list[int]], done: Callable[[], None]) -> Iterator[Check]:
         """Every comparison of these texts; ``done`` is called before each text."""
+        if (known := self.theirs.n_tokens) <= max(map(max, ids.values())):
+            ours = self.ours.config.vocab_size
+            raise UsageError(f"the models are of other vocabularies: {ours:,} tokens, and {known:,}", _ORIGINAL)
         states, logits, cached, chunked = (_Worst(self.limit) for _ in range(4))
         causal = not self.ours.config.looks_ahead and self.ours.config.head == "lm"
         for name, one in ids.items():
@@ -181,10 +185,7 @@ class Sides:
         sizes = [(len(one), one[0].shape[-1]) for one in (states, expected)]
         if sizes[0] != sizes[1]:
             said = [f"{count - 1} layers of {width}" for count, width in sizes]
-            raise UsageError(
-                f"the models are of other sizes: {said[0]}, and {said[1]}",
-                "--versus names the directory that the model was made from",
-            )
+            raise UsageError(f"the models are of other sizes: {said[0]}, and {said[1]}", _ORIGINAL)
         if self.dtype == torch.float32:
             self.exact[name] = expected, expected_logits
         lost = self._lost(name, ids, real, (expected, expected_logits))
