@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
+from tinytf.loading import load
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.explore.panes import Scene
@@ -20,6 +23,7 @@ from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Settings, Spec
 from tinytf_cli.terminal import Terminal
 
+ROOT = Path(__file__).parents[2]
 TEXT = "The cat lost the ball. The cat lost the"
 PILOTED = Callable[["Driver"], Awaitable[None]]
 
@@ -59,13 +63,18 @@ class Driver:
 
 
 def explore(
-    act: PILOTED, text: str = TEXT, model: str = "tiny", size: tuple[int, int] = (120, 40), **terminal: Any
+    act: PILOTED,
+    text: str = TEXT,
+    model: str = "tiny",
+    size: tuple[int, int] = (120, 40),
+    checkpoints: tuple[Path, ...] = (),
+    **terminal: Any,
 ) -> Driver:
     """Open a text, act, and leave."""
     session = Session(VERBS, Spec(model), Settings(color="always", theme="dark"))
     assert session.begin(text).status == 0
     screen = Terminal(width=size[0], height=size[1], cuts=True, **{"depth": "truecolor", **terminal})
-    app = Explorer(session, screen, Scene(session.model, session.trace))
+    app = Explorer(session, screen, Scene(session.model, session.trace), checkpoints)
     drivers = []
 
     async def run() -> None:
@@ -379,6 +388,25 @@ def test_an_encoder_shows_what_fills_its_mask() -> None:
         assert "sat" in driver.shown("next")
 
     explore(act, "The cat [MASK] on the mat.", "tiny-encoder")
+
+
+def test_a_training_run_is_walked_through_its_checkpoints(tmp_path: Path) -> None:
+    built_in, early = ROOT / "tinytf" / "assets" / "tiny", tmp_path / "checkpoints" / "step-000010"
+    shutil.copytree(built_in, early)
+    weights = load_file(early / "model.safetensors")
+    save_file({name: tensor / 2 for name, tensor in weights.items()}, early / "model.safetensors")
+    shutil.copytree(built_in, tmp_path, dirs_exist_ok=True)
+
+    async def act(driver: Driver) -> None:
+        last = driver.app.scene.trace
+        await driver.press("less_than_sign")
+        assert driver.lines[-1] == f"model --quiet '{early}'"
+        assert torch.equal(driver.app.scene.trace["logits"], load(str(early)).trace(TEXT)["logits"])
+        assert driver.here == "L3H0.weights[9,0]", "the same step of the other checkpoint"
+        await driver.press("greater_than_sign", "greater_than_sign")
+        assert torch.equal(driver.app.scene.trace["logits"], last["logits"])
+
+    explore(act, model=str(tmp_path), checkpoints=(early, tmp_path))
 
 
 def test_it_is_refused_without_a_terminal(tinytf: Any) -> None:

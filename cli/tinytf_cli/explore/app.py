@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +18,7 @@ from textual.theme import Theme
 from textual.widgets import Input
 
 from tinytf.analysis.heads import MEASURES
-from tinytf.errors import TinytfError
-from tinytf.trace.trace import Trace
+from tinytf.errors import AddressError, TinytfError
 from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.explore.pane import Pane
@@ -35,7 +33,7 @@ from tinytf_cli.explore.panes import (
     text_line,
     word_blocks,
 )
-from tinytf_cli.explore.place import Place, matrix, nearest_cell
+from tinytf_cli.explore.place import Place, first_row, found_place, matrix
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.paint.heat import SMALL, cell_widths
@@ -90,7 +88,7 @@ class Explorer(App[int]):
         super().__init__()
         self.session, self.terminal = session, terminal
         self.engine = Engine(session)
-        self.scene, self.place = scene, Place(row=_first(scene.trace), cell=(len(scene.trace.tokens) - 1, 0))
+        self.scene, self.place = scene, Place(row=first_row(scene.trace), cell=(len(scene.trace.tokens) - 1, 0))
         self.checkpoints = checkpoints
         self.fault: Exception | None = None
         self.note: str | Span = ""
@@ -379,7 +377,7 @@ class Explorer(App[int]):
         if scene.trace.steps is not self.scene.trace.steps:
             rows = scene.trace.steps.rows
             row = next(
-                (n for n, (one, of) in enumerate(rows) if (one.name, of) == (step.name, layer)), _first(scene.trace)
+                (n for n, (one, of) in enumerate(rows) if (one.name, of) == (step.name, layer)), first_row(scene.trace)
             )
             self.place = replace(self.place, row=row)
         self.scene = scene
@@ -450,27 +448,9 @@ class Explorer(App[int]):
             self._find(value.strip())
 
     def _find(self, word: str) -> None:
-        """Go to an address, a step of this layer, a token, or the cell with this number."""
-        trace = self.scene.trace
-        _, layer = self.place.at(trace)
-        for candidate in (word, f"L{layer}.{word}" if layer is not None else word):
-            try:
-                self._go(self.place.to(trace, trace.address(candidate)))
-                return
-            except TinytfError:
-                continue
         try:
-            try:
-                position = trace.index(word, "token", len(trace.tokens)) if not _is_number(word) else None
-            except TinytfError:
-                position = None
-            if position is not None:
-                self._go(replace(self.place, cell=(position, self.place.cell[1])))
-            elif _is_number(word):
-                self._go(replace(self.place, cell=nearest_cell(trace, self.place, float(word))))
-            else:
-                self._say(f"{word} is no step, no token of the text and no number")
-        except TinytfError as error:
+            self._go(found_place(self.scene.trace, self.place, word))
+        except AddressError as error:
             self._say(error.message)
 
     # Leaving the screen with something
@@ -550,17 +530,3 @@ class Explorer(App[int]):
             if column < at:
                 self._go(replace(self.place, cell=(number, self.place.cell[1])))
                 return
-
-
-def _first(trace: Trace) -> int:
-    """The step to begin with: the weights of the last layer."""
-    last = trace.config.n_layers - 1
-    rows = trace.steps.rows
-    return next(row for row, (step, layer) in enumerate(rows) if (step.name, layer) == (trace.steps.weights, last))
-
-
-def _is_number(word: str) -> bool:
-    try:
-        return math.isfinite(float(word))
-    except ValueError:
-        return False

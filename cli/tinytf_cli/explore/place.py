@@ -1,6 +1,7 @@
 """Where the explorer stands: a step, a head and a cell of it; and how it moves. Free of drawing."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -133,11 +134,30 @@ def window(count: int, at: int, room: int) -> slice:
     return slice(first, min(count, first + room))
 
 
-def nearest_cell(trace: Trace, place: Place, value: float) -> tuple[int, int]:
-    """The cell of the step whose number is nearest to a value; AddressError where it has no numbers."""
+def first_row(trace: Trace) -> int:
+    """The step to begin with: the weights of the last layer."""
+    wanted = trace.steps.weights, trace.config.n_layers - 1
+    return next(row for row, (step, layer) in enumerate(trace.steps.rows) if (step.name, layer) == wanted)
+
+
+def found_place(trace: Trace, place: Place, word: str) -> Place:
+    """The place of an address, of a step of this layer, of a token of the text, or of the cell nearest to a number.
+
+    Raises AddressError for a word that is none of these.
+    """
+    _, layer = place.at(trace)
+    for candidate in (word, f"L{layer}.{word}"):
+        with suppress(AddressError):
+            return place.to(trace, trace.address(candidate))
+    try:
+        value = float(word)
+    except ValueError:
+        with suppress(AddressError):
+            return replace(place, cell=(trace.index(word, "token", len(trace.tokens)), place.cell[1]))
+        raise AddressError(f"{word} is no step, no token of the text and no number") from None
     found = matrix(trace, place)
     if found is None:
         raise AddressError("this step has no numbers")
     apart = (found.detach().float() - value).abs().nan_to_num(torch.inf)
     row, column = divmod(int(apart.argmin()), apart.shape[1])
-    return row, column
+    return replace(place, cell=(row, column))
