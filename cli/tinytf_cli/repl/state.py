@@ -160,15 +160,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Stop:
-    """A breakpoint at the steps of ``where`` (None: at every step), if ``condition`` holds there."""
+    """A breakpoint at the steps of ``where`` (None: at every step), if ``condition`` holds there.
+
+    One that stops ``once`` is deleted then.
+    """
 
     number: int
     where: Address | None
     condition: "Condition | None"
+    once: bool = False
 
     @property
     def words(self) -> str:
-        at = str(self.where or "every step")
+        at = str(self.where or "every step") + (", once," if self.once else "")
         return f"{at} if {self.condition.text}" if self.condition else at
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,6 +181,7 @@ class Stop:
             "number": self.number,
             "at": str(self.where) if self.where else None,
             "if": self.condition.text if self.condition else None,
+            "once": self.once,
         }
 
     def is_at(self, rows: Rows, place: int) -> bool:
