@@ -53,6 +53,7 @@ class Settings:
     plain: bool = _setting(False, "sentences, no tables and maps", "on or off", _SWITCH)
     layer: int = _setting(0, "layer of an address without one", "a number", (), _ANY)
     head: int = _setting(0, "head of an address without one", "a number", (), _ANY)
+    vi: bool = _setting(False, "vi keys at the prompt", "on or off", _SWITCH)
     pager: bool = _setting(False, "long output a screen at a time", "on or off", _SWITCH)
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
