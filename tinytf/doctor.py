@@ -12,18 +12,19 @@ from typing import Any, ClassVar
 
 import torch
 
-import tinytf
 from tinytf.catalogue import catalogue
 from tinytf.checkpoints.stores import HUB_CACHE, LM_STUDIO, OLLAMA
 from tinytf.loading import load
 from tinytf.memory import free_bytes
 from tinytf.report import Data, Report, Verified
 from tinytf.trace.check import check as check_trace
+from tinytf.version import __version__
 
 _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "jinja2", "click", "rich", "prompt_toolkit")
 _EXTRAS = (
     ("gguf", "models in .gguf files", 'pip install "tinytf[gguf]"'),
     ("huggingface_hub", "hub:ORG/NAME, models of the hub", 'pip install "tinytf[hub]"'),
+    ("transformers", "certify, and models in memory", 'pip install "tinytf[certify]"'),
     ("tensorboard", "train --tensorboard", 'pip install "tinytf[tensorboard]"'),
 )
 _COMPILERS = ("c++", "g++", "clang++")
@@ -97,7 +98,7 @@ def checkup(folder: Path = Path()) -> Checkup:
     """Look at everything once, and trace the built-in model on every device. Nothing is downloaded or written."""
     return Checkup(
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
-        versions={"tinytf": tinytf.__version__, "python": platform.python_version(), **_versions()},
+        versions={"tinytf": __version__, "python": platform.python_version(), **_versions()},
         threads=torch.get_num_threads(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},

@@ -50,6 +50,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Models": {
         "models": "List the models that can be opened here.",
         "info": "Show the architecture, parameters and memory of MODEL.",
+        "certify": "Compare MODEL with transformers: ids, every layer, logits.",
         "doctor": "Show what works here, and what is missing for what.",
         "export": "Write MODEL to DIRECTORY in the format of Hugging Face.",
     },

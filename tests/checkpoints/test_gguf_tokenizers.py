@@ -19,6 +19,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tinytf.checkpoints.gguf import gguf_tokenizer
 from tinytf.checkpoints.gguf.byte_level import CUTS
 from tinytf.errors import CheckpointError
+from tinytf.text.chat import Conversation
 
 TEXTS = hard_strings()
 
@@ -313,3 +314,21 @@ def test_a_piece_of_a_megabyte_is_refused_at_once(tmp_path):
     tokens = sentencepiece_parts().keys["tokenizer.ggml.tokens"]
     error = bent(tmp_path, sentencepiece=True, tokens=[*tokens[:-1], "a" * 10**6])
     assert "has 1,000,000 characters, and at most 512 are expected" in error.message
+
+
+def test_the_chat_templates_of_the_metadata_are_read_by_their_names(tmp_path):
+    plain, tools = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}", "with tools"
+    parts = small_parts(vocab_size=500)
+    parts.keys |= byte_level_keys(500) | {"tokenizer.chat_template": plain}
+    path = parts.write(tmp_path / "a.gguf")
+    asked = [{"role": "user", "content": "the cat"}]
+    found = gguf_tokenizer(path).converse(Conversation(asked))
+    assert found.ids == theirs(path).apply_chat_template(asked, return_dict=False)
+    assert found.text == "<|im_start|>the cat<|endoftext|>"
+    parts.keys |= {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": tools}
+    both = gguf_tokenizer(parts.write(tmp_path / "b.gguf"))
+    assert both.chat.templates == {"default": plain, "tool_use": tools}
+    assert both.converse(Conversation(asked, [{}])).text == tools
+    parts.keys["tokenizer.chat_template"] = 3
+    with pytest.raises(CheckpointError, match=r"tokenizer\.chat_template"):
+        gguf_tokenizer(parts.write(tmp_path / "c.gguf"))

@@ -140,3 +140,16 @@ def test_a_session_runs_a_conversation_and_its_commands_are_about_it(tinytf: Tin
     assert found == ["(user) The cat\n(assistant)"] * 2
     wrong = tinytf("repl", "-m", chatty, "-c", "run --chat The cat --quiet", "-c", 'diff "The dog"')
     assert "the present text is a conversation, and this takes texts" in wrong.err
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_exported_model_keeps_its_template(named, tinytf: Tinytf, chatty: Path, tmp_path: Path):
+    if named:
+        (chatty / "additional_chat_templates").mkdir()
+        (chatty / "additional_chat_templates" / "tool_use.jinja").write_text("with tools", "utf-8")
+    assert tinytf("export", chatty, "--to", "huggingface", tmp_path / "out").status == 0
+    from transformers import AutoTokenizer
+
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert reference.apply_chat_template(TURNS, tokenize=False) == "(user) The cat\n(assistant) sat\n"
+    assert reference.apply_chat_template(TURNS, tools=[], tokenize=False).startswith("with tools") == named

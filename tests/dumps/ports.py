@@ -15,16 +15,16 @@ erf = np.vectorize(math.erf)
 
 Array = np.ndarray
 MISTAKES = {
-    "rotary base": ("L0.q_rot", "a rotary base of 1,000, where it is 10,000"),
-    "eps": ("L0.norm1", "eps 0.0009, where it is 3e-05"),
+    "rotary base": ("L0.q_rot", "a rotary base of 1,000 instead of 10,000"),
+    "eps": ("L0.norm1", "eps 0.0009 instead of 3e-05"),
     "q and k permuted": ("L0.q", "the rows of each head in pairs"),
     "matrices swapped": ("L1.ffn.hidden", "the numbers of L1.ffn.gate"),
-    "o_proj transposed": ("L0.attn", "the matrix transposed"),
-    "head order": ("L0.scores", "key heads in turns (0, 1, 0, 1)"),
-    "bias missing": ("L0.q", "no bias"),
-    "tanh gelu": ("L0.ffn.act", "GELU(tanh), where it is GELU"),
-    "positions from one": ("L0.q_rot", "positions counted from 1"),
-    "mask by less": ("L0.masked", "only keys before the query are seen"),
+    "o_proj transposed": ("L0.attn", "the matrix is transposed"),
+    "head order": ("L0.scores", "shared key heads go to query heads in turns"),
+    "bias missing": ("L0.q", "the bias is left out"),
+    "tanh gelu": ("L0.ffn.act", "the activation is GELU(tanh)"),
+    "positions from one": ("L0.q_rot", "positions start at 1"),
+    "mask by less": ("L0.masked", "the mask hides the token itself"),
 }
 """The first step that has other numbers, and the cause."""
 
@@ -62,6 +62,9 @@ def llama(folder: Path, ids: list[int], mistake: str = "") -> dict[str, Array]:
         """The order of rows of Meta's files and of GGUF: pairs instead of halves."""
         return x.reshape(*x.shape[:-1], 2, width // 2).swapaxes(-1, -2).reshape(x.shape)
 
+    def back(x: Array) -> Array:
+        return x.reshape(*x.shape[:-1], width // 2, 2).swapaxes(-1, -2).reshape(x.shape)
+
     def gelu(x: Array) -> Array:
         if mistake == "tanh gelu":
             return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -75,10 +78,13 @@ def llama(folder: Path, ids: list[int], mistake: str = "") -> dict[str, Array]:
         q = split(linear(n, f"{at}.self_attn.q_proj"), heads)
         k = split(linear(n, f"{at}.self_attn.k_proj"), shared)
         v = split(linear(n, f"{at}.self_attn.v_proj"), shared)
-        if mistake == "q and k permuted":
+        if mistake in ("q and k permuted", "no mistake but other rows"):
             q, k = permuted(q), permuted(k)
         out |= {here + "q": q, here + "k": k, here + "v": v}
-        q, k = rotate(q), rotate(k)
+        if mistake == "no mistake but other rows":
+            q, k = (permuted(rotate(back(one))) for one in (q, k))
+        else:
+            q, k = rotate(q), rotate(k)
         out |= {here + "q_rot": q, here + "k_rot": k}
         repeat = np.tile if mistake == "head order" else lambda x, by: x.repeat(by[0], axis=0)
         k, v = (repeat(one, (heads // shared, 1, 1)) for one in (k, v))

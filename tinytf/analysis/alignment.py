@@ -89,7 +89,9 @@ def align(first: AnySide, second: AnySide) -> Alignment:
             raise UsageError(
                 "two texts in two vocabularies have no numbers in common", "compare two models on one text"
             )
-        _require_same_cuts(first, second)
+        alike, said = _same_cuts(first, second)
+        if said:
+            return Alignment(alike, (), (), same, said)
     if lengths[0] != lengths[1] and any(side.config.looks_ahead for side in (first, second)):
         raise UsageError(
             f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: with another "
@@ -99,7 +101,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
     n = min(lengths)
     pairs = list(zip(first.encoding.tokens[:n], second.encoding.tokens[:n], strict=True))
     changed = tuple(i for i, (a, b) in enumerate(pairs) if same and a.id != b.id)
-    note = ""
+    note = second.note if isinstance(second, Dumped) else ""
     if lengths[0] != lengths[1]:
         longer = "second" if lengths[1] > lengths[0] else "first"
         note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, place by place"
@@ -132,17 +134,21 @@ def same_vocabulary(first: Tokenizer, second: Tokenizer) -> bool:
     return first is second or bool(first.library.get_vocab() == second.library.get_vocab())
 
 
-def _require_same_cuts(first: AnySide, second: AnySide) -> None:
+def _same_cuts(first: AnySide, second: AnySide) -> tuple[int, str]:
+    """How many tokens from the start two tokenizers cut alike, and what is omitted. UsageError where it is none."""
     cuts = [[(token.start, token.end) for token in side.encoding.tokens] for side in (first, second)]
     if cuts[0] == cuts[1]:
-        return
+        return len(cuts[0]), ""
     place = next((i for i, (a, b) in enumerate(zip(*cuts, strict=False)) if a != b), min(map(len, cuts)))
     words = [
         side.encoding.tokens[place].shown if place < len(side.encoding.tokens) else "the end"
         for side in (first, second)
     ]
-    raise UsageError(
-        f"the two models have different vocabularies and split the text differently, first at token {place}: "
-        f"{words[0]} and {words[1]} ({len(cuts[0]):,} and {len(cuts[1]):,} tokens in all)",
-        "models with one tokenizer can be compared, such as the checkpoints of a run",
-    )
+    said = f"split the text differently, first at token {place}: {words[0]} and {words[1]}"
+    if not place or any(side.config.looks_ahead for side in (first, second)):
+        raise UsageError(
+            f"the two models have different vocabularies and {said} ({len(cuts[0]):,} and {len(cuts[1]):,} tokens "
+            "in all)",
+            "models with one tokenizer can be compared, such as the checkpoints of a run",
+        )
+    return place, f"the tokenizers {said}; what is before is compared"

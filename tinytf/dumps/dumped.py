@@ -1,8 +1,10 @@
 """A dump as one side of a comparison: it answers for its steps as a trace does for those of a model."""
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.config import ModelConfig
-from tinytf.dumps.fit import Fitted, fit
+from tinytf.dumps.fit import Fitted, apart, fit, in_halves, is_turned
 from tinytf.dumps.layouts import Meaning
 from tinytf.dumps.names import Named, resolve_all
 from tinytf.dumps.read import IDS, Dump
@@ -30,7 +32,8 @@ Beside = Callable[[Step, int | None, tuple[int, ...] | None], Tensor | None]
 class Dumped:
     """The tensors of a ``dump`` as steps of a model of ``config``, of the text ``encoding``.
 
-    ``said`` is what was done to the tensors of each step, by its full name.
+    ``note`` says that it has only some of the tokens, ``said`` what was done to the tensors of each step, by its full
+    name.
     """
 
     dump: Dump
@@ -38,6 +41,7 @@ class Dumped:
     tokenizer: Tokenizer | None
     encoding: Encoding
     named: Named
+    note: str = ""
     said: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     _decided: dict[str, Place] = field(default_factory=dict, repr=False)
 
@@ -57,10 +61,19 @@ class Dumped:
         if not named.found:
             first = printable(names[0], spaces=False) if names else "none"
             raise DumpError(
-                f"{dump.path}: none of its {len(names):,} names is a step of this model, such as {first}",
+                f"{dump.path}: none of its tensors has a name that this model knows; the first is {first}",
                 did_you_mean(first, named.known) or "--names TABLE.toml says what they mean",
             )
-        return cls(dump, config, tokenizer, encoding, named)
+        count, there = len(encoding.tokens), _positions(dump, config, named)
+        if there is None or there == count:
+            return cls(dump, config, tokenizer, encoding, named)
+        if there > count or config.looks_ahead:
+            raise DumpError(
+                f"{dump.path} has {there:,} positions, and the text {count:,} tokens",
+                "write its token ids into it, as input_ids, without padding",
+            )
+        cut = Encoding(encoding.text, encoding.tokens[:there], encoding.added)
+        return cls(dump, config, tokenizer, cut, named, f"{dump.name} has the first {there:,} of {count:,} tokens")
 
     @property
     def steps(self) -> StepTable:
@@ -101,6 +114,8 @@ class Dumped:
             if meaning.heads != heads or (not meaning.certain and self._meant(stored, beside) != meaning.place):
                 continue
             found = self._fitted(stored, meaning, beside)
+            if found is not None and meaning.note and not found.close:
+                continue  # a tensor of that name that is not ours
             if found is not None and (best is None or found.apart < best.apart):
                 best = found
         if best is None:
@@ -122,7 +137,22 @@ class Dumped:
         step, config = self.steps.at(name, layer), self.config if layer is None else self.config.at(layer)
         like = None if beside is None else beside(step, layer, meaning.heads)
         shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
-        return fit(self._read(stored), meaning, step, config, shape, like)
+        found = fit(self._read(stored), meaning, step, config, shape, like)
+        if found is None or like is None or found.close or not is_turned(step):
+            return found
+        other = replace(
+            found, tensor=in_halves(found.tensor, config), said=(*found.said, "pairs of rows put in halves")
+        )
+        other = replace(other, apart=apart(other.tensor, like))
+        return other if other.close and self._attends_alike(layer, beside) else found
+
+    def _attends_alike(self, layer: int | None, beside: Beside | None) -> bool:
+        """Whether the first map of a layer has our numbers: then another order of rows is no mistake before it."""
+        for step in self.steps.layer_steps:
+            for stored, meaning in self.named.at.get((step.name, layer), ()) if step.is_map else ():
+                found = self._fitted(stored, meaning, beside)
+                return found is not None and found.close
+        return False
 
     def _read(self, stored: str) -> Tensor:
         tensor = self.dump.read(stored)
@@ -136,8 +166,14 @@ class Dumped:
         return shape if heads is None else (len(heads), *shape[1:])
 
     def why_not(self, step: Step, layer: int | None) -> str:
-        """Why a step that has a name here is in no shape of ours."""
-        stored = self.named.at[step.name, layer][0][0]
+        """Why a step that has a name here is in no shape of ours; empty where the name means another step after all."""
+        if all(
+            not one.certain and self._decided.get(name) != one.place for name, one in self.named.at[step.name, layer]
+        ):
+            return ""
+        stored, meaning = self.named.at[step.name, layer][0]
+        if meaning.note:
+            return meaning.note
         shapes = self.dump.shapes[stored], self._shape(step, layer, None)
         there, here = (" × ".join(f"{size:,}" for size in shape) for shape in shapes)
         return f"{printable(stored, spaces=False)} has {there} numbers, and {here} are expected"
@@ -181,6 +217,17 @@ class Dumped:
             },
             **text_data(self.encoding),
         }
+
+
+def _positions(dump: Dump, config: ModelConfig, named: Named) -> int | None:
+    """How many positions a dump has, by its tensors as wide as the stream; None where it has none of these."""
+    steps, found = table_of(config), Counter[int]()
+    for place, names in named.at.items():
+        if steps.at(*place).axes == ("token", "d_model"):
+            for shape in (dump.shapes[name] for name, _ in names):
+                if len(shape) > 1 and shape[-1] == config.d_model and math.prod(shape[:-2]) == 1:
+                    found[shape[-2]] += 1
+    return found.most_common(1)[0][0] if found else None
 
 
 def recorded_config(dump: Dump) -> ModelConfig | None:

@@ -133,6 +133,11 @@ def _repeated(tensor: Tensor, step: Step, shape: tuple[int, ...]) -> Iterator[Fi
         yield Fitted(way.tensor[::times], (*way.said, f"every {times}th of the repeated heads taken"))
 
 
+def is_turned(step: Step) -> bool:
+    """Whether a step is of queries or keys in heads, whose rows RoPE turns in halves or in pairs."""
+    return step.role in ("q", "k") and step.axes[-1] == "d_head"
+
+
 def in_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
     """Heads (H, T, D) whose rows lie as pairs (0, 1), (2, 3) …, as RoPE of halves has them: (0, D/2), (1, D/2 + 1) …"""
     width = config.rope.width

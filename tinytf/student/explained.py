@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
+from tinytf.analysis.mistakes import MISTAKES
+from tinytf.analysis.mistakes.mistake import Mistake, Wrong
+from tinytf.analysis.mistakes.mistaken import Mistaken, places
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate
 from tinytf.steps.table import Place
-from tinytf.student.mistakes import MISTAKES, Mistake, Mistaken, Wrong, places
 from tinytf.student.opened import Line, Student
 from tinytf.student.seen import Made
 from tinytf.student.steps import Compared
@@ -72,8 +74,8 @@ class Explanation:
         at = compared.first_wrong
         self.unexplained = "" if at is None else compared.step(at).full_name(at[1])
 
-    def _candidates(self, compared: Compared) -> Iterator[tuple[str, Mistake, dict[Place, Wrong]]]:
-        """The mistakes of the layer where the first wrong step is, each with the steps that it would change."""
+    def _candidates(self, compared: Compared) -> Iterator[tuple[Mistake, Place]]:
+        """The mistakes of the layer with the first wrong step, each with the first step that it could be made at."""
         wrong = compared.first_wrong
         assert wrong is not None
         here = [place for place in compared.places if place[1] == wrong[1]]
@@ -84,18 +86,24 @@ class Explanation:
         for mistake in MISTAKES:
             if mistake.at in kinds:
                 self.tried[mistake.words] = None
-                for scope in SCOPES:
-                    yield scope, mistake, places(mistake, compared.trace.steps, kinds[mistake.at], scope)
+                yield mistake, kinds[mistake.at]
 
     def _singles(self, compared: Compared) -> Iterator[_Try]:
-        for _, mistake, changed in self._candidates(compared):
-            yield from self._tried(compared, compared, (mistake, changed))
+        """Each mistake at all steps of its operation, at those of one name, and if that does not do, at one alone."""
+        table = compared.trace.steps
+        for mistake, at in self._candidates(compared):
+            everywhere, named, alone = (places(mistake, table, at, scope) for scope in SCOPES)
+            wide = [everywhere] if everywhere.keys() == named.keys() else [everywhere, named]
+            found = [one for changed in wide for one in self._tried(compared, compared, (mistake, changed))]
+            yield from found
+            if found and all(one.compared.first_wrong for one in found):
+                yield from self._tried(compared, compared, (mistake, alone))
 
     def _pairs(self, compared: Compared) -> Iterator[_Try]:
         """Two mistakes of attention at once, in a file that lets no step between them be seen."""
         core = {type(step.operation) for step in compared.trace.steps.layer_steps if step.core} | {Rotate}
-        some = [(mistake, changed) for scope, mistake, changed in self._candidates(compared)
-                if scope == "all" and mistake.at in core]  # fmt: skip
+        some = [(mistake, places(mistake, compared.trace.steps, at, "all"))
+                for mistake, at in self._candidates(compared) if mistake.at in core]  # fmt: skip
         for first, second in combinations(some, 2):
             if first[0].at is not second[0].at:
                 half = Compared(Mistaken(compared.trace, first[1]), compared.tensors, compared.tolerance)

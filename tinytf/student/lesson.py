@@ -10,6 +10,8 @@ from tinytf.lessons.live import Live
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 
+_ABOUT_STEPS = NAMES[: NAMES.index("logits") + 1]
+"""Later lessons are about what is done with the logits."""
 _STEP = re.compile(r"(?:L[^.\[]*\.)?([a-z]\w*(?:\.\w+)*)")
 
 
@@ -31,7 +33,7 @@ def lesson_of(model: Model, trace: Trace, step: str) -> int | None:
         alike = any(type(steps[one].operation) is wanted for one in example)
         return 3 * (step in shown) + 2 * (step in example) + alike
 
-    close = {number: closeness(name) for number, name in enumerate(NAMES, 1)}
+    close = {number: closeness(name) for number, name in enumerate(_ABOUT_STEPS, 1)}
     best = max(close, key=lambda number: close[number])
     return best if close[best] else None
 

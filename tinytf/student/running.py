@@ -18,7 +18,7 @@ _TARGETS = ("targets", "target", "labels", "y")
 class Runner:
     """Calls the module, each time with another random seed.
 
-    ``given`` says what it was handed beside the ids, since it has no default.
+    ``given`` says what its forward was handed beside the ids, because it has no default.
     """
 
     def __init__(self, student: Student) -> None:

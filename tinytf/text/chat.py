@@ -97,6 +97,13 @@ class ChatTemplate:
     templates: Mapping[str, str]
     names: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def stored(self) -> str | list[dict[str, str]]:
+        """As a tokenizer_config.json has it."""
+        if self.templates.keys() == {_DEFAULT}:
+            return self.templates[_DEFAULT]
+        return [{"name": name, "template": template} for name, template in self.templates.items()]
+
     def render(self, conversation: Conversation, *, continued: bool = False) -> tuple[str, tuple[Said, ...]]:
         """The text of a conversation as ``apply_chat_template`` of transformers makes it, and what of it each one said.
 

@@ -95,7 +95,7 @@ class Explorer(App[int]):
         self.fault: Exception | None = None
         self.note: str | Span = ""
         self.seconds = 0.0
-        self.small, self.by = False, "entropy"
+        self.small, self.against, self.by = False, False, "entropy"
         self.output: str | None = None
         self.trail: list[Place] = []
         self._marks: dict[str, Place] = {}
@@ -151,7 +151,7 @@ class Explorer(App[int]):
         stops = self.session.state.stops
         rows = scene.trace.steps.rows
         held = frozenset(row for row in range(len(rows)) if any(stop.where and stop.is_at(rows, row) for stop in stops))
-        self._outlined, steps = outline(scene, place, held)
+        self._outlined, steps = outline(scene, place, held, self.against)
         here = max((line for line, row in enumerate(self._outlined) if row == place.row), default=0)
         self._paint("steps", [steps], keep=here)
         if self.output is None:
@@ -167,7 +167,9 @@ class Explorer(App[int]):
         main = self._pane("main")
         size = main.content_size
         self._cells = None
-        found = step_map(self.scene, self.place, small=self.small, width=size.width, height=size.height)
+        found = step_map(
+            self.scene, self.place, small=self.small, against=self.against, width=size.width, height=size.height
+        )
         if found is None:
             self._paint("main", word_blocks(self.scene, self.place))
             return
@@ -182,6 +184,8 @@ class Explorer(App[int]):
         if gone is not None:
             words.append(Span(f" without {gone.words}", "bad"))
         words.append(Span(f"  {self.place.address(self.scene.trace)}  {self.place.row + 1}/{len(rows)}", "attention"))
+        if self.against:
+            words.append(Span("  against the run before", "bad"))
         if self._busy:
             words.append(Span(f"  {self._busy} …", "k"))
         if self._waiting:
@@ -233,6 +237,13 @@ class Explorer(App[int]):
 
     def action_numbers(self) -> None:
         self.small = not self.small
+        self.action_map()
+
+    def action_against(self) -> None:
+        if self.scene.before is None:
+            self._say("there is no run before this one: edit the text, or go without a head")
+            return
+        self.against = not self.against
         self.action_map()
 
     def action_sort(self) -> None:
@@ -298,6 +309,7 @@ class Explorer(App[int]):
     def action_without(self) -> None:
         gone = self.session.state.spec.without
         step, layer = self.place.at(self.scene.trace)
+        self.against = gone is None
         if gone is not None:
             self.run_line("without none", show=False)
         elif step.is_split and layer is not None:
@@ -307,6 +319,7 @@ class Explorer(App[int]):
         elif step.role == "ffn" and layer is not None:
             self.run_line(f"without L{layer}.ffn", show=False)
         else:
+            self.against = False
             self._say("this step is of no head: go to one, such as L0H0.weights")
 
     def action_line(self, verb: str) -> None:

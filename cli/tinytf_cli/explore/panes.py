@@ -1,11 +1,13 @@
 """What each pane of the explorer shows: blocks of the present trace and place."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from rich.cells import cell_len
+from torch import Tensor
 
 from tinytf.analysis.heads import measure_heads
 from tinytf.analysis.prediction import Prediction, predictions
@@ -62,6 +64,23 @@ class Scene:
         return self._histograms[row]
 
     @cached_property
+    def _changes(self) -> dict[int, float]:
+        return {}
+
+    def change(self, row: int) -> float:
+        """How far a step is from the run before, in units of its largest number; NaN where they do not compare."""
+        if row not in self._changes:
+            step, layer = self.trace.steps.rows[row]
+            now, before = (_whole(trace, step.name, layer) for trace in (self.trace, self.before))
+            same = now is not None and before is not None and now.shape == before.shape
+            self._changes[row] = math.nan
+            if same and now is not None and before is not None:
+                apart = (now - before).abs().nan_to_num(0.0)  # −∞ is masked in both
+                finite = before[before.isfinite()].abs()
+                self._changes[row] = float(apart.max()) / (float(finite.max()) or 1.0) if finite.numel() else 0.0
+        return self._changes[row]
+
+    @cached_property
     def _measured(self) -> dict[tuple[str, int], list[float]]:
         return {}
 
@@ -70,6 +89,14 @@ class Scene:
         if (by, layer) not in self._measured:
             self._measured[by, layer] = measure_heads(self.trace, by, [layer])[0].tolist()
         return self._measured[by, layer]
+
+
+def _whole(trace: Trace | None, name: str, layer: int | None) -> Tensor | None:
+    """All numbers of a step; None where the model has no such step, or it has no numbers."""
+    if trace is None or not trace.steps.has(name, layer) or not trace.steps.at(name, layer).is_tensor:
+        return None
+    step = trace.steps.at(name, layer)
+    return (trace.at_logit_rows(step) if step.is_vocabulary else trace.step(name, layer)).float()
 
 
 @dataclass(frozen=True)
@@ -83,18 +110,26 @@ class Map:
     below: tuple[Block, ...]
 
 
-def step_map(scene: Scene, place: Place, *, small: bool, width: int, height: int) -> Map | None:
-    """The cells around the chosen one, with their numbers or, ``small``, in colour alone; None without numbers."""
+def step_map(scene: Scene, place: Place, *, small: bool, against: bool, width: int, height: int) -> Map | None:
+    """The cells around the chosen one, with their numbers or, ``small``, in colour alone; None without numbers.
+
+    ``against`` shows by how much they are larger than in the run before, where that has the same step.
+    """
     trace = scene.trace
     step, layer = place.at(trace)
     found = matrix(trace, place)
     if found is None:
         return None
+    before = matrix(scene.before, place) if against and scene.before is not None else None
+    compared = before is not None and before.shape == found.shape
+    unit = step.is_distribution and not compared
+    if compared and before is not None:
+        found = (found - before).nan_to_num(0.0)
     values, seen = as_array(found), visible_array(trace, step, layer) if step.is_map else None
     row, column = place.inside(*values.shape)
     down, across = names(trace, place, values.shape[1])
     label = min(_LABEL, max(map(cell_len, down), default=0))
-    form = SHARE if step.is_distribution else number_format(values)
+    form = SHARE if unit else number_format(values)
     longest = max(map(cell_len, across), default=1) if step.is_map else _NUMBER
     room = (width - label - 4) // (2 if small else max(widest(values, form), min(_NUMBER, longest)) + 1)
     rows, columns = window(len(values), row, max(1, height - 5)), window(values.shape[1], column, max(1, room))
@@ -104,9 +139,9 @@ def step_map(scene: Scene, place: Place, *, small: bool, width: int, height: int
         values[rows, columns],
         down[rows],
         across[columns],
-        "unit" if step.is_distribution else "signed",
+        "unit" if unit else "signed",
         None if seen is None else seen[rows, columns],
-        1.0 if step.is_distribution else largest(values, seen),
+        1.0 if unit else largest(values, seen),
         small=small,
         chosen=(row - rows.start, column - columns.start),
     )
@@ -119,11 +154,13 @@ def step_map(scene: Scene, place: Place, *, small: bool, width: int, height: int
         said.append(Span(f"   rows {ends[0]}, columns {ends[1]}", "dim"))
     below: list[Block] = [Line(said, single=True)]
     left = height - len(heat.values) - 8
-    if step.is_distribution and step.is_map and left > 0:
+    if unit and step.is_map and left > 0:
         keys = [k for k in np.argsort(-values[row], kind="stable").tolist() if seen is None or seen[row, k]]
         bars = [Bar(f"{k} {across[k]}", float(values[row, k]), "", "attention") for k in keys[:left]]
         below += [Heading(f"{row} {down[row]}", "looks at"), Bars(bars)]
-    return Map(_titled(scene, place), heat, rows, columns, tuple(below))
+    return Map(
+        _titled(scene, place, "this run − the run before" if compared else ""), heat, rows, columns, tuple(below)
+    )
 
 
 def word_blocks(scene: Scene, place: Place) -> Iterator[Block]:
@@ -137,14 +174,17 @@ def word_blocks(scene: Scene, place: Place) -> Iterator[Block]:
     yield Line("  " + " ".join(str(one.id) if ids else one.shown for one in scene.trace.tokens))
 
 
-def _titled(scene: Scene, place: Place) -> Block:
+def _titled(scene: Scene, place: Place, instead: str = "") -> Block:
     step, _ = place.at(scene.trace)
-    said = f"   {step.title}" + (f" = {step.formula}" if step.formula else "")
-    return Line([Span(str(place.address(scene.trace)), step.role), Span(said, "dim")], single=True)
+    said = instead or step.title + (f" = {step.formula}" if step.formula else "")
+    return Line([Span(str(place.address(scene.trace)), step.role), Span(f"   {said}", "dim")], single=True)
 
 
-def outline(scene: Scene, place: Place, stops: frozenset[int]) -> tuple[list[int], Table]:
-    """The steps of the present part, the other layers folded; and of each line the row that it stands for."""
+def outline(scene: Scene, place: Place, stops: frozenset[int], against: bool) -> tuple[list[int], Table]:
+    """The steps of the present part, the other layers folded; and of each line the row that it stands for.
+
+    Each has its histogram, or ``against`` the run before, how far it moved.
+    """
     rows = scene.trace.steps.rows
     here = rows[min(place.row, len(rows) - 1)][1]
     lines: list[int] = []
@@ -158,12 +198,23 @@ def outline(scene: Scene, place: Place, stops: frozenset[int]) -> tuple[list[int
             names.append(Span(f"{'▾' if layer == here else '▸'} L{layer}", "strong" if layer == here else ""))
             bars.append("")
         if layer in (None, here):
-            histogram = scene.histogram(row)
             lines.append(row)
             marks.append(Span(("▶" if row == place.row else " ") + ("●" if row in stops else ""), "strong"))
             names.append(Span(("  " if layer is not None else "") + step.name, step.role))
-            bars.append(Histogram(histogram) if histogram else "")
+            bars.append(_moved_by(scene.change(row)) if against else _bars(scene.histogram(row)))
     return lines, Table([Column("", marks), Column("", names, shrink=8), Column("", bars)], header=False)
+
+
+def _bars(histogram: tuple[int, ...]) -> Cell:
+    return Histogram(histogram) if histogram else ""
+
+
+def _moved_by(change: float) -> Cell:
+    return (
+        ""
+        if math.isnan(change)
+        else Meter(min(1.0, change), Figure(change, "%.2f" if change >= 0.005 or not change else "%.0e"), "bad")
+    )
 
 
 def head_order(scene: Scene, place: Place, by: str) -> list[tuple[int, float]]:
@@ -183,14 +234,29 @@ def head_blocks(scene: Scene, place: Place, by: str, most: int) -> Iterator[Bloc
         return
     full = max((value for _, value in order), default=0.0) or 1.0
     shown = order[:most]
+    _, layer = place.at(scene.trace)
+    moved = _moved_heads(scene, by, layer)
+    deltas = [Column("Δ", [_delta(moved[head]) for head, _ in shown], "right")] if moved else []
     yield Table(
         [
             Column("", [Span("▶" if head == place.part else "", "strong") for head, _ in shown]),
             Column("", [f"H{head}" for head, _ in shown]),
             Column("", [Meter(max(0.0, value / full), Figure(value, "%.3f"), "attention") for _, value in shown]),
+            *deltas,
         ],
-        header=False,
+        header=bool(moved),
     )
+
+
+def _moved_heads(scene: Scene, by: str, layer: int | None) -> list[float]:
+    """By how much the measure of each head of a layer is larger than in the run before; empty without one like it."""
+    before = scene.before
+    if before is None or layer is None or layer >= before.config.n_layers:
+        return []
+    if before.config.n_heads != scene.trace.config.n_heads:
+        return []
+    earlier = measure_heads(before, by, [layer])[0].tolist()
+    return [now - then for now, then in zip(scene.measured(by, layer), earlier, strict=True)]
 
 
 def next_blocks(scene: Scene, most: int) -> Iterator[Block]:

@@ -1,5 +1,6 @@
 """The view of a difference: where it begins, how it goes on step by step, and what it changes in the end."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,7 +9,8 @@ from typing import cast
 import numpy as np
 
 from tinytf.analysis.compared import Compared
-from tinytf.analysis.difference import Attention, Difference
+from tinytf.analysis.difference import Difference
+from tinytf.analysis.in_step import Attention
 from tinytf.dumps.dumped import Dumped
 from tinytf.loading import Model
 from tinytf.report import About
@@ -37,8 +39,8 @@ from tinytf_cli.views.parts import (
 )
 from tinytf_cli.views.steps import as_array, largest
 
-_STEPS, _ROWS, _MOVED, _TEXT = 8, 5, 5, 20
-"""How many steps, rows, parameters and tokens of the texts are shown, unless more are asked for."""
+_STEPS, _ROWS, _MOVED, _TEXT, _VALUE = 8, 5, 5, 20, 40
+"""How many steps, rows, parameters and tokens of the texts are shown, unless more are asked for; a value's letters."""
 _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
 
@@ -74,6 +76,7 @@ class DifferenceView:
             yield titled("nothing differs", f": all {len(self.found.steps)} steps are the same", "good")
             yield from self._limit()
             return
+        yield from self._settings()
         yield from self._first()
         yield from self._outcome()
         yield from self._predictions()
@@ -85,7 +88,8 @@ class DifferenceView:
                 yield from self._apart(self.found.attention)
             if self.whole or self.head:
                 yield from self._weights(self.found.attention)
-        yield from self._positions()
+        if self.whole or not self.dumps:
+            yield from self._positions()
         if self.two_models:
             yield from self._moved()
         yield from self._incomparable()
@@ -144,8 +148,16 @@ class DifferenceView:
         if done:
             yield note("; ".join(f"{words} in {plural(times, 'step')}" for words, times in done.most_common(4)))
         if unmatched:
-            names = first_of([printable(one, spaces=False) for one in unmatched], 4)
-            yield note(f"not compared, since no step is called so: {names}")
+            alike = Counter(printable(re.sub(r"\d+", "N", one), spaces=False) for one in unmatched)
+            names = [f"{name} ({plural(times, 'tensor')})" for name, times in alike.items()]
+            yield note(f"not compared, since no step is called so: {first_of(names, 3)}")
+
+    def _settings(self) -> Iterator[Block]:
+        """The settings that are not the same, before what comes of them."""
+        found = self.found.settings
+        if found:
+            words = [f"{one.name} {_value(one.first)} in A and {_value(one.second)} in B" for one in found]
+            yield titled("settings", f": {first_of(words, len(words) if self.whole else 4)}")
 
     def _first(self) -> Iterator[Block]:
         """The first difference beyond the tolerance, and the largest."""
@@ -176,9 +188,7 @@ class DifferenceView:
         if cause is None:
             return
         if cause.found:
-            yield titled(
-                "cause", f" at {cause.step}: {cause.words}; with that, the numbers of A are those of B", "good"
-            )
+            yield titled("cause", f" at {cause.step}: {cause.words}; with that, A gives the numbers of B", "good")
             return
         if cause.words:
             yield titled("likely", f": {cause.words}")
@@ -406,6 +416,12 @@ class DifferenceView:
         elif over:
             said = f"{len(over)} of {len(steps)} steps differ by more than {limit:g}, first {over[0].name}"
         yield verdict(self.found.holds, said)
+
+
+def _value(value: object) -> str:
+    """A setting's value; a long one is cut."""
+    said = f"{value:,g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+    return printable(said if len(said) <= _VALUE else said[: _VALUE - 1] + "…", spaces=False)
 
 
 def _known(text: Encoding, number: int) -> str:

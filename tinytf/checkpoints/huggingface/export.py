@@ -91,6 +91,8 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     settings = {"model_type": family.model_type, **ids, **written, "dtype": dtype}
     words = {"tokenizer_class": _AS_IT_STANDS, "model_max_length": config.context, **special}
+    if tokenizer.chat is not None:
+        words = {**tokenizer.chat.names, **words, "chat_template": tokenizer.chat.stored}
     contents = {
         "model.safetensors": save_tensors(dict(_stored(family, config, state)), metadata={"format": "pt"}),
         "tokenizer.json": tokenizer.to_json().encode("utf-8"),

@@ -212,12 +212,24 @@ def test_a_key_runs_a_line_of_the_session_and_shows_it(key: str, line: str, word
     explore(act)
 
 
-def test_d_compares_with_the_run_before() -> None:
+def test_d_shows_every_pane_against_the_run_before() -> None:
     async def act(driver: Driver) -> None:
         await driver.press("d")
-        assert "diff compares the last two runs" in driver.shown("text")
-        await driver.press("w", "d")
-        assert "first" in driver.shown("main")
+        assert "there is no run before" in driver.shown("text")
+        before = driver.app.scene.trace
+        await driver.press("pageup", "pageup", "w", "pagedown", "right")
+        assert "this run − the run before" in driver.shown("main")
+        now = driver.app.scene.trace
+        apart = now["L2H1.weights"] - before["L2H1.weights"]
+        assert f"{driver.here} = {float(apart[9, 0]):.7g}" in driver.shown("main")
+        apart, scale = now["L2.ffn"] - before["L2.ffn"], before["L2.ffn"].abs().max()
+        moved = next(line for line in driver.shown("steps").split("\n") if line.split()[:1] == ["ffn"])
+        assert f"{float(apart.abs().max() / scale):.2f}" in moved
+        await driver.press("d")
+        assert "looks at" in driver.shown("main")
+        await driver.press("D")
+        assert driver.lines[-1] == "diff"
+        assert "first difference" in driver.shown("main") or "first" in driver.shown("main")
 
     explore(act)
 

@@ -1,0 +1,56 @@
+"""``tinytf certify``: a model beside the same one of transformers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.options import DEVICES, DTYPES, Extent, complete_model
+from tinytf_cli.output import Output, Result
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What this command alone takes."""
+
+    model: str = argument(shell_complete=complete_model)
+    texts: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE", help="Take the lines of this file instead of the hard texts."
+    )
+    versus: Path | None = option(
+        type=click.Path(path_type=Path), metavar="DIR",
+        help="Open this directory with transformers; of a .gguf file, its original.",
+    )  # fmt: skip
+    dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Compare in this number format too.")
+    device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
+    tolerance: float | None = option(
+        type=FloatRange(0), metavar="TOL",
+        help="Most that a number may differ, relative to the largest of its token.  [default: by the dtype]",
+    )  # fmt: skip
+    longest: int = option(type=click.IntRange(2), shown=512, help="Most tokens of a text.")
+    adapter: Path | None = option(
+        type=click.Path(path_type=Path), metavar="DIR", help="Merge this LoRA adapter of PEFT into the weights."
+    )
+
+
+@command("certify")
+def certify(asked: Asked, extent: Extent, output: Output) -> int:
+    """Opens MODEL with tinytf and with transformers, in eager attention, and compares token ids, what every layer gives
+    and logits: text by text, padded in a batch, token by token with a cache, and in pieces. The status is 1 where a
+    difference is beyond the tolerance. Needs transformers (pip install "tinytf[certify]"); no code of a model is run.
+    """
+    from tinytf.certification.certify import certify as compare
+    from tinytf.certification.certify import read_hard_texts
+    from tinytf.certification.texts import HARD_TEXTS
+    from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.certify import CertifyView
+
+    texts = HARD_TEXTS if asked.texts is None else read_hard_texts(asked.texts)
+    with progress_line(output.stderr, "texts") as progress:
+        found = compare(
+            asked.model, versus=asked.versus, texts=texts, dtype=asked.dtype, device=asked.device,
+            tolerance=asked.tolerance, longest=asked.longest, adapter=asked.adapter, progress=progress,
+        )  # fmt: skip
+    output.show(Result.of(CertifyView(found, extent.rows())))
+    return 0 if found.holds else 1

@@ -1,0 +1,53 @@
+"""Files of students: right ones, broken ones as edits of them, and the references that they are checked against."""
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tinytf.loading import Model
+from tinytf.student.checked import Checked, check
+from tinytf.student.reference import reference
+
+FILES = Path(__file__).parent / "files"
+MISTAKES = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text("utf-8"))
+SMALL = {"n_layers": 2, "d_model": 48, "n_heads": 4, "vocab_size": 2048, "context": 32}
+LECTURE = {"activation": "relu", "qkv_bias": False, "tied_head": False, "head_bias": True}
+RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt.py:GPT": ("gpt2-tiny", {}),
+    "by_hand.py:GPTModel": ("gpt2", {}),
+    "lecture.py:BigramLanguageModel": ("gpt2", LECTURE),
+    "from_torch.py:build": ("gpt2", {"activation": "gelu", "tied_head": False}),
+    "llama.py:Llama": ("llama-tiny", {"n_kv_heads": 2}),
+    "from_transformers.py:gpt2": ("gpt2-tiny", {}),
+    "from_transformers.py:llama": ("llama-tiny", {"n_kv_heads": 2}),
+    "from_transformers.py:neox": ("gpt2-tiny", {"positions": "rotary", "activation": "gelu", "tied_head": False}),
+}
+"""Each right file, with the preset that it is like and what of it is different."""
+
+
+@lru_cache
+def _reference(name: str, changes: tuple[tuple[str, Any], ...]) -> Model:
+    return reference(name, dict(changes))
+
+
+def like(target: str) -> Model:
+    """The small reference of a right file."""
+    name, changes = RIGHT[target]
+    return _reference(name, tuple((SMALL | changes).items()))
+
+
+def edited(target: str, folder: Path, *edits: tuple[str, str]) -> str:
+    """A right file with some of its text replaced, in a folder."""
+    name, _, made = target.partition(":")
+    text = (FILES / name).read_text("utf-8")
+    for right, wrong in edits:
+        assert right in text
+        text = text.replace(right, wrong)
+    (folder / name).write_text(text, "utf-8")
+    return f"{folder / name}:{made}"
+
+
+def checked(target: str, folder: Path, *edits: tuple[str, str], **options: Any) -> Checked:
+    """What a check says of a right file with some edits."""
+    return check(like(target), edited(target, folder, *edits), **options)
