@@ -432,6 +432,7 @@ def test_a_stop_leaves_out_rows_and_watches_one_cell(ran: Talk, tiny) -> None:  
     assert ran(f"watch L1H2.weights[4,cat] > {cell - 1e-3:.6f}").startswith("stop 1: L1H2.weights if ")
     assert f": {cell:.4g} at L1H2.weights[4,1], query ·the, key ·cat" in " ".join(ran("continue").split())
     ran.fails("break L1H2.weights[4,cat]")
+    assert ran("watch 3 > 2") == "stop 2: every step if 3 > 2\n"
     ran.fails("break L1.weights[dog] if max > 1")
 
 

@@ -313,7 +313,7 @@ def _added(session: Session, address: str, condition_at: int | None, once: bool 
             raise UsageError(f"a stop is at a step, and {where} is a cell of one", f"such as {replace(where, cell=())}")
     if condition_at is not None:
         condition = parse_condition(typed.rest[condition_at:], typed.line, typed.rest_at + condition_at)
-        if where is None and all(term.measure == "value" for term in condition.terms):
+        if where is None and condition.terms and all(term.measure == "value" for term in condition.terms):
             where = replace(parse_address(condition.terms[0].of, session.table), cell=())  # the step of the cell
         if where is not None and where.step is not None:
             if not where.step.is_tensor:
