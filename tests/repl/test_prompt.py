@@ -232,3 +232,8 @@ def test_the_bar_shows_no_control_characters(typed: Typist) -> None:
     said = to_plain_text(bar_of(typed.prompt.session).fitted(200))
     assert "\x1b" not in said
     assert "\\x1b[31m" in said
+
+
+def test_vi_keys_are_those_of_the_prompt_when_they_are_set(typed: Typist) -> None:
+    typed(f"set vi on{ENTER}wshow dims\x1b0x{ENTER}set vi off{ENTER}show rows{ENTER}")
+    assert typed.lines == ["set vi on", "show dims", "set vi off", "show rows"]

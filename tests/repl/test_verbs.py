@@ -432,6 +432,7 @@ def test_a_stop_leaves_out_rows_and_watches_one_cell(ran: Talk, tiny) -> None:  
     assert ran(f"watch L1H2.weights[4,cat] > {cell - 1e-3:.6f}").startswith("stop 1: L1H2.weights if ")
     assert f": {cell:.4g} at L1H2.weights[4,1], query ·the, key ·cat" in " ".join(ran("continue").split())
     ran.fails("break L1H2.weights[4,cat]")
+    assert ran("watch 3 > 2") == "stop 2: every step if 3 > 2\n"
     ran.fails("break L1.weights[dog] if max > 1")
 
 
@@ -454,3 +455,15 @@ def test_help_fits_a_screen_and_a_topic_says_a_line_a_name(ran: Talk) -> None:
         assert any(line.split()[:1] == [name] for line in ran(f"help {verb.topic}").splitlines())
     listed = {line.split()[0] for line in ran("help commands --width 200").splitlines()[2:]}
     assert listed == set(COMMANDS) - {"repl"}
+
+
+def test_a_stop_that_holds_once_is_gone_then(ran: Talk) -> None:
+    assert ran("tbreak L*.weights if max > 0") == "stop 1: L0-3.weights, once, if max > 0\n"
+    assert "stop 1: " in ran("continue")
+    assert ran("break") == "there are no stops\n"
+    assert "no stop held" in ran("continue")
+
+
+def test_a_format_that_is_not_written_is_refused(ran: Talk, tmp_path: Path) -> None:
+    ran.fails(f"heat L0H0 > '{tmp_path / 'h.csv'}'")
+    assert not list(tmp_path.iterdir())

@@ -177,10 +177,11 @@ def _forward(session: Session, place: int, end: int) -> str:
     before = session.models.trace(session.state.runs[0]) if looks_back and len(session.state.runs) > 1 else None
     for at in range(place, end + 1):
         here = [stop for stop in session.state.stops if stop.is_at(rows, at)]
-        held = [said for stop in here if (said := stop.held(trace, *rows[at], before, find)) is not None]
+        held = {stop: said for stop in here if (said := stop.held(trace, *rows[at], before, find)) is not None}
         if held:
-            session.change(place=at)
-            return "\n".join(held)
+            left = tuple(stop for stop in session.state.stops if not (stop.once and stop in held))
+            session.change(place=at, stops=left)
+            return "\n".join(held.values())
     session.change(place=end)
     return ""
 
@@ -235,13 +236,26 @@ def break_at(session: Session) -> Result:
     the finite and unmasked numbers of the step; of the rows that the address leaves, as in L*.weights[1:]; of each head
     that it names, as in L1H*. help conditions lists what else it can say. A stop says where it held.
     """
+    return _broken(session, once=False)
+
+
+@verb(
+    "tbreak", "tb", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
+    examples=("tbreak L3.weights", "tbreak L*.weights[1:] if max > 0.99"),
+)  # fmt: skip
+def break_once(session: Session) -> Result:
+    """Stop at a step once, as break does, and then no more."""
+    return _broken(session, once=True)
+
+
+def _broken(session: Session, *, once: bool) -> Result:
     rest = session.typed.rest
     if not rest:
         return _listed(session)
     address, condition = _split(rest)
     if not address:
         raise UsageError("break takes an address", "such as break L0.weights if max > 0.9; watch needs none")
-    return _added(session, address, condition)
+    return _added(session, address, condition, once)
 
 
 @verb(
@@ -287,7 +301,7 @@ def _split(rest: str) -> tuple[str, int | None]:
     return (rest.strip(), None) if match is None else (rest[: match.start()].strip(), match.end())
 
 
-def _added(session: Session, address: str, condition_at: int | None) -> Result:
+def _added(session: Session, address: str, condition_at: int | None, once: bool = False) -> Result:
     """Add a stop at an address (none: every step), with the condition that begins there in what was typed."""
     from tinytf.trace.conditions import parse_condition
     from tinytf.trace.measures import numbers
@@ -299,7 +313,7 @@ def _added(session: Session, address: str, condition_at: int | None) -> Result:
             raise UsageError(f"a stop is at a step, and {where} is a cell of one", f"such as {replace(where, cell=())}")
     if condition_at is not None:
         condition = parse_condition(typed.rest[condition_at:], typed.line, typed.rest_at + condition_at)
-        if where is None and all(term.measure == "value" for term in condition.terms):
+        if where is None and condition.terms and all(term.measure == "value" for term in condition.terms):
             where = replace(parse_address(condition.terms[0].of, session.table), cell=())  # the step of the cell
         if where is not None and where.step is not None:
             if not where.step.is_tensor:
@@ -315,7 +329,7 @@ def _added(session: Session, address: str, condition_at: int | None) -> Result:
             trace,
         )
     stops = session.state.stops
-    stop = Stop(stops[-1].number + 1 if stops else 1, where, condition)
+    stop = Stop(stops[-1].number + 1 if stops else 1, where, condition, once)
     session.change(stops=(*stops, stop))
     return _answer(session, Line([Span(f"stop {stop.number}", "strong"), Span(f": {stop.words}")]))
 
@@ -334,4 +348,4 @@ def _answer(session: Session, block: Block) -> Result:
 
 
 MOVING = (run, step, back, next_layer, finish, go_on, goto, where, list_steps)
-STOPPING = (break_at, watch, delete)
+STOPPING = (break_at, break_once, watch, delete)

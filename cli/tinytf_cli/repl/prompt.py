@@ -12,6 +12,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import Application
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.document import Document
+from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.output import ColorDepth, Output
@@ -144,6 +145,7 @@ class Prompt:
         self._bar = bar_of(self.session)
         terminal = self.session.terminal()
         self._prompt.color_depth, self._prompt.style = _DEPTHS[terminal.depth], style_of(terminal.theme)
+        self._prompt.editing_mode = EditingMode.VI if self.session.settings.vi else EditingMode.EMACS
         begun, self._begun = self._begun, Document()
         typed = self._prompt.prompt(default=begun)
         self._say_trouble()

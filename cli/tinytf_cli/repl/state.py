@@ -53,6 +53,7 @@ class Settings:
     plain: bool = _setting(False, "sentences, no tables and maps", "on or off", _SWITCH)
     layer: int = _setting(0, "layer of an address without one", "a number", (), _ANY)
     head: int = _setting(0, "head of an address without one", "a number", (), _ANY)
+    vi: bool = _setting(False, "vi keys at the prompt", "on or off", _SWITCH)
     pager: bool = _setting(False, "long output a screen at a time", "on or off", _SWITCH)
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
@@ -160,15 +161,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Stop:
-    """A breakpoint at the steps of ``where`` (None: at every step), if ``condition`` holds there."""
+    """A breakpoint at the steps of ``where`` (None: at every step), if ``condition`` holds there.
+
+    One that stops ``once`` is deleted then.
+    """
 
     number: int
     where: Address | None
     condition: "Condition | None"
+    once: bool = False
 
     @property
     def words(self) -> str:
-        at = str(self.where or "every step")
+        at = str(self.where or "every step") + (", once," if self.once else "")
         return f"{at} if {self.condition.text}" if self.condition else at
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,6 +182,7 @@ class Stop:
             "number": self.number,
             "at": str(self.where) if self.where else None,
             "if": self.condition.text if self.condition else None,
+            "once": self.once,
         }
 
     def is_at(self, rows: Rows, place: int) -> bool:
