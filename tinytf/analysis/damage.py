@@ -33,7 +33,7 @@ def estimates(sums: Tensor, counts: Tensor, seed: int) -> list[Estimate]:
     Texts are drawn again with replacement, as many as there are (the percentile bootstrap, Efron 1979).
     """
     means = (sums.sum(0) / counts.sum()).tolist()
-    if len(sums) < 2:
+    if len(sums) < 2 or not means:
         return [Estimate(mean) for mean in means]
     drawn = torch.randint(len(sums), (_RESAMPLED, len(sums)), generator=torch.Generator().manual_seed(seed))
     weights = torch.zeros(_RESAMPLED, len(sums), dtype=sums.dtype)
