@@ -39,8 +39,9 @@ def draw() -> None:
 def printed(line: str) -> str:
     """What a command prints off a terminal."""
     heard = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    with contextlib.redirect_stdout(heard):
-        if status := run(shlex.split(line)[1:]):
+    with contextlib.redirect_stdout(heard), contextlib.chdir(ROOT):
+        status = run(shlex.split(line)[1:])
+        if status > line.startswith("tinytf check "):  # which answers 1 about a file that is wrong
             raise SystemExit(f"{line}: status {status}")
     heard.seek(0)
     return heard.read()

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import ModuleType
 
 import gguf
+import numpy as np
 import pytest
 
 import tinytf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.main import run
 
 ROOT = Path(__file__).parent.parent
@@ -38,7 +40,7 @@ def sample_script(name: str) -> ModuleType:
     return module
 
 
-_TAKES_A_RUN = (" train ", " watch ")
+_TAKES_A_RUN = (" train ", " watch ", " check ")
 TOUR = [
     line
     for page in PAGES
@@ -67,8 +69,11 @@ def test_every_command_of_the_docs_runs(
 
 
 @pytest.mark.parametrize(("line", "shown"), EXAMPLES)
-def test_every_example_prints_what_the_page_shows(line: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(shlex.split(line)[1:]) == 0
+def test_every_example_prints_what_the_page_shows(
+    line: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert run(shlex.split(line)[1:]) == (1 if " is wrong at " in shown else 0)
     assert _rounded(capsys.readouterr().out) == _rounded(shown)
 
 
@@ -106,6 +111,16 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
     assert shapes == 8
 
 
+def test_the_port_of_the_docs_writes_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = code_blocks("python", "ports.md")
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("tinytf/assets", f"{ROOT}/tinytf/assets"), {})
+    made, sample = np.load("port.npz"), np.load(ROOT / "samples" / "port.npz")
+    assert made.files == sample.files
+    for name in made.files:
+        np.testing.assert_allclose(made[name], sample[name], rtol=1e-5, atol=1e-6)
+
+
 def test_the_step_table_of_the_docs_is_that_of_the_code() -> None:
     assert between("steps", "steps.md") == sample_script("step_table").markdown()
 
@@ -134,6 +149,11 @@ def test_pictures_and_links_of_the_docs_are_there(page: str) -> None:
         if not path.startswith("http"):
             assert (folder / path).is_file(), path
             assert not path.endswith(".svg") or (folder / path).read_text("utf-8").startswith("<svg")
+
+
+def test_the_keys_of_the_explorer_are_all_listed() -> None:
+    rows = "\n".join(f"| `{one.shown}` | {one.words} |" for one in KEYS)
+    assert between("keys", "explore.md") == f"| key | what it does |\n|---|---|\n{rows}"
 
 
 def test_the_version_is_said_once() -> None:

@@ -116,56 +116,61 @@ class Rope(NamedTuple):
 class ModelConfig:
     """Everything that decides the architecture and the parameter count of a model.
 
-    ``n_kv_heads`` and ``d_head`` may be left out: they become ``n_heads`` and ``d_model / n_heads``.
-    Values are ``d_value`` wide (0: as queries and keys). With a ``kv_rank`` attention is latent (DeepSeek-V2): keys and
-    values are made of a normed vector of that width, and every key begins with ``rope_width`` dimensions that all heads
-    share and RoPE turns; with a ``q_rank`` queries are made of such a vector too.
-    ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up; with a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate),
-    α being ``glu_alpha``, of gates up to the limit and up within ± it (gpt-oss). ``head`` is ``lm`` (next token),
-    ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
-    for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
-    With a ``masked_share``, that of training, the embeddings of ``mask_id`` are 0, and the others are multiplied by
-    (1 − ``masked_share``) / (1 − the share of masks in the text) (ESM).
-    Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
-    without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
-    The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
-    layers share their weights (ALBERT); 0: every layer has its own. ``relative_buckets`` of distances have each a bias
-    of scores, the same in all layers (MPNet; 0: none). ``distances`` to each side have an embedding each, the same in
-    all layers (DeBERTa; 0: none), after a ``distance_norm`` where there is one; with a ``farthest`` those from half of
-    them on are of several distances up to that. Keys are made of them, which queries score too (``distance_keys``), and
-    queries, which keys score (``distance_queries``): by the tokens' W_K and W_Q, or by ``distance_matrices``.
-    ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all); with
-    ``chunk`` it sees those before it in its own chunk of so many tokens (0: all). Where
-    there is no ``input_norm`` a pre-norm block gives attention the stream as it is.
-    ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2);
-    ``sinusoidal_halves`` has all its sines before its cosines (XGLM).
-    With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
-    ``alibi_rounded`` keeps slope · position in bfloat16.
-    ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
-    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where a block norms:
-    what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the residual sums
-    (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
-    feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
-    stream as attention does, after norm1, and there is no norm2. What is added is multiplied by ``residual_scale``
-    before. Scores are divided by ``attention_divisor`` (0: √d_head). The query at position t is multiplied by
-    1 + ``query_scale``·ln(1 + ⌊(t + ``query_scale_first``) / ``query_scale_every``⌋) (0: not).
-    A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each (``heads``), or
-    of all heads at once (``all``); with ``qk_norm_last`` it follows the rotation, without ``qk_norm_gain`` it learns
-    nothing. ``attention_cap``
-    and ``logit_cap`` are soft caps on scores and on logits (0: none), ``attention_sinks`` a learned logit per head that
-    takes a share of every softmax; logits are multiplied by ``logit_scale``. Queries, keys and values are clipped to
-    ±``clip_qkv`` (0: not). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer;
-    ``at`` gives that of one layer.
+    Raises ConfigError, with the numbers, for combinations that cannot be built. In what follows 0 switches a part off,
+    or leaves a width to the usual one.
 
-    A layer with ``experts`` sends each token to ``experts_per_token`` of them, each a feed-forward of ``d_expert``
-    units (0: d_ff). The ``router`` scores them by a softmax or by sigmoids; ``routes_renormed`` makes the weights of
-    the chosen ones sum to 1, before ``routed_scale`` multiplies them. They multiply what experts give, or with
-    ``routes_first`` what they take. Every token goes through the shared expert of
-    ``d_shared`` units too (0: none), behind a sigmoid of its own with ``shared_gate``.
+    **Sizes.** ``n_kv_heads`` and ``d_head`` may be left out: they become ``n_heads`` and ``d_model / n_heads``. Values
+    are ``d_value`` wide (0: as queries and keys). With ``layer_groups`` so many groups of layers share their weights
+    (ALBERT). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer; ``at`` gives
+    that of one layer.
 
-    A ``sequence``, ``token`` or ``question`` head has a logit for each of ``labels``, read at the ``first`` or ``last``
-    token or at ``every`` one (``head_reads``), after a ``head_dense`` layer with its activation and a ``head_norm``
-    where there are such. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``.
+    **Embeddings.** ``embed_scale`` multiplies those of tokens (√d_model in the paper). With a ``masked_share``, that of
+    training, those of ``mask_id`` are 0, and the others are multiplied by (1 − ``masked_share``) / (1 − the share of
+    masks in the text) (ESM). Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a
+    ``projection_bias`` or without; where the embeddings are normed, positions and types are as narrow, and the
+    projection follows the norm. The head then unembeds hidden states that it has made ``d_embed`` wide.
+
+    **Positions.** ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2);
+    ``sinusoidal_halves`` has all its sines before its cosines (XGLM). ``rope_…`` are explained at ``Rope``,
+    ``rope_width`` 0 being all of a head. With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and
+    all by ``alibi_scale`` times as much; ``alibi_rounded`` keeps slope · position in bfloat16. ``relative_buckets`` of
+    distances have each a bias of scores, the same in all layers (MPNet). ``distances`` to each side have an embedding
+    each, the same in all layers (DeBERTa), after a ``distance_norm`` where there is one; with a ``farthest`` those from
+    half of them on are of several distances up to that. Keys are made of them, which queries score too
+    (``distance_keys``), and queries, which keys score (``distance_queries``): by the tokens' W_K and W_Q, or by
+    ``distance_matrices``. The query at position t is multiplied by
+    1 + ``query_scale``·ln(1 + ⌊(t + ``query_scale_first``) / ``query_scale_every``⌋).
+
+    **Blocks.** ``norm_order`` says where a block norms: what goes into attention and the feed-forward (``pre``), what
+    they add (``output``), ``both``, or the residual sums (``post``). Where there is no ``input_norm`` a pre-norm block
+    gives attention the stream as it is. Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel``
+    residual has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it
+    reads that stream as attention does, after norm1, and there is no norm2. What is added is multiplied by
+    ``residual_scale`` before.
+
+    **Attention.** Without its ``mask`` a decoder looks both ways. ``window`` lets a token see only itself and the
+    window − 1 before it, in an encoder as many after it; with ``chunk`` it sees those before it in its own chunk of so
+    many tokens. With a ``kv_rank`` attention is latent (DeepSeek-V2): keys and values are made of a normed vector of
+    that width, and every key begins with ``rope_width`` dimensions that all heads share and RoPE turns; with a
+    ``q_rank`` queries are made of such a vector too. Scores are divided by ``attention_divisor`` (0: √d_head) and
+    softly capped by ``attention_cap``; ``attention_sinks`` are a learned logit per head that takes a share of every
+    softmax. A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
+    (``heads``), or of all heads at once (``all``); with ``qk_norm_last`` it follows the rotation, without
+    ``qk_norm_gain`` it learns nothing. Queries, keys and values are clipped to ±``clip_qkv``.
+
+    **Feed-forward.** ``gated`` makes it SwiGLU-like: act(gate) ⊙ up; with a ``glu_limit`` it is
+    (up + 1) ⊙ gate·σ(α·gate), α being ``glu_alpha``, of gates up to the limit and up within ± it (gpt-oss). A layer
+    with ``experts`` sends each token to ``experts_per_token`` of them, each a feed-forward of ``d_expert`` units (0:
+    d_ff). The ``router`` scores them by a softmax or by sigmoids; ``routes_renormed`` makes the weights of the chosen
+    ones sum to 1, before ``routed_scale`` multiplies them. They multiply what experts give, or with ``routes_first``
+    what they take. Every token goes through the shared expert of ``d_shared`` units too, behind a sigmoid of its own
+    with ``shared_gate``.
+
+    **Head.** ``lm`` predicts the next token, ``mlm`` fills masks (BERT's transform with ``head_activation``, norm and
+    decoder); logits are multiplied by ``logit_scale`` and softly capped by ``logit_cap``. A ``sequence``, ``token`` or
+    ``question`` head has a logit for each of ``labels``, read at the ``first`` or ``last`` token or at ``every`` one
+    (``head_reads``), after a ``head_dense`` layer with its activation and a ``head_norm`` where there are such. It
+    ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``.
     """
 
     vocab_size: int

@@ -24,6 +24,7 @@ _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "jinja2", "click", "
 _EXTRAS = (
     ("gguf", "models in .gguf files", 'pip install "tinytf[gguf]"'),
     ("huggingface_hub", "hub:ORG/NAME, models of the hub", 'pip install "tinytf[hub]"'),
+    ("transformers", "certify, and models in memory", 'pip install "tinytf[certify]"'),
     ("tensorboard", "train --tensorboard", 'pip install "tinytf[tensorboard]"'),
 )
 _COMPILERS = ("c++", "g++", "clang++")

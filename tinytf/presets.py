@@ -1,6 +1,7 @@
 """Configurations by name: architectures to look at with random weights, for shapes and counts."""
 
 import math
+from dataclasses import replace
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -27,6 +28,10 @@ PRESETS: dict[str, ModelConfig] = {
     # Radford et al. 2019, the 124 M model.
     "gpt2": ModelConfig(
         vocab_size=50_257, d_model=768, n_layers=12, n_heads=12, d_ff=3072, context=1024, activation="gelu_tanh"
+    ),
+    # The same part list, small: for files that are written after GPT-2.
+    "gpt2-tiny": ModelConfig(
+        vocab_size=50_257, d_model=128, n_layers=4, n_heads=4, d_ff=512, context=256, activation="gelu_tanh"
     ),
     # Devlin et al. 2019, uncased, with the pooler and without a masked-language-model head.
     "bert-base": ModelConfig(
@@ -63,27 +68,11 @@ PRESETS: dict[str, ModelConfig] = {
         ffn_bias=False,
         tied_head=False,
     ),
-    # Jiang et al. 2024, Mixtral's part list (every feed-forward eight experts, two a token), small.
-    "mixtral-tiny": ModelConfig(
-        vocab_size=32_000,
-        d_model=128,
-        n_layers=4,
-        n_heads=4,
-        n_kv_heads=2,
-        d_ff=256,
-        context=2048,
-        norm="rmsnorm",
-        positions="rotary",
-        activation="silu",
-        gated=True,
-        experts=8,
-        experts_per_token=2,
-        qkv_bias=False,
-        o_bias=False,
-        ffn_bias=False,
-        tied_head=False,
-    ),
 }
+# Jiang et al. 2024, Mixtral's part list (every feed-forward eight experts, two a token), small.
+PRESETS["mixtral-tiny"] = replace(
+    PRESETS["llama-tiny"], d_model=128, n_heads=4, d_head=32, d_ff=256, d_expert=256, experts=8, experts_per_token=2
+)
 
 
 def preset(name: str) -> ModelConfig:

@@ -1,5 +1,6 @@
 """The text of a command: from its argument, from ``-``, or from a pipe."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
     """The given text, or with ``lines`` one text per line (blank lines are skipped).
 
-    Raises UsageError where there is none, or where it is not UTF-8.
+    Raises UsageError where there is none, where it is not UTF-8, and where it is the name of a file.
     """
+    for word in words:
+        if "." in word and os.path.isfile(word):
+            from tinytf.dumps.read import is_dump
+
+            hint = "tinytf diff --versus compares it" if is_dump(word) else f"- < {word} reads a text from it"
+            raise UsageError(f"{word} is a file, and a text is wanted here", hint)
     text = " ".join(words) if words and words != ("-",) else _standard_input(asked=bool(words))
     if not lines:
         return [text]

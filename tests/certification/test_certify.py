@@ -88,6 +88,12 @@ def test_in_bfloat16_what_transformers_itself_loses_is_allowed_too(llama):
     assert all(one.difference > 1e-3 and one.tolerance >= 0.1 for one in half)
 
 
+def test_half_precision_hides_no_weight_that_is_wrong(llama, opened):
+    wrong = broken(opened, lambda model: model.blocks[1].attention.o.weight.mul_(1.5))
+    found = certified(wrong, llama, texts=SOME[:2], dtype="bfloat16")
+    assert {one.name for one in found.checks if one.dtype == "bfloat16" and not one.holds} == set(DECODER[1:])
+
+
 def test_a_mixture_of_experts_is_compared_in_float32_alone_and_says_so(tmp_path):
     found = certify(str(with_tokenizer("mixtral", tmp_path)), texts=SOME, dtype="bfloat16", device="cpu")
     assert {one.dtype for one in found.checks} == {"", "float32"}
@@ -146,7 +152,7 @@ def test_ids_that_differ_are_counted_and_the_first_is_named(llama, opened, tmp_p
     check = named(found)["ids"]
     changed = [one for one in SOME if {"0", "1"} & set(one.text)]
     place = next(i for i, letter in enumerate(changed[0].text) if letter in "01")
-    assert (check.difference, check.where) == (len(changed), f"{changed[0].name}, token {place}")
+    assert (check.difference, check.where) == (len(changed), f"token {place}, {changed[0].name}")
     assert not check.holds
     assert named(found)["every layer"].holds
 
@@ -171,6 +177,14 @@ def test_models_of_other_sizes_are_refused(llama, tmp_path):
     small.save_pretrained(other)
     with pytest.raises(UsageError, match="of other sizes: 3 layers of 24, and 2 layers of 24"):
         certify(str(llama), versus=other, texts=SOME[:1], device="cpu")
+
+
+def test_models_of_other_vocabularies_are_refused(llama, tmp_path):
+    other = shutil.copytree(llama, tmp_path / "less")
+    config = json.loads((other / "config.json").read_text("utf-8"))
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**config, "vocab_size": 20})).save_pretrained(other)
+    with pytest.raises(UsageError, match="of other vocabularies: 41 tokens, and 20"):
+        certify(str(llama), versus=other, texts=SOME, device="cpu")
 
 
 def test_what_transformers_cannot_open_is_one_clear_error(llama, tmp_path):

@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from driving import Tinytf
+from driving import Tinytf, is_a_clean_error
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -111,3 +112,65 @@ def test_the_table_of_steps_begins_at_the_first_difference(traced: Path, tinytf:
     table = lines.index(next(line for line in lines if line.split()[:3] == ["step", "largest", "relative"]))
     assert lines[table + 1].split()[0] == "L2.ffn"
     assert len(lines) <= 45
+
+
+def test_two_files_are_two_recordings_and_no_texts(traced: Path, tinytf: Tinytf) -> None:
+    other = changed(traced, "L2.attn", (0, 0), 1.0)
+    ran = tinytf("diff", str(traced), str(other), "--json")
+    assert ran.status == 0, ran.err
+    found = json.loads(ran.out)
+    assert (found["first_difference"], found["first"]["dump"]["file"]) == ("L2.attn", traced.name)
+    assert [token["shown"] for token in found["second"]["tokens"]] == ["#267", "#514", "#374"]
+    same = tinytf("diff", str(traced), str(traced))
+    assert "nothing differs: all 45 steps are the same" in same.out
+    shown = tinytf("diff", str(traced), str(other))
+    assert "first difference at L2.attn" in shown.out
+    with_model = tinytf("diff", str(traced), str(other), "-m", "tiny")
+    assert "The ·cat ·sat" in with_model.out
+
+
+@pytest.mark.parametrize("command", ["trace", "attention", "score", "tokens", "generate", "diff"])
+def test_a_file_is_never_taken_for_a_text(traced: Path, tinytf: Tinytf, command: str) -> None:
+    ran = tinytf(command, str(traced))
+    assert ran.status == 2
+    assert "is a file" in ran.err
+    if command == "diff":
+        assert tinytf("diff", str(traced), TEXT).status == 2
+
+
+def test_what_cannot_be_compared_is_an_error_in_one_line(tmp_path: Path, traced: Path, tinytf: Tinytf) -> None:
+    np.savez(tmp_path / "a.npz", cat=np.ones(3))
+    np.savez(tmp_path / "b.npz", **{"L0.q": np.ones((4, 3, 32)), "L0.\x1b[31mk": np.ones(3)})
+    (tmp_path / "names.toml").write_text('cat = "L0.cat"')
+    for words in (
+        ("--versus", "a.npz", TEXT),
+        ("--versus", "b.npz"),
+        ("--versus", "none.npz"),
+        ("a.npz", "b.npz"),
+        ("--versus", "b.npz", TEXT, "--names", "none.toml"),
+        ("--versus", "b.npz", TEXT, "--names", "names.toml"),
+        (TEXT, "The dog", "--names", "names.toml"),
+        ("--versus", str(traced), "-m", "preset:gpt2", "--head", "L99H0"),
+    ):
+        ran = tinytf("diff", *(str(tmp_path / word) if word.endswith((".npz", ".toml")) else word for word in words))
+        assert ran.status in (1, 2), words
+        is_a_clean_error(ran, ran.status)
+    ran = tinytf("diff", "--versus", str(tmp_path / "b.npz"), TEXT)
+    assert ran.status == 0
+    assert "\x1b" not in ran.out
+    assert "LN.\\x1b[Nmk (1 tensor)" in ran.out
+
+
+def test_settings_that_differ_are_said_before_the_steps(tmp_path: Path, tinytf: Tinytf) -> None:
+    path = tmp_path / "a.safetensors"
+    tinytf("trace", TEXT, "-o", str(path))
+    tensors = load_file(path)
+    with safe_open(path, framework="pt") as file:
+        said = json.loads(file.metadata()["tinytf"])
+    said["model"]["config"]["rope_theta"] = 123.0
+    save_file(tensors, path, metadata={"tinytf": json.dumps(said)})
+    ran = tinytf("diff", "--versus", str(path), "--json")
+    assert json.loads(ran.out)["settings"] == [{"name": "rope_theta", "first": 10000.0, "second": 123.0}]
+    said["model"]["config"]["n_heads"] = "many"
+    save_file(tensors, path, metadata={"tinytf": json.dumps(said)})
+    is_a_clean_error(tinytf("diff", "--versus", str(path)), 1)

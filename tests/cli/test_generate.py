@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -298,3 +299,23 @@ def test_what_cannot_be_continued_is_told_before_anything_is_shown(
     tinytf: Tinytf, option: str, wrong: tuple[str, str]
 ) -> None:
     assert is_a_clean_error(tinytf("generate", "The cat", option, *wrong))
+
+
+def test_a_start_token_too_many_is_told_of(tinytf: Tinytf, llama: Path, tmp_path: Path):
+    folder = tmp_path / "starting"
+    shutil.copytree(llama, folder)
+    data = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    start = data["added_tokens"][0]
+    data["post_processor"] = {
+        "type": "TemplateProcessing", "pair": [], "single": [
+            {"SpecialToken": {"id": start["content"], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+        ],
+        "special_tokens": {start["content"]: {
+            "id": start["content"], "ids": [start["id"]], "tokens": [start["content"]]
+        }},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(data), "utf-8")
+    ran = tinytf("generate", "-m", folder, f"{start['content']}The cat", "--max-tokens", 1)
+    said = f"{start['content']} added before; the text has a start token of its own"
+    assert ran.err == f"tinytf: there are two start tokens: {said}\n"
+    assert tinytf("generate", "-m", folder, "The cat", "--max-tokens", 1).err == ""

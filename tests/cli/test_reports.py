@@ -32,6 +32,7 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
     ),
     ("rollout", SENTENCE): lambda model: model.rollout(SENTENCE, flow="auto"),
     ("diff", SENTENCE, OTHER): lambda model: model.diff(SENTENCE, OTHER),
+    ("blame", SENTENCE, "--budget", "1MB"): lambda model: model.budget(SENTENCE, 10**6),
     ("neighbours", "cat", "dog"): lambda model: model.neighbours(["cat", "dog"]),
     ("neighbours", SENTENCE, "--at", "L1.out"): lambda model: model.neighbours(text=SENTENCE, at="L1.out"),
     ("neurons", SENTENCE): lambda model: model.neurons(SENTENCE),

@@ -71,6 +71,12 @@ def test_the_same_tokenizer_is_the_same_and_status_0(tinytf: Tinytf, decoder, co
     assert ran.lines[-1].endswith(f"in 3 texts, {sum(map(len, TEXTS))} characters")
 
 
+def test_a_space_before_a_word_is_no_difference(tinytf: Tinytf, decoder, encoder):
+    found = json.loads(tinytf("tokens", "the cat", "-m", decoder, "--versus", encoder, "--json").out)
+    assert [[token["start"] for token in side["tokens"]] for side in found["first"]["texts"]] == [[0, 3], [0, 4]]
+    assert (found["resplit"], found["renumbered"]) == (0, 1)
+
+
 def test_the_same_pieces_with_other_ids_are_told_apart(tinytf: Tinytf, decoder, tmp_path: Path):
     data = json.loads((decoder / "tokenizer.json").read_text("utf-8"))
     vocabulary = data["model"]["vocab"]

@@ -15,16 +15,16 @@ erf = np.vectorize(math.erf)
 
 Array = np.ndarray
 MISTAKES = {
-    "rotary base": ("L0.q_rot", "a rotary base of 1,000, where it is 10,000"),
-    "eps": ("L0.norm1", "eps 0.0009, where it is 3e-05"),
+    "rotary base": ("L0.q_rot", "a rotary base of 1,000 instead of 10,000"),
+    "eps": ("L0.norm1", "eps 0.0009 instead of 3e-05"),
     "q and k permuted": ("L0.q", "the rows of each head in pairs"),
     "matrices swapped": ("L1.ffn.hidden", "the numbers of L1.ffn.gate"),
-    "o_proj transposed": ("L0.attn", "the matrix transposed"),
-    "head order": ("L0.scores", "key heads in turns (0, 1, 0, 1)"),
-    "bias missing": ("L0.q", "no bias"),
-    "tanh gelu": ("L0.ffn.act", "GELU(tanh), where it is GELU"),
-    "positions from one": ("L0.q_rot", "positions counted from 1"),
-    "mask by less": ("L0.masked", "only keys before the query are seen"),
+    "o_proj transposed": ("L0.attn", "the matrix is transposed"),
+    "head order": ("L0.scores", "shared key heads go to query heads in turns"),
+    "bias missing": ("L0.q", "the bias is left out"),
+    "tanh gelu": ("L0.ffn.act", "the activation is GELU(tanh)"),
+    "positions from one": ("L0.q_rot", "positions start at 1"),
+    "mask by less": ("L0.masked", "the mask hides the token itself"),
 }
 """The first step that has other numbers, and the cause."""
 

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import tinytf
+from tinytf.dumps.read import open_dump
 from tinytf.errors import UsageError
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
@@ -151,3 +152,16 @@ def test_a_file_of_another_kind_or_in_a_models_folder_is_not_written(gpt2, tmp_p
     gpt2.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match="lies in the folder of a model"):
         dump.save(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "npz"])
+def test_what_was_captured_is_read_again_and_compared_step_by_step(gpt2, tmp_path, ending):
+    with torch.no_grad(), tinytf.capture(gpt2) as dump:
+        gpt2(IDS)
+    dump.save(tmp_path / f"x.{ending}")
+    found = open_dump(tmp_path / f"x.{ending}")
+    assert found.ids == IDS[0].tolist()
+    assert all(torch.equal(found.read(name), dump[name]) for name in dump)
+    assert tinytf.load(gpt2).diff("3 1 4 1 5", found).worst.relative < 1e-5
+    gpt2.transformer.h[1].mlp.c_fc.weight.data[0, 0] += 1
+    assert tinytf.load(gpt2).diff("3 1 4 1 5", found).first.name == "L1.ffn.hidden"

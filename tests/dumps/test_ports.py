@@ -175,3 +175,17 @@ def test_a_file_whose_names_match_nothing_is_refused(folder: Path, tmp_path: Pat
     )
     assert [one.name for one in found.steps] == ["L0.q"]
     assert found.first is None
+
+
+def test_a_norm_of_transformer_lens_is_before_its_gain_and_no_mistake(folder: Path, tmp_path: Path) -> None:
+    every = llama(folder, IDS)
+    x = every["embed.out"]
+    normalized = x / np.sqrt((x**2).mean(-1, keepdims=True) + 3e-5)
+    found = against(
+        folder, {"blocks.0.ln1.hook_normalized": normalized, "blocks.0.attn.hook_q": every["L0.q"].swapaxes(0, 1)},
+        tmp_path / "port.npz",
+    )  # fmt: skip
+    assert found.first is None
+    assert [one.name for one in found.steps] == ["L0.q"]
+    (norm,) = found.incomparable
+    assert (norm.name, "before gain and bias" in norm.why) == ("L0.norm1", True)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import transformers
 
 import tinytf
+from tinytf.certification.certify import certified
 from tinytf.loading import Model
 
 pytestmark = pytest.mark.real
@@ -69,3 +70,9 @@ def test_sentence_embeddings_of_a_padded_batch(ours: Model, theirs: transformers
     assert (alone - expected).abs().max() < 1e-5
     likeness = found @ found.T
     assert likeness[0, 1] > 0.5 > likeness[0, 2]
+
+
+def test_it_is_certified_on_the_hard_texts(folder: Path, ours: Model) -> None:
+    found = certified(ours, folder)
+    assert found.holds, [check for check in found.checks if not check.holds]
+    assert found.checks[0].texts == 20

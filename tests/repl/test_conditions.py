@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinytf.errors import PlacedError, UsageError
+from tinytf.errors import AddressError, PlacedError, UsageError
 from tinytf.loading import load
-from tinytf.trace.conditions import MEASURES, measure, parse_condition
+from tinytf.trace.conditions import parse_condition
+from tinytf.trace.measures import MEASURES, Moment, Term, measure
 from tinytf.trace.trace import Trace
 
 
@@ -57,8 +58,8 @@ def test_what_is_no_number_is_counted_and_otherwise_left_out(trace: Trace) -> No
     assert measure(broken, "nan", step, 1) == 2
     assert measure(broken, "inf", step, 1) == 1
     assert measure(broken, "max", step, 1) == pytest.approx(expected.max())
-    assert parse_condition("nan").holds(broken, step, 1)
-    assert not parse_condition("nan").holds(broken, step, 0)
+    assert parse_condition("nan").holds(Moment(broken, step, 1))
+    assert not parse_condition("nan").holds(Moment(broken, step, 0))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_what_is_no_number_is_counted_and_otherwise_left_out(trace: Trace) -> No
 )
 def test_and_binds_closer_than_or_and_brackets_closest(text: str, holds: bool) -> None:
     numbers = {"max": 3.0, "min": -1.0, "nan": 0.0}
-    assert parse_condition(text).meaning(lambda name: numbers.get(name, float("nan"))) is holds
+    assert parse_condition(text).meaning(lambda term: numbers.get(term.measure, float("nan"))) is holds
 
 
 @pytest.mark.parametrize(
@@ -134,10 +135,82 @@ def test_any_text_is_a_condition_or_one_error_inside_the_text(text: str) -> None
 
 
 def test_the_entropy_of_what_has_none_is_refused(trace: Trace) -> None:
+    table = trace.steps
     with pytest.raises(UsageError, match="ffn has no entropy"):
-        parse_condition("max > 3 or entropy < 1").require_entropy(trace.steps.by_name["ffn"])
-    parse_condition("entropy < 1").require_entropy(trace.steps.by_name["weights"])
+        parse_condition("max > 3 or entropy < 1").require(table, table.by_name["ffn"], int)
+    with pytest.raises(UsageError, match="ffn has no entropy"):
+        parse_condition("entropy(L1.ffn) < 1").require(table, table.by_name["weights"], int)
+    parse_condition("entropy < 1").require(table, table.by_name["weights"], int)
 
 
 def test_every_measure_says_what_it_is() -> None:
     assert all(about for _, about in MEASURES.values())
+
+
+_TEXT, _BEFORE = "The cat sat on the mat", "The dog sat on the mat"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("max", lambda now, last: now("L1.weights")[:, 1:].max()),
+        ("max(L0.ffn)", lambda now, last: now("L0.ffn").max()),
+        ("norm(mid)", lambda now, last: np.linalg.norm(now("L1.mid"))),
+        ("mean(L0-2.ffn)", lambda now, last: np.mean([now(f"L{layer}.ffn") for layer in range(3)])),
+        ("max(L2H1-2.scores[-1])", lambda now, last: now("L2.scores")[1:3, -1].max()),
+        ("min(L2H1.weights[3:,:2])", lambda now, last: now("L2.weights")[1, 3:, :2].min()),
+        ("L1H2.weights[mat,cat]", lambda now, last: now("L1.weights")[2, 5, 1]),
+        ("1 - 2 * L3.ffn[sat,7]", lambda now, last: 1 - 2 * now("L3.ffn")[2, 7]),
+        ("abs(min(L0.ffn)) / max(L0.ffn)", lambda now, last: abs(now("L0.ffn").min()) / now("L0.ffn").max()),
+        ("last(max)", lambda now, last: last("L1.weights")[:, 1:].max()),
+        ("last(max(L0.ffn) - L3.ffn[sat,7])", lambda now, last: last("L0.ffn").max() - last("L3.ffn")[2, 7]),
+        ("max(logits[-1])", lambda now, last: now("logits")[-1].max()),
+        ("logits[0,7]", lambda now, last: now("logits")[0, 7]),
+    ],
+)  # fmt: skip
+def test_a_side_of_a_comparison_is_numpys(
+    text: str, expected: Callable[[Callable[[str], np.ndarray], Callable[[str], np.ndarray]], float]
+) -> None:
+    model = load("tiny", device="cpu")
+    trace, before = model.trace(_TEXT), model.trace(_BEFORE)
+    moment = Moment(trace, trace.steps.by_name["weights"], 1, None, ("1:",), before)
+    value = float(expected(lambda of: trace[of].double().numpy(), lambda of: before[of].double().numpy()))
+    for bound, holds in ((value - 1e-4, True), (value + 1e-4, False)):
+        assert parse_condition(f"{text} > {bound:.9f}").holds(moment) is holds
+        assert parse_condition(f"not {text} > {bound:.9f}").holds(moment) is not holds
+
+
+def test_the_probability_and_the_rank_of_a_token_are_those_of_the_lens(trace: Trace) -> None:
+    model = load("tiny", device="cpu")
+    token = model.find_outcome("and")
+    for layer in range(4):
+        hidden = trace.step("out", layer)[-1:]
+        logits = trace.model.unembed(trace.model.final_norm(hidden))[0].detach().double().numpy()
+        prob, rank = np.exp(logits - np.logaddexp.reduce(logits))[token], (logits > logits[token]).sum() + 1
+        moment = Moment(trace, trace.steps.by_name["out"], layer, find=model.find_outcome)
+        assert moment.value(Term("prob", "and")) == pytest.approx(prob, rel=1e-5)
+        assert parse_condition(f"rank(·and) == {rank}").holds(moment)
+    last = Moment(trace, trace.steps.by_name["probs"], None, find=model.find_outcome)
+    assert last.value(Term("prob", "and")) == pytest.approx(float(trace["probs"][-1][token]), rel=1e-5)
+    assert np.isnan(Moment(trace, trace.steps.by_name["q"], 1, find=model.find_outcome).value(Term("prob", "and")))
+
+
+def test_where_a_condition_holds_is_the_cell_of_the_largest_number(trace: Trace) -> None:
+    weights = trace["L2.weights"].numpy()[:, 1:]
+    head, query, key = np.unravel_index(weights.argmax(), weights.shape)
+    query += 1
+    said = parse_condition("max > 0 and nan == 0").said(Moment(trace, trace.steps.by_name["weights"], 2, None, ("1:",)))
+    tokens = [token.shown for token in trace.tokens]
+    at = f"L2H{head}.weights[{query},{key}], query {tokens[query]}, key {tokens[key]}"
+    assert said == f"max {weights.max():.4g} at {at}"
+
+
+def test_what_a_text_lacks_does_not_hold(trace: Trace) -> None:
+    moment = Moment(trace, trace.steps.by_name["weights"], 1)
+    for text in ("L1H2.weights[dog,cat] > -1", "max(L1.weights[9:]) > -1", "last(max) > -1", "not last(max) > 1"):
+        assert not parse_condition(text).holds(moment)
+    with pytest.raises(AddressError, match="no token is 'dog'"):
+        parse_condition("L1H2.weights[dog,cat] > 1").require(trace.steps, moment.step, int, trace)
+    for text in ("L1.weights[1,0] > 1", "L1H2.weights[1] > 1", "L1H2 > 1", "max(ids) > 1"):
+        with pytest.raises(UsageError):
+            parse_condition(text).require(trace.steps, moment.step, int, trace)

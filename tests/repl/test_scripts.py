@@ -125,6 +125,14 @@ def test_a_saved_session_runs_again_and_gives_the_same(tinytf: Tinytf, tmp_path:
     assert "nonsense" not in saved.read_text("utf-8")
 
 
+def test_what_save_writes_always_runs_again(tinytf: Tinytf, tmp_path: Path) -> None:
+    saved = tmp_path / "kept.session"
+    lines = ["run The cat's hat", "! 1/0", "!!", "print L1H2.weights", f"save '{saved}'"]
+    assert tinytf("repl", *(word for line in lines for word in ("-c", line)), "--on-error", "continue").status == 1
+    assert saved.read_text("utf-8").splitlines()[1:] == ["run The cat's hat", "print L1H2.weights"]
+    assert tinytf("repl", "-f", saved).status == 0
+
+
 def test_a_saved_session_begins_with_its_model_and_text(tinytf: Tinytf, tmp_path: Path) -> None:
     saved = tmp_path / "kept.session"
     first = tinytf("repl", "-m", "tiny-encoder", "The", "[MASK] sat", "-c", "print/shape logits", "-c", f"save {saved}")

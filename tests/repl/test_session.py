@@ -212,10 +212,10 @@ def test_long_output_is_paged_on_a_terminal_alone(talk: Callable[..., Talk], tmp
         begun = talk(terminal=terminal)
         begun.session.streams.page = pages.append
         begun(f"run {SENTENCE}", "set pager on")
-        text = begun("help")
+        text = begun("list 60")
         assert pages == ([text] if terminal else [])
         begun("show dims")
-        begun(f"help > '{tmp_path / 'help.log'}'")
+        begun(f"list 60 > '{tmp_path / 'help.log'}'")
         assert len(pages) == terminal
         pages.clear()
 
@@ -240,8 +240,14 @@ def test_an_error_of_python_is_a_line_and_its_traceback_is_there_when_asked_for(
     assert shown.startswith("Traceback")
     assert "session.py" not in shown
     assert shown.endswith("NameError: name 'def_ined' is not defined\n")
-    assert ran.fails("! exit()", 1).leave is False
+    assert ran.fails("! 1/0", 1).leave is False
     ran.fails("! 'unclosed", 1)
+
+
+def test_exit_of_python_leaves_the_session_without_a_fault(ran: Talk) -> None:
+    for line in ("! exit()", "! raise SystemExit(3)"):
+        outcome = ran.session.execute(line)
+        assert (outcome.status, outcome.failure, outcome.leave) == (0, None, True)
     ran.fails("! raise KeyError", 1)
     ran.fails("! type('A', (), {'__repr__': lambda self: 1 / 0})()", 1)
 

@@ -1,11 +1,13 @@
 """Each verb over a recorded trace: what it shows is what the library has."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.cells import cell_len
 from talking import SENTENCE, Talk
 
@@ -359,3 +361,96 @@ def test_words_that_a_verb_does_not_take_are_for_the_command_of_its_name(ran: Ta
     for words in ("diff a b", "diff --seed 3", "diff --versus tiny", "watch --once"):
         assert session.lexicon.verb_for(words.split()) is None, words
     assert "induction" in ran("heads --by induction --random --count 1 --top 1")
+
+
+LONG = "The cat sat on the mat and the dog ran to the door and the man went to the park"
+
+
+def test_every_number_that_was_asked_for_is_written_on_a_narrow_screen_too(talk: Callable[..., Talk], tiny) -> None:  # type: ignore[no-untyped-def]
+    seen = talk(terminal=True)
+    seen("set width 40", "set color never", f'run "{LONG}"')
+    trace = tiny.trace(LONG)
+    text = seen("print L1H2.weights /values")
+    assert "max-pooled" not in text
+    assert "max-pooled" in seen("print L1H2.weights")
+    numbers = re.findall(r"\d\.\d{3}(?=[ ░▒▓█])", text)
+    rows = trace["L1H2.weights"].numpy()
+    expected = [f"{rows[q, k]:.3f}" for q in range(len(rows)) for k in range(q + 1)]
+    assert sorted(numbers) == sorted(expected)
+
+
+def test_print_takes_the_rows_that_it_hints_at(talk: Callable[..., Talk]) -> None:
+    seen = talk(terminal=True)
+    seen("set color never", f'run "{LONG}"')
+    assert "--rows 0 shows them" in seen("print L1.out")
+    assert "folded" not in seen("print L1.out --rows 0")
+    assert "folded: 18 of 20 tokens" in seen("print L1.out --rows 2")
+    assert "folded: 2,046 of 2,048 rows" in seen("print E --rows 2")
+    seen.fails("print L1.out --rows -1")
+
+
+def test_goto_keeps_the_head_that_it_names(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    trace = tiny.trace(SENTENCE)
+    ran("goto L1H2.weights")
+    assert ran.session.place_words == "L1H2.weights 36/92"
+    values = data(ran("print/json"))["values"]["L1H2.weights"]["values"]
+    np.testing.assert_allclose(values, trace["L1H2.weights"], atol=1e-6)
+    ran("next", "step 4")
+    assert ran("heat").strip().startswith("L2H2.")
+    ran("goto L2.weights")
+    assert ran("heat").strip().startswith("L2H0.weights")
+    ran("goto L3", "print")
+    assert ran("undo").startswith("undone: run")
+
+
+@pytest.mark.parametrize("line", ["break ids if max > 3", "break tokens if nan", "watch next if max > 1"])
+def test_a_condition_on_a_step_without_numbers_is_refused(ran: Talk, line: str) -> None:
+    outcome = ran.fails(line)
+    assert outcome.failure is not None
+    assert "has no numbers" in outcome.failure.message
+    assert ran("break") == "there are no stops\n"
+
+
+def test_each_head_that_a_stop_names_is_looked_at_alone(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    weights = tiny.trace(SENTENCE)["L1.weights"].double()
+    entropy = [float(torch.special.entr(head).sum(-1).mean()) for head in weights]
+    low = [head for head, value in enumerate(entropy) if value < 0.45]
+    assert 0 < len(low) < 4
+    ran("break L1H*.weights if entropy < 0.45")
+    said = " ".join(ran("continue").split())
+    assert re.findall(r"of L1H(\d)|at L1H(\d)", said) == [("", str(head)) for head in low]
+
+
+def test_a_stop_leaves_out_rows_and_watches_one_cell(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    trace = tiny.trace(SENTENCE)
+    ran("break L*.weights[1:] if max > 0.999")
+    holds = [layer for layer in range(4) if float(trace[f"L{layer}.weights"][:, 1:].max()) > 0.999]
+    assert 0 < len(holds) < 4
+    assert [ran("continue").startswith("stop 1") for _ in (*holds, None)] == [*(True for _ in holds), False]
+    ran("delete", "goto 1")
+    cell = float(trace["L1H2.weights"][4, 1])
+    assert ran(f"watch L1H2.weights[4,cat] > {cell - 1e-3:.6f}").startswith("stop 1: L1H2.weights if ")
+    assert f": {cell:.4g} at L1H2.weights[4,1], query ·the, key ·cat" in " ".join(ran("continue").split())
+    ran.fails("break L1H2.weights[4,cat]")
+    ran.fails("break L1.weights[dog] if max > 1")
+
+
+def test_a_sentence_alone_is_run_and_a_slip_is_not(ran: Talk) -> None:
+    assert "The│·cat│'s│·hat" in ran("The cat's hat sat")
+    assert str(ran.session.require_text()) == "The cat's hat sat"
+    for line in ("stpe 3 4", "braek L1.weights if max > 3", "The cat"):
+        outcome = ran.fails(line)
+        assert outcome.failure is not None
+        assert "there is no verb or command" in outcome.failure.message
+    assert outcome.failure is not None
+    assert outcome.failure.hint.endswith("run The cat")
+
+
+def test_help_fits_a_screen_and_a_topic_says_a_line_a_name(ran: Talk) -> None:
+    overview = ran("help --width 80")
+    assert len(overview.splitlines()) <= 24
+    for name, verb in ran.session.lexicon.verbs.items():
+        assert re.search(rf"\b{name}\b", overview)
+        assert any(line.split()[:1] == [name] for line in ran(f"help {verb.topic}").splitlines())
+    listed = {line.split()[0] for line in ran("help commands --width 200").splitlines()[2:]}
+    assert listed == set(COMMANDS) - {"repl"}

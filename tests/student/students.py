@@ -14,11 +14,14 @@ MISTAKES = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text("ut
 SMALL = {"n_layers": 2, "d_model": 48, "n_heads": 4, "vocab_size": 2048, "context": 32}
 LECTURE = {"activation": "relu", "qkv_bias": False, "tied_head": False, "head_bias": True}
 RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt.py:GPT": ("gpt2", {}),
+    "gpt.py:GPT": ("gpt2-tiny", {}),
     "by_hand.py:GPTModel": ("gpt2", {}),
     "lecture.py:BigramLanguageModel": ("gpt2", LECTURE),
     "from_torch.py:build": ("gpt2", {"activation": "gelu", "tied_head": False}),
     "llama.py:Llama": ("llama-tiny", {"n_kv_heads": 2}),
+    "from_transformers.py:gpt2": ("gpt2-tiny", {}),
+    "from_transformers.py:llama": ("llama-tiny", {"n_kv_heads": 2}),
+    "from_transformers.py:neox": ("gpt2-tiny", {"positions": "rotary", "activation": "gelu", "tied_head": False}),
 }
 """Each right file, with the preset that it is like and what of it is different."""
 

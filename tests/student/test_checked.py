@@ -12,12 +12,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from students import FILES, MISTAKES, RIGHT, SMALL, checked, edited, like
 
+from tinytf.analysis.mistakes import MISTAKES as KNOWN
+from tinytf.analysis.mistakes.mistake import Mistake
+from tinytf.analysis.mistakes.mistaken import Mistaken, places
 from tinytf.errors import UsageError
 from tinytf.loading import load
-from tinytf.student import mistakes
 from tinytf.student.checked import check
 from tinytf.student.opened import StudentError, open_student, parse_args, split_target
 from tinytf.student.reference import reference
+from tinytf.student.seen import outcome
 from tinytf.student.steps import difference
 from tinytf.student.weights import give, guess
 from tinytf.trace.trace import Trace
@@ -38,7 +41,7 @@ def test_a_right_file_is_right_whatever_its_style(target: str) -> None:
     assert all(step.state != "wrong" for step in found.steps)
 
 
-@pytest.mark.parametrize("target", RIGHT)
+@pytest.mark.parametrize("target", [one for one in RIGHT if "neox" not in one])  # its layout is settled by its numbers
 def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: str) -> None:
     model = like(target)
     student = open_student(str(FILES / target), model.config, {})
@@ -47,7 +50,8 @@ def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: s
     more = {"targets": ids} if target == GPT else {"mask": torch.ones(6, 6).tril()} if "by_hand" in target else {}
     with torch.no_grad():
         found, expected = student.module(ids, **more), model.transformer(ids)
-    logits = found[0] if isinstance(found, tuple) else found
+    logits = outcome(found, model.config.vocab_size)
+    assert logits is not None
     assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-5
 
 
@@ -127,8 +131,8 @@ def test_rotary_pairs_side_by_side_are_right_with_weights_in_that_order(tmp_path
     found = checked(LLAMA, tmp_path, (halves, pairs), angles)
     assert found.holds
     ways = {row.theirs: row.way for row in found.names}
-    assert ways["layers.{i}.attention.wq.weight"].endswith("in pairs 2i, 2i+1")
-    assert "pairs" not in ways["layers.{i}.attention.wv.weight"]
+    assert ways["layers.{n}.attention.wq.weight"].endswith("in pairs 2i, 2i+1")
+    assert "pairs" not in ways["layers.{n}.attention.wv.weight"]
 
 
 def test_names_that_are_exchanged_are_settled_by_what_comes_out(tmp_path: Path) -> None:
@@ -142,7 +146,7 @@ def test_names_that_are_exchanged_are_settled_by_what_comes_out(tmp_path: Path) 
 
 
 def test_a_table_of_names_is_not_guessed(tmp_path: Path) -> None:
-    exchanged = {"layers.{i}.feed_forward.w1.weight": ["ffn.W_up"], "layers.{i}.feed_forward.w3.weight": ["ffn.W_gate"]}
+    exchanged = {"layers.{n}.feed_forward.w1.weight": ["ffn.W_up"], "layers.{n}.feed_forward.w3.weight": ["ffn.W_gate"]}
     found = checked(LLAMA, tmp_path, names=exchanged)
     assert found.first_wrong is not None
     assert found.first_wrong.step == "L0.ffn.act"
@@ -198,23 +202,23 @@ def test_every_mistake_gives_numbers_of_its_own() -> None:
     other = {"n_kv_heads": 2, "rope_theta": 5e5, "norm_eps": 1e-6}
     references = [*map(like, (GPT, LLAMA, "lecture.py:BigramLanguageModel")), load("tiny"),
                   reference("llama-tiny", SMALL | other)]  # fmt: skip
-    found: dict[tuple[str, type], list[torch.Tensor | None]] = {(one.words, one.at): [] for one in mistakes.MISTAKES}
-    assert len(found) == len(mistakes.MISTAKES)
+    found: dict[tuple[str, type], list[torch.Tensor | None]] = {(one.words, one.at): [] for one in KNOWN}
+    assert len(found) == len(KNOWN)
     for model in references:
         trace = model.trace("The cat sat on the mat.")
-        for one in mistakes.MISTAKES:
+        for one in KNOWN:
             found[one.words, one.at].append(_logits_with(one, trace))
     assert [words for words, logits in found.items() if all(one is None for one in logits)] == []
     assert [pair for pair in combinations(found, 2) if _alike(*(found[one] for one in pair))] == []
 
 
-def _logits_with(mistake: mistakes.Mistake, trace: Trace) -> torch.Tensor | None:
+def _logits_with(mistake: Mistake, trace: Trace) -> torch.Tensor | None:
     """The logits of a reference that makes a mistake where it first can; None where it makes no difference."""
     rows = [(step.name, layer) for step, layer in trace.steps.rows if type(step.operation) is mistake.at]
     for scope in ("all", "name"):
         for at in rows:
             try:
-                found = mistakes.Mistaken(trace, mistakes.places(mistake, trace.steps, at, scope)).step("logits")
+                found = Mistaken(trace, places(mistake, trace.steps, at, scope)).step("logits")
             except RuntimeError:
                 continue
             if difference(found, trace.step("logits")) > 2e-5:

@@ -95,9 +95,10 @@ def test_a_text_that_spells_out_the_start_token_is_told_of(tmp_path):
     LAYOUTS["llama"](tmp_path)
     tokenizer = load_tokenizer_directory(tmp_path).tokenizer
     twice, once = tokenizer.encode("<s>the cat"), tokenizer.encode("the cat <s>")
+    assert not tokenizer.encode("").starts_twice
     assert twice.ids[0] == twice.ids[1] != once.ids[1]
     assert (twice.starts_twice, once.starts_twice) == (True, False)
-    assert twice.added == "<s> added before, where the text has one of its own"
+    assert twice.added == "<s> added before; the text has a start token of its own"
 
 
 @pytest.mark.parametrize(

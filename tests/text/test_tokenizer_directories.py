@@ -19,6 +19,7 @@ from tinytf.text.tokenizer import Tokenizer
 
 SENTENCEPIECE = ("llama", "llama_legacy", "mistral", "metaspace", "gemma")
 TEXTS = hard_strings()
+OWN = "; the text has a start token of its own"
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +141,12 @@ def test_end_ids_are_all_those_that_the_files_name(layout, ends, mask, directori
     [
         ("llama", "hello", "<s> added before"),
         ("llama", "", "<s> added before"),
-        ("llama", "<s>hello</s>", "<s> added before"),
-        ("llama3", "<|begin_of_text|>", "<|begin_of_text|> added before"),
+        ("llama", "<s>hello</s>", "<s> added before" + OWN),
+        ("llama3", "<|begin_of_text|>", "<|begin_of_text|> added before" + OWN),
         ("opt_files", "", "</s> added before, </s> added after"),
-        ("opt_files", "</s></s>", "</s> added before, </s> added after"),
-        ("roberta_files", "<s> a </s>", "<s> added before, </s> added after"),
-        ("bert_uncased", "[CLS] a [SEP]", "[CLS] added before, [SEP] added after"),
+        ("opt_files", "</s></s>", "</s> added before, </s> added after" + OWN),
+        ("roberta_files", "<s> a </s>", "<s> added before, </s> added after" + OWN),
+        ("bert_uncased", "[CLS] a [SEP]", "[CLS] added before, [SEP] added after" + OWN),
         ("bert_uncased", "\x00", "[CLS] added before, [SEP] added after"),
         ("qwen2", "<|im_start|>user", "no start or end token added"),
         ("qwen2", "", "no start or end token added"),

@@ -74,20 +74,22 @@ class Budget(Report):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What llama-quantize takes for the plan after --tensor-type each, such as ``blk\\.(2|11)\\.ffn_down=q8_0``.
+        """What llama-quantize takes for the plan after --tensor-type each, such as ``blk\\.(2|11)\\.ffn_down\\.=q8_0``.
 
-        None where the architecture has no names in GGUF files.
+        There are none where the architecture has no names in GGUF files.
         """
         layers: dict[tuple[str, str], list[str]] = {}
         for one in self.kept if self.is_named else ():
             name = one.name.removesuffix(".weight")
             block, dot, inside = name.removeprefix("blk.").partition(".")
-            of = layers.setdefault((inside if dot else name, one.type.lower()), [])
-            of += [block] if dot else []
-        return tuple(
-            (rf"blk\.({'|'.join(numbers)})\.{name}\.weight" if numbers else name) + f"={kind}"
-            for (name, kind), numbers in layers.items()
-        )
+            numbers = layers.setdefault((inside if dot else name, one.type.lower()), [])
+            numbers += [block] if dot else []
+        depth = self.about.model.config.n_layers if self.about else 0
+        options = []
+        for (name, kind), numbers in layers.items():
+            which = "[0-9]+" if len(numbers) == depth else f"({'|'.join(numbers)})"
+            options.append((rf"blk\.{which}\.{name}\." if numbers else rf"^{name}\.") + f"={kind}")
+        return tuple(options)
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -238,8 +240,9 @@ def quantised(weight: Tensor, kind: str) -> Tensor:
 
 
 def _names(model: Transformer) -> dict[str, str] | None:
-    """The name of each parameter in a GGUF file, in the first architecture that has all of them; None without one."""
+    """The name of each parameter in a GGUF file, in the first architecture that fits the model; None without one."""
     for kind in ARCHITECTURES.values():
-        if all(kind.has(path) for path, _ in _matrices(model)):
+        fits = all(getattr(model.config, name) == value for name, value in kind.fixed.items())
+        if fits and all(kind.has(path) for path, _ in model.named_parameters()):
             return {path: kind.place(path, model.config)[0] for path, _ in _matrices(model)}
     return None

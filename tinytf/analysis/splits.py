@@ -8,7 +8,7 @@ from tinytf.report import Data, Report, text_data
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 
-Key = tuple[int, int, bytes]
+Key = tuple[int, bytes]
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def _added(tokenizer: Tokenizer) -> str:
 
 
 def _key(token: Token) -> Key:
-    """What a token is in any vocabulary: where it stands, and its bytes."""
-    return token.start, token.end, token.data
+    """What a token is in any vocabulary: where it ends, and its bytes without spaces before them."""
+    return token.end, token.data.lstrip(b" ") or token.data
 
 
 def _first(number: int, encodings: tuple[Encoding, Encoding], a: list[Any], b: list[Any]) -> Split:

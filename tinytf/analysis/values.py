@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tinytf.report import Report
 from tinytf.trace.address import Address
-from tinytf.trace.conditions import MEASURES, measure
+from tinytf.trace.measures import MEASURES, measure
 from tinytf.trace.summary import statistics, visible
 from tinytf.trace.trace import Trace
 

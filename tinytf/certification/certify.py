@@ -85,7 +85,7 @@ def certify(
     source = find_source(model)
     if versus is None:
         if not isinstance(source, DirectorySource) or isinstance(source, GgufSource) or adapter is not None:
-            what = f"{opened.name} with an adapter" if adapter is not None else f"{opened.name} ({source.family})"
+            what = f"{opened.name}, with an adapter," if adapter is not None else f"{opened.name} ({source.family})"
             raise UsageError(f"{what} is no directory that transformers opens", "--versus names what to compare with")
         versus = source.path
     return certified(opened, versus, texts=texts, dtype=dtype, tolerance=tolerance, longest=longest, progress=progress)
@@ -159,7 +159,7 @@ def _ids(
         if ours != theirs:
             pairs = enumerate(zip(ours, theirs, strict=False))
             place = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-            wrong, where = wrong + 1, where or f"{name}, token {place}"
+            wrong, where = wrong + 1, where or f"token {place}, {name}"
         if inside := [number for number in ours if number < model.config.vocab_size][:limit]:
             found[name] = inside
     if not found:

@@ -36,6 +36,22 @@ class Reference:
             raise CheckpointError(f"transformers finds no {missing[0]} in {directory}, and would make it up")
         self.model = model.eval().to(device)
 
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens it has embeddings for."""
+        return len(self.model.get_input_embeddings().weight)
+
+    def run_fused(self, ids: Tensor, real: Tensor | None, config: ModelConfig) -> Ran | None:
+        """The same in fused attention, which sums in another order; None where the model has none."""
+        try:
+            self.model.set_attn_implementation("sdpa")
+        except (ValueError, ImportError):
+            return None
+        try:
+            return self.run(ids, real, config)
+        finally:
+            self.model.set_attn_implementation("eager")
+
     @torch.no_grad()
     def run(self, ids: Tensor, real: Tensor | None, config: ModelConfig) -> Ran:
         """What goes into the first block and comes out of every one, (B, T, C) each, and the logits (B, T, V).
@@ -85,7 +101,9 @@ def _opening(directory: Path) -> Iterator[Any]:
         yield transformers
     except Exception as error:  # whatever a library of this size raises
         said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise CheckpointError(f"transformers cannot open {directory}: {printable(said, spaces=False)[:300]}") from None
+        raise CheckpointError(
+            f"transformers cannot open {directory}: {printable(said, spaces=False)[:300].rstrip(': ')}"
+        ) from None
     finally:
         logging.set_verbosity(level)
         if bars:

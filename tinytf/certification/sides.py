@@ -20,6 +20,8 @@ from tinytf.report import Data
 from tinytf.steps.table import table_of
 from tinytf.tolerance import RUN, allowed
 
+_NORMED = "final.norm"
+_ORIGINAL = "--versus names the directory that the model was made from"
 _CHUNK = 7
 """How many tokens of a text go through at a time."""
 _ROUNDED = 3.0
@@ -32,7 +34,8 @@ _BATCH = 8
 class Check(Data):
     """One comparison over all ``texts``: the worst difference, and ``where`` it is.
 
-    ``difference`` is in units of the largest number of its token; of ids it counts the texts that differ.
+    ``difference`` is in units of the largest number of its token, in the stream so far; of ids it counts the texts that
+    differ.
     """
 
     ALSO: ClassVar = ("holds",)
@@ -61,28 +64,16 @@ class _Worst:
     texts: set[str] = field(default_factory=set)
     tokens: int = 0
 
-    def see(self, ours: Tensor, theirs: Tensor, exact: Tensor | None, text: str, step: str, first: int = 0) -> float:
-        """Take in one step of one text, (T, C) from token ``first`` on; how far apart it is at worst.
-
-        ``exact`` is theirs in float32, where this is another dtype: what they themselves lose there is allowed too.
-        """
-        width = min(ours.shape[-1], theirs.shape[-1])  # of padded vocabularies
-        size = theirs[..., :width].double().abs().amax(-1).clamp_min(1e-12)  # (T,)
-
-        def apart(one: Tensor, other: Tensor) -> Tensor:
-            difference = (one[..., :width].double() - other[..., :width].double()).abs().amax(-1) / size
-            return difference.nan_to_num(nan=math.inf)
-
-        found, limit = apart(ours, theirs), torch.full_like(size, self.limit)
-        if exact is not None:
-            limit = torch.maximum(limit, _ROUNDED * apart(theirs, exact).nan_to_num(posinf=0.0))
-        beyond = found / limit.clamp_min(1e-30)
-        token = int(beyond.argmax())
+    def see(self, step: "_Step", text: str, first: int = 0) -> float:
+        """Take in one step of one text, (T, C) from token ``first`` on; how far apart it is at worst."""
+        apart = _apart(step.ours, step.theirs, step.size).nan_to_num(nan=math.inf)  # (T,)
+        token = int(apart.argmax())
+        found, limit = float(apart[token]), max(self.limit, _ROUNDED * float(step.lost))
         self.texts.add(text)
-        if beyond[token] > self.difference / max(self.tolerance, 1e-30):
-            self.difference, self.tolerance = float(found[token]), float(limit[token])
-            self.where = f"{step}, {text}, token {first + token}"
-        return float(found.max())
+        if found / max(limit, 1e-30) > self.difference / max(self.tolerance, 1e-30):
+            self.difference, self.tolerance = found, limit
+            self.where = f"{step.name}, token {first + token}, {text}"
+        return found
 
     def check(self, name: str, dtype: torch.dtype) -> Check:
         said, limit = str(dtype).removeprefix("torch."), self.tolerance if self.where else self.limit
@@ -90,20 +81,33 @@ class _Worst:
 
 
 class _Step(NamedTuple):
-    """One step of both sides, (B, T, C) or a row of it, and theirs in float32 where that is another."""
+    """One step of both sides, (B, T, C) or a row of it.
+
+    ``size`` (B, T) is the largest number of each token, of a stream that of all layers so far: rounding keeps the size
+    of what was there, also where later layers take most of it away. ``lost`` (B,) is what theirs loses by rounding.
+    """
 
     name: str
     ours: Tensor
     theirs: Tensor
-    exact: Tensor | None
+    size: Tensor
+    lost: Tensor
 
     def row(self, number: int, real: Tensor | None = None) -> "_Step":
         """One text of a batch, without what it is filled up with."""
+        kept = slice(None) if real is None else real
+        ours, theirs, size = (one[number][kept] for one in (self.ours, self.theirs, self.size))
+        return _Step(self.name, ours, theirs, size, self.lost[number])
 
-        def kept(one: Tensor) -> Tensor:
-            return one[number] if real is None else one[number][real]
+    def after(self, first: int, ours: Tensor) -> "_Step":
+        """The tokens of a row from ``first`` on, with other numbers of ours."""
+        return _Step(self.name, ours, self.theirs[first:], self.size[first:], self.lost)
 
-        return _Step(self.name, kept(self.ours), kept(self.theirs), None if self.exact is None else kept(self.exact))
+
+def _apart(one: Tensor, other: Tensor, size: Tensor) -> Tensor:
+    """The largest difference at each token (…, T), in units of its ``size``; padded vocabularies are cut alike."""
+    width = min(one.shape[-1], other.shape[-1])
+    return (one[..., :width].double() - other[..., :width].double()).abs().amax(-1) / size.double().clamp_min(1e-12)
 
 
 class Sides:
@@ -126,14 +130,18 @@ class Sides:
         table, config = table_of(ours.config), ours.config
         blocks = [f"L{layer}.{table.output}" for layer in range(config.n_layers)]
         if config.final_norm:
-            blocks[-1] = "final.norm"
+            blocks[-1] = _NORMED
         self.steps = [table.embedded, *blocks]
         self.layers = dict.fromkeys(self.steps, 0.0)
         self.notes: list[str] = []
+        self.lost: dict[tuple[str, str], Tensor] = {}  # by text and step, what theirs loses of it alone
         self.device = next(ours.parameters()).device
 
     def checks(self, ids: dict[str, list[int]], done: Callable[[], None]) -> Iterator[Check]:
         """Every comparison of these texts; ``done`` is called before each text."""
+        if (known := self.theirs.n_tokens) <= max(map(max, ids.values())):
+            ours = self.ours.config.vocab_size
+            raise UsageError(f"the models are of other vocabularies: {ours:,} tokens, and {known:,}", _ORIGINAL)
         states, logits, cached, chunked = (_Worst(self.limit) for _ in range(4))
         causal = not self.ours.config.looks_ahead and self.ours.config.head == "lm"
         for name, one in ids.items():
@@ -177,19 +185,39 @@ class Sides:
         sizes = [(len(one), one[0].shape[-1]) for one in (states, expected)]
         if sizes[0] != sizes[1]:
             said = [f"{count - 1} layers of {width}" for count, width in sizes]
-            raise UsageError(
-                f"the models are of other sizes: {said[0]}, and {said[1]}",
-                "--versus names the directory that the model was made from",
-            )
+            raise UsageError(f"the models are of other sizes: {said[0]}, and {said[1]}", _ORIGINAL)
         if self.dtype == torch.float32:
             self.exact[name] = expected, expected_logits
-        exact, exact_logits = self.exact[name] if self.rounds else ([None] * len(states), None)
-        for step, one, other, true in zip(self.steps, states, expected, exact, strict=True):
-            yield _Step(step, one, other, true)
+        lost = self._lost(name, ids, real, (expected, expected_logits))
+        size = torch.zeros(ids.shape)
+        for number, (step, one, other) in enumerate(zip(self.steps, states, expected, strict=True)):
+            own = other.abs().amax(-1)
+            size = own if step == _NORMED else torch.maximum(size, own)
+            yield _Step(step, one, other, size, lost(number, size))
         if logits is not None and expected_logits is not None:
             if config.head == "sequence":
                 logits = logits[:, [0 if config.head_reads == "first" else -1]]
-            yield _Step("logits", logits, expected_logits, exact_logits)
+            size = expected_logits.abs().amax(-1)
+            yield _Step("logits", logits, expected_logits, size, lost(None, size))
+
+    def _lost(self, name: str, ids: Tensor, real: Tensor | None, eager: Ran) -> Callable[[int | None, Tensor], Tensor]:
+        """A function of a state's number (None: the logits) and its size: what theirs loses by rounding, at worst (B,).
+
+        That is its distance from its own float32, in eager attention or in fused, whichever is more; 0 in float32.
+        """
+        if not self.rounds:
+            return lambda number, size: torch.zeros(len(ids))
+        fused = self.theirs.run_fused(ids, real, self.ours.config)
+        counted = torch.ones(ids.shape, dtype=torch.bool) if real is None else real
+
+        def lost(number: int | None, size: Tensor) -> Tensor:
+            runs = [self.exact[name], eager, *([] if fused is None else [fused])]
+            exact, *others = (states[number] if number is not None else logits for states, logits in runs)
+            assert exact is not None
+            apart = [_apart(one, exact, size).nan_to_num(0.0, posinf=0.0) for one in others if one is not None]
+            return (torch.stack(apart) * counted[:, : size.shape[1]]).amax((0, 2))
+
+        return lost
 
     def _whole(self, name: str, ids: list[int], states: _Worst, logits: _Worst) -> "_Step | None":
         """One text at once; its logits, where there are any."""
@@ -197,12 +225,13 @@ class Sides:
         states.tokens += len(ids)
         for one in self._both(name, torch.tensor([ids]), None):
             row = one.row(0)
+            self.lost[name, one.name] = row.lost
             if one.name == "logits":
                 last, worst = row, logits
                 logits.tokens += len(row.ours)
             else:
                 worst = states
-            apart = worst.see(row.ours, row.theirs, row.exact, name, one.name)
+            apart = worst.see(row, name)
             if one.name in self.layers:
                 self.layers[one.name] = max(self.layers[one.name], apart)
         return last
@@ -219,7 +248,8 @@ class Sides:
         for one in self._both(side, torch.tensor(rows), real):
             for number, name in enumerate(few):
                 row = one.row(number, real[number])
-                worst.see(row.ours, row.theirs, row.exact, name, one.name)
+                most = torch.maximum(row.lost, self.lost.get((name, one.name), row.lost))
+                worst.see(row._replace(lost=most), name)
 
     def _one_by_one(self, name: str, ids: list[int], last: "_Step", worst: _Worst) -> None:
         """The first half as a prompt, then a token at a time, as ``tinytf generate`` goes on."""
@@ -231,8 +261,7 @@ class Sides:
             for place, one in enumerate(ids[start:], 1):
                 rows[place] = runner.go_on([0], [one])[0]
         worst.tokens += len(rows)
-        exact = None if last.exact is None else last.exact[start - 1 :]
-        worst.see(rows, last.theirs[start - 1 :], exact, name, "logits", start - 1)
+        worst.see(last.after(start - 1, rows), name, start - 1)
         if runner.note and runner.note not in self.notes:
             self.notes.append(runner.note)
 
@@ -244,4 +273,4 @@ class Sides:
         pieces = torch.tensor([ids], device=self.device).split(size, dim=1)
         found = [self.ours.unembed(self.ours.hidden(piece, cache=cache))[0].float().cpu() for piece in pieces]
         worst.tokens += len(ids)
-        worst.see(torch.cat(found), last.theirs, last.exact, name, "logits")
+        worst.see(last.after(0, torch.cat(found)), name)

@@ -114,6 +114,8 @@ class Dumped:
             if meaning.heads != heads or (not meaning.certain and self._meant(stored, beside) != meaning.place):
                 continue
             found = self._fitted(stored, meaning, beside)
+            if found is not None and meaning.note and not found.close:
+                continue  # a tensor of that name that is not ours
             if found is not None and (best is None or found.apart < best.apart):
                 best = found
         if best is None:
@@ -169,7 +171,9 @@ class Dumped:
             not one.certain and self._decided.get(name) != one.place for name, one in self.named.at[step.name, layer]
         ):
             return ""
-        stored = self.named.at[step.name, layer][0][0]
+        stored, meaning = self.named.at[step.name, layer][0]
+        if meaning.note:
+            return meaning.note
         shapes = self.dump.shapes[stored], self._shape(step, layer, None)
         there, here = (" × ".join(f"{size:,}" for size in shape) for shape in shapes)
         return f"{printable(stored, spaces=False)} has {there} numbers, and {here} are expected"

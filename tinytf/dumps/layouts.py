@@ -78,7 +78,7 @@ _IN_GGML: Spellings = (
 _IN_TRANSFORMERS: Spellings = (
     (r"hidden_states?[._\[](\d+)\]?", "in"),
     (r"attentions?[._\[](\d+)\]?", "weights"),
-    (r"last_hidden_state", "final"),
+    (r"(?:.*\.)?last_hidden_state", "final"),
     (r"(?:.*\.)?[a-z_]*\.(\d+)\.mlp\.(?:act|act_fn|activation_fn)", "ffn.act"),
     (r"transformer\.drop", "embed.out"),
 )
@@ -150,9 +150,7 @@ class Layout:
             own = self.leaves.get(pattern, ())
             layers = self._layers(number)
             if own and not is_input:
-                every = [(place, how) for layer in layers for ours, how in own for place in self._made(ours, layer)]
-                given = [(place, how) for place, how in every if self._is_given(place)]
-                return tuple(Meaning(place, how=how, certain=len(layers) == 1) for place, how in given)
+                return tuple(one for ours, how in own for one in self._given(ours, how, layers))
             modules = self.inside.get(pattern) or [ours for ours, _ in own]
             found = [made for layer in layers if (made := [one for ours in modules for one in self._made(ours, layer)])]
             places = [place for made in found for place in ([self._source(made)] if is_input else self._last(made))]
@@ -179,12 +177,15 @@ class Layout:
                 found.setdefault(step.module, []).append((step.name, layer))
         return found
 
-    def _is_given(self, place: Place) -> bool:
-        """Whether a step is what its module itself gives."""
-        operation = self.steps.at(*place).operation
-        return isinstance(operation, Linear | Norm | HeadNorm | Lookup | Positions) and not isinstance(
-            operation, Pooled
-        )
+    def _given(self, ours: str, how: Stored, layers: Sequence[int | None]) -> list[Meaning]:
+        """The steps that a module of ours itself gives; of several, that of the tokens comes last."""
+        kinds = Linear | Norm | HeadNorm | Lookup | Positions
+        steps = [(self.steps.at(*place), place) for layer in layers for place in self._made(ours, layer)]
+        steps = [
+            one for one in steps if isinstance(one[0].operation, kinds) and not isinstance(one[0].operation, Pooled)
+        ]
+        steps.sort(key=lambda one: "token" in one[0].axes)
+        return [Meaning(place, how=how, certain=len(steps) == 1) for _, place in steps]
 
     @cached_property
     def _order(self) -> dict[Place, int]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -77,7 +78,7 @@ class Dump:
 
 def is_dump(name: str) -> bool:
     """Whether a word names a file of activations that exists."""
-    return name.lower().endswith(SUFFIXES) and Path(name).is_file()
+    return name.lower().endswith(SUFFIXES) and os.path.isfile(name)
 
 
 def open_dump(path: str | Path) -> Dump:

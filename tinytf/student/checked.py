@@ -114,6 +114,7 @@ def check(
     This runs the code of the file. ``args`` are keywords of the constructor, ``names`` the parameters that are not to
     be guessed. Raises UsageError for what is not there or cannot be built, StudentError where the code itself fails.
     """
+    model.transformer.require_vocabulary("there are no logits to compare")
     trace = model.trace(text)
     limit = allowed(STUDENT, trace.last_hidden.dtype) if tolerance is None else tolerance
     student = open_student(target, model.config, args or {})
@@ -144,13 +145,13 @@ class _Check:
 
     def settled(self) -> Compared:
         """The comparison with the ways of the weights, where several are possible, that go furthest."""
-        best = self.compared(self.pairs)
-        for pairs in others(self.pairs, self.model.config):
-            if best.first_wrong is None:
-                break
-            other = self.compared(pairs)
-            if other.progress > best.progress:
-                best, self.pairs = other, pairs
+        best, before = self.compared(self.pairs), -1
+        while best.first_wrong is not None and best.progress > before:
+            before = best.progress
+            for pairs in others(self.pairs, self.model.config):
+                other = self.compared(pairs)
+                if other.progress > best.progress:
+                    best, self.pairs = other, pairs
         give(self.student.module, self.model.transformer, self.pairs)
         return best
 

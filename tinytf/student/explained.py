@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
+from tinytf.analysis.mistakes import MISTAKES
+from tinytf.analysis.mistakes.mistake import Mistake, Wrong
+from tinytf.analysis.mistakes.mistaken import Mistaken, places
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate
 from tinytf.steps.table import Place
-from tinytf.student.mistakes import MISTAKES, Mistake, Mistaken, Wrong, places
 from tinytf.student.opened import Line, Student
 from tinytf.student.seen import Made
 from tinytf.student.steps import Compared

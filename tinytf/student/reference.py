@@ -61,11 +61,11 @@ def _changed(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
 
 
 def read_names(file: Path) -> dict[str, tuple[str, ...]]:
-    """A table of names: those of the student's parameters, with {i} for the layer, to one of ours, or several."""
+    """A table of names: those of the student's parameters, with {n} for the layer, to one of ours, or several."""
     try:
         data = tomllib.loads(read_bytes(file, SMALL).decode("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file} is no table of names: {error}", '"blocks.{i}.attn.q.weight" = "W_Q"') from None
+        raise UsageError(f"{file} is no table of names: {error}", '"blocks.{n}.attn.q.weight" = "W_Q"') from None
     found = {}
     for name, ours in data.items():
         words = [ours] if isinstance(ours, str) else ours

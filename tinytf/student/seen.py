@@ -60,7 +60,7 @@ class Watching(TorchFunctionMode):
         return "", 0
 
 
-def tensors_in(result: Any, depth: int = 3) -> Iterator[Tensor]:
+def tensors_in(result: Any, depth: int = 5) -> Iterator[Tensor]:
     """The tensors of what a function gives: itself, or in tuples, dicts and objects."""
     if isinstance(result, Tensor):
         yield result

@@ -83,7 +83,10 @@ def in_neighbours(heads: Tensor, width: int) -> Tensor:
 
 
 class Compared:
-    """A reference's steps among a student's tensors. ``tolerance`` is relative to the largest number of a step."""
+    """A reference's steps among a student's tensors.
+
+    ``tolerance``, relative to the largest number of a step, is that of the first layer.
+    """
 
     def __init__(self, trace: Trace, tensors: Tensors, tolerance: float) -> None:
         self.trace, self.tensors, self.tolerance = trace, tensors, tolerance
@@ -92,12 +95,19 @@ class Compared:
             (step.name, layer) for step, layer in table.rows if step.operation is not None and step.to_loss
         ]
         self.order: Mapping[Place, int] = {place: number for number, place in enumerate(self.places)}
+        self._after = {step.name for step in table.after}
         self.coarse = len(tensors.made) < len(self.places)
         self._matches: dict[Place, Match | None] = {}
         self._fine: dict[Place, bool] = {}
 
     def step(self, place: Place) -> Step:
         return self.trace.steps.at(*place)
+
+    def limit(self, place: Place) -> float:
+        """How far a step may be off: rounding errors of the layers before it add up as their root."""
+        name, layer = place
+        before = self.trace.config.n_layers if layer is None and name in self._after else layer or 0
+        return self.tolerance * math.sqrt(1 + before)
 
     def value(self, place: Place) -> Tensor:
         return self.trace.step(*place)
@@ -110,16 +120,15 @@ class Compared:
 
     def _find(self, place: Place) -> Match | None:
         step = self.step(place)
-        value = Signed.of(self.value(place)).tensor
+        value, limit = Signed.of(self.value(place)).tensor, self.limit(place)
         if place == self.places[-1]:
-            return self._returned(value)
-        for form in self._forms(step, value):
-            found = self._among(form)
-            if found is not None:
-                return found
+            return self._returned(value, limit)
+        found = [one for form in self._forms(step, value) if (one := self._among(form, limit))]
+        if found:
+            return min(found, key=lambda one: one.made.order)
         if not step.has_heads or value.dim() != 3:
             return None
-        heads = [self._among(head) for head in value]
+        heads = [self._among(head, limit) for head in value]
         if any(one is None for one in heads):
             return None
         return Match(heads[-1].made, max(one.difference for one in heads if one))  # type: ignore[union-attr]
@@ -135,23 +144,24 @@ class Compared:
                 if "kv head" in step.axes:
                     yield one.repeat_interleave(self.trace.config.heads_per_kv, 0)
 
-    def _among(self, value: Tensor) -> Match | None:
+    def _among(self, value: Tensor, limit: float) -> Match | None:
         total = _total(value)
+        most = limit * value.numel() * float(value.nan_to_num().abs().max())  # the sums are no further apart
         for made, signed in self.tensors.by_size.get(value.numel(), ()):
-            if abs(signed.total - total) <= self.tolerance * 10 * max(total, 1e-30):
-                apart = _alike(signed.tensor, value, self.tolerance)
+            if abs(signed.total - total) <= most:
+                apart = _alike(signed.tensor, value, limit)
                 if apart is not None:
                     return Match(made, apart)
         return None
 
-    def _returned(self, value: Tensor) -> Match | None:
+    def _returned(self, value: Tensor, limit: float) -> Match | None:
         """The last step against what was returned: at every position, or at the last one alone."""
         returned = self.tensors.returned
         found = returned.tensor.float().squeeze()
         if found.shape not in (value.shape, value[-1].shape):
             return None
         apart = difference(found, value if found.shape == value.shape else value[-1])
-        return Match(returned, apart) if apart <= self.tolerance else None
+        return Match(returned, apart) if apart <= limit else None
 
     def fine(self, place: Place) -> bool:
         """Whether a step is there, or was passed over by a function that does several at once, with the right result.

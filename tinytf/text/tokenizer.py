@@ -84,7 +84,7 @@ class Encoding:
     def starts_twice(self) -> bool:
         """Whether the text spells out the start token that the tokenizer puts before it."""
         first = self.tokens[:2]
-        return len(first) == 2 and first[0].special and first[0].id == first[1].id and first[0].end == 0
+        return len(first) == 2 and first[0].special and first[0].id == first[1].id and first[0].end == 0 < first[1].end
 
     def truncated(self, limit: int) -> "Encoding":
         """At most ``limit`` tokens, cut from the end, before an added end token; ``added`` says what was cut."""
@@ -286,7 +286,7 @@ class Tokenizer:
             is_special = bool(added) or token_id in self.special_ids
             tokens.append(Token(token_id, self.shown(token_id), start, end, data, is_special))
         found = Encoding(text, tuple(tokens), said)
-        return replace(found, added=f"{said}, where the text has one of its own") if found.starts_twice else found
+        return replace(found, added=f"{said}; the text has a start token of its own") if found.starts_twice else found
 
     def converse(self, conversation: Conversation, *, continued: bool = False) -> Encoding:
         """Tokens of a conversation, as the chat template of the model writes it, and none that it does not write.

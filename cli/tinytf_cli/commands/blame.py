@@ -52,7 +52,7 @@ class Asked:
     budget: int | None = option(
         type=Size(), metavar="SIZE", help="Say which GGUF types the tensors of A should have within 110MB, or 1.5GiB."
     )
-    rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 8]")
+    rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 6]")
 
 
 @command("blame")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.segment import Segment
 from rich.text import Text
 from textual import events
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -22,12 +23,13 @@ class Pane(Widget):
 
     def show(self, lines: Iterable[Sequence[Segment]], *, keep: int | None = None) -> None:
         """Show other lines, from the first one, or scrolled so that the line ``keep`` is in sight."""
+        before = self._in_sight()
         self._strips = [Strip(line) for line in lines]
         if keep is None:
             self.top = 0
         elif not self.top <= keep < self.top + self.size.height:
             self.top = keep - self.size.height // 2
-        self.scroll_lines(0)
+        self._draw(before)
 
     def show_text(self, text: str) -> None:
         """Show lines with escape codes."""
@@ -36,8 +38,20 @@ class Pane(Widget):
 
     def scroll_lines(self, by: int) -> None:
         """Scroll, no further than the ends."""
-        self.top = max(0, min(self.top + by, len(self._strips) - self.size.height))
-        self.refresh()
+        before = self._in_sight()
+        self.top += by
+        self._draw(before)
+
+    def _in_sight(self) -> list[Strip]:
+        return self._strips[self.top : self.top + self.size.height]
+
+    def _draw(self, before: list[Strip]) -> None:
+        """Draw the lines that are no longer what they were: over a slow line that is what takes time."""
+        self.top = max(0, min(self.top, len(self._strips) - self.size.height))
+        now, width = self._in_sight(), self.size.width
+        for y in range(max(len(before), len(now))):
+            if before[y : y + 1] != now[y : y + 1]:
+                self.refresh(Region(0, y, width, 1))
 
     @property
     def count(self) -> int:

@@ -208,7 +208,7 @@ def _conditions(session: Session, begun: str, words: list[str]) -> Iterator[Offe
     first = re.match(r"\(*([A-Za-z]*)", words[0]) if words and "if" not in words else None
     measures: dict[str, str] = {}
     if session.known_table is not None:  # so that torch is there
-        from tinytf.trace.conditions import MEASURES
+        from tinytf.trace.measures import MEASURES
 
         measures = {name: about for name, (_, about) in MEASURES.items()}
     if first is not None and first[1] and first[1] not in measures:

@@ -14,6 +14,7 @@ from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 
+_COMMANDS = "commands"
 _DEEPEST = 18
 """The largest indent of a line's continuation: a screen may be narrow."""
 
@@ -31,8 +32,14 @@ class Page:
 PAGES = {
     "conditions": Page(
         "of break and watch",
-        note="compared by < <= > >= == !=, joined by and, or and round brackets; nan alone is nan > 0",
-        examples=("break L*.weights if max > 0.99", "watch nan or norm > 1000"),
+        pairs=(
+            ("max(L0.ffn)", "a measure of another step; max(mid): of one of this layer"),
+            ("L1H2.weights[4,cat]", "a cell; break L*.weights[1:] leaves out row 0, [-1] keeps the last"),
+            ("last(max)", "in the run before"),
+        ),
+        note="compared by < <= > >= == !=, with + - * / abs(), joined by and, or, not and round brackets; nan alone is "
+        "nan > 0. Heads that are named, such as L1H*, are each measured alone; a stop says where it held.",
+        examples=("break L*.weights[1:] if max > 0.99", "break L*.out if rank(mat) == 1", "watch nan or norm > 1000"),
     ),
     "addresses": Page(
         pairs=(
@@ -55,7 +62,7 @@ PAGES = {
             ("!!", "shows the traceback of the last error"),
             ("# …", "is ignored"),
         ),
-        'Words are split as in a shell; put a text with an apostrophe, a | or a > between "…".',
+        'Words are split as in a shell; put a text with a | or a > between "…". A sentence alone is run.',
     ),
     "keys": Page(),
     "scripts": Page(
@@ -77,32 +84,39 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
         return _overview(session)
     if topic in PAGES:
         return _page(session, topic)
-    if topic in TOPICS:
+    if topic in TOPICS or topic == _COMMANDS:
         return _of_topic(session, topic)
     if name := session.lexicon.meaning(topic):
         return _of_name(session, name)
-    known = [*dict.fromkeys((*PAGES, *TOPICS, *session.lexicon.names.values()))]
+    known = [*dict.fromkeys((*PAGES, *TOPICS, _COMMANDS, *session.lexicon.names.values()))]
     if page := begun_name(topic, known):
         return help_blocks(session, page)
     raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known) or "help lists what there is")
 
 
 def _overview(session: Session) -> Iterator[Block]:
-    for topic in TOPICS:
-        yield from _of_topic(session, topic)
-    yield Heading("commands", "of the command line, on the present model and text")
-    yield Line(", ".join(name for name in COMMANDS if name != "repl"), indent=2)
+    verbs = session.lexicon.verbs.values()
+    names = {topic: [one.name for one in verbs if one.topic == topic] for topic in TOPICS}
+    names["lines"] = [sign.rstrip(" …") for sign, _ in PAGES["lines"].pairs]
+    names[_COMMANDS] = [name for name in COMMANDS if name != "repl"]
+    yield Line("a sentence, or run TEXT, records it; step, next and goto L1H2.weights move")
+    yield Line("print, heat and top show numbers; break stops where something happens")
     yield Line("")
-    yield Line(f"help VERB says more, with examples; so do: {', '.join(f'help {page}' for page in PAGES)}", indent=2)
+    yield from _pairs([(topic, ", ".join(some)) for topic, some in names.items()])
+    yield Line("")
+    yield Line(f"help TOPIC says a line a verb ({', '.join(names)}), help VERB all of it;", indent=2)
+    yield Line(f"so do {', '.join(f'help {page}' for page in PAGES if page not in names)}", indent=2)
 
 
 def _page(session: Session, name: str) -> Iterator[Block]:
     page = PAGES[name]
     pairs: Sequence[tuple[str, str]] = session.keys if name == "keys" else page.pairs
     if name == "conditions":
-        from tinytf.trace.conditions import MEASURES
+        from tinytf.trace.measures import MEASURES, OUTCOMES
 
-        pairs = [(measure, about) for measure, (_, about) in MEASURES.items()]
+        pairs = (
+            [(measure, about) for measure, (_, about) in MEASURES.items()] + list(OUTCOMES.items()) + list(page.pairs)
+        )
     yield Heading(name, page.about)
     yield from _pairs(pairs)
     if page.note:
@@ -115,6 +129,11 @@ def _page(session: Session, name: str) -> Iterator[Block]:
 def _of_topic(session: Session, topic: str) -> Iterator[Block]:
     if topic in PAGES:
         yield from _page(session, topic)
+        return
+    if topic == _COMMANDS:
+        yield Heading(topic, "of the command line, on the present model and text")
+        every = ((name, session.lexicon.command(name)) for name in COMMANDS if name != "repl")
+        yield from _pairs([(name, one.get_short_help_str(70)) for name, one in every if one is not None])
         return
     yield Heading(topic, TOPICS[topic])
     yield from _pairs([(one.name, one.summary) for one in session.lexicon.verbs.values() if one.topic == topic])

@@ -15,7 +15,7 @@ Lines = Iterable[tuple[str, str]]
 """Each line after its place: ``look.session line 3``."""
 
 _BLANKS = re.compile(r"\s*")
-_PART = re.compile(r"""\\(["'\\ |>#])|'([^']*)('?)|"((?:\\["\\]|[^"])*)("?)|([^\s'"\\]+|\\)""")
+_PART = re.compile(r"""\\(["'\\ |>#])|'([^']*)('?)|"((?:\\["\\]|[^"])*)("?)|((?:[^\s'"\\]|(?<=\w)')+|\\)""")
 """A part of a word: an escaped character; a text in quotes, with the closing one; characters as they are."""
 
 
@@ -53,7 +53,7 @@ def pieces_of(line: str, redirects: Callable[[str], bool] = lambda _: True) -> l
     """The pieces of a line, which may still be incomplete; joined, they are the line.
 
     ``redirects`` says of a first word whether ``|`` and ``>`` after it redirect the output. A word in '…' is taken
-    literally; in "…" a \\ escapes " and \\.
+    literally; in "…" a \\ escapes " and \\; after a letter or digit, a ' is an apostrophe.
     """
     found: list[Piece] = []
     place = _after_blanks(line, 0)

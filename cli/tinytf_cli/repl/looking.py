@@ -18,11 +18,12 @@ from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import answer, made_of, verb
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Line
+from tinytf_cli.views.blocks import Block, Heat, Line
 
 if TYPE_CHECKING:
     from tinytf.analysis.parameters import Parameters
     from tinytf.analysis.values import AddressValues
+    from tinytf.loading import Model
     from tinytf.trace.trace import Trace
     from tinytf_cli.repl.state import Settings
 
@@ -37,7 +38,8 @@ _verb = partial(verb, topic="looking")
     examples=("print L0H0.weights", "print/stats L0.ffn", "print logits /shape", "print L0H0.scores[1,0]", "print E"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS] [/shape|/stats|/values|/json]")
-def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
+@click.option("--rows", type=click.IntRange(0), help="Rows shown; 0 for all.")
+def print_address(session: Session, words: tuple[str, ...], rows: int | None) -> Result | None:
     """Show the numbers at an address, or at the present step.
 
     /shape shows its axes, /stats its mean, range and the like, /values every number, /json the same as data.
@@ -46,9 +48,10 @@ def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
     flags = [_flag(flag) for _, slash, flag in parts if slash]
     if len(flags) > 1:
         raise UsageError(f"/{flags[0]} and /{flags[1]} ask for two things at once")
-    address = "".join(word for word, _, _ in parts)
-    found = _parameter(session, address, *flags) or address_result(session, find_address(session, address), *flags)
-    if flags == ["json"]:
+    address, form = "".join(word for word, _, _ in parts), "".join(flags)
+    found = _parameter(session, address, form, rows)
+    found = found or address_result(session, find_address(session, address), form, rows)
+    if form == "json":
         session.output(session.terminal(), "json", None).show(found)
         return None
     return found
@@ -229,15 +232,21 @@ class _AddressView:
             case "heat":
                 return at_address.heat_blocks(trace, where, terminal)
             case "values":
-                return at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
+                found = at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
+                return (replace(block, every=True) if isinstance(block, Heat) else block for block in found)
         return at_address.value_blocks(trace, where, chosen.head, chosen.dims, row_limit(terminal, chosen.rows))
 
 
-def address_result(session: Session, where: Address, form: str = "") -> Result:
+def address_result(session: Session, where: Address, form: str = "", rows: int | None = None) -> Result:
     """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
     from tinytf.analysis.values import AddressValues
 
-    return Result.of(_AddressView(AddressValues(session.trace, where), session.settings, form))
+    return Result.of(_AddressView(AddressValues(session.trace, where), _with_rows(session.settings, rows), form))
+
+
+def _with_rows(settings: "Settings", rows: int | None) -> "Settings":
+    """The settings, with as many rows as one line asks for."""
+    return settings if rows is None else replace(settings, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -245,19 +254,19 @@ class _ParameterView:
     """Parameters, with as many numbers and rows as the settings say, or all of them."""
 
     found: "Parameters"
-    session: Session
+    model: "Model"
+    chosen: "Settings"
     every: bool
 
     def blocks(self, terminal: Terminal) -> Iterable[Block]:
         from tinytf_cli.views.parameters import parameter_blocks
         from tinytf_cli.views.parts import row_limit
 
-        model, chosen = self.session.model, self.session.settings
-        dims, rows = (_EVERY_DIMENSION, 0) if self.every else (chosen.dims, chosen.rows)
-        return parameter_blocks(model, self.found, dims, row_limit(terminal, rows))
+        dims, rows = (_EVERY_DIMENSION, 0) if self.every else (self.chosen.dims, self.chosen.rows)
+        return parameter_blocks(self.model, self.found, dims, row_limit(terminal, rows))
 
 
-def _parameter(session: Session, word: str, form: str = "") -> Result | None:
+def _parameter(session: Session, word: str, form: str = "", rows: int | None = None) -> Result | None:
     """The parameters at an address of the present model, in a ``form``; None where it names none."""
     from tinytf.trace.parameters import parse_parameter
 
@@ -265,7 +274,8 @@ def _parameter(session: Session, word: str, form: str = "") -> Result | None:
     if where is None:
         return None
     way = {"stats": "histogram", "values": "table", "heat": "map" if len(where.axes) == 2 else None}.get(form)
-    return Result.of(_ParameterView(session.model.parameters(where, way=way), session, form == "values"))
+    model, chosen = session.model, _with_rows(session.settings, rows)
+    return Result.of(_ParameterView(model.parameters(where, way=way), model, chosen, form == "values"))
 
 
 def find_address(session: Session, word: str, step: str = "") -> Address:
@@ -279,7 +289,8 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
         one, layer = trace.steps.rows[session.require_place()]
         if step and not one.is_tensor:
             one, layer = trace.steps.by_name[step], chosen.layer if layer is None else layer
-        part = trace.shown_part(one, layer, min(chosen.head, trace.config.n_heads - 1))
+        present = chosen.head if session.state.head is None else session.state.head
+        part = trace.shown_part(one, layer, min(present, trace.config.n_heads - 1))
         where = Address(one, None if layer is None else (layer,), None if part is None else (part,))
     else:
         name, bracket, cell = word.partition("[")

@@ -24,6 +24,7 @@ _AROUND = 11
 _NO_STOP = "no stop held on the way; this is the last step"
 _COUNT = click.IntRange(1)
 _ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
+_COMPARES = re.compile("[<>=]")
 _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
 _verb = partial(verb, topic="moving")
 
@@ -93,11 +94,14 @@ def go_on(session: Session) -> Result:
     return _advance(session, lambda rows, place: len(rows) - 1, _NO_STOP)
 
 
-@_verb("goto", "g", takes=("step",), examples=("goto L3.weights", "goto L2", "goto 17"))
+@_verb("goto", "g", takes=("step",), examples=("goto L3H1.weights", "goto L2", "goto 17"))
 @click.argument("words", nargs=-1, required=True, metavar="ADDRESS|NUMBER")
 def goto(session: Session, words: tuple[str, ...]) -> Result:
-    """Go to a step by address or number, or to the first of a layer."""
-    word, rows = "".join(words), session.trace.steps.rows
+    """Go to a step by address or number, or to the first of a layer.
+
+    A head that is named stays the one that print and heat show, until the next goto.
+    """
+    word, rows, head = "".join(words), session.trace.steps.rows, None
     if word.isdecimal() and word.isascii():
         if len(word) > 9 or not 1 <= int(word) <= len(rows):
             raise AddressError(f"there is no step {word[:20]}", f"they count from 1 to {len(rows)}")
@@ -106,8 +110,9 @@ def goto(session: Session, words: tuple[str, ...]) -> Result:
         where = session.trace.address(word)
         layer = where.layers[0] if where.layers else None
         name = where.step.name if where.step else None
+        head = where.heads[0] if where.heads and where.letter == "H" else None
         place = next(at for at, (step, of) in enumerate(rows) if of == layer and name in (None, step.name))
-    session.change(place=place)
+    session.change(place=place, head=head)
     return _standing(session)
 
 
@@ -167,12 +172,15 @@ def _end_of_part(rows: Rows, place: int) -> int:
 def _forward(session: Session, place: int, end: int) -> str:
     """Go to the first stop that holds from ``place`` to ``end``, and return what it is; else to ``end``, silently."""
     trace, rows = session.trace, session.trace.steps.rows
-    end = min(end, len(rows) - 1)
+    end, find = min(end, len(rows) - 1), partial(session.model.find_outcome, option="the token")
+    looks_back = any(term.last for stop in session.state.stops if stop.condition for term in stop.condition.terms)
+    before = session.models.trace(session.state.runs[0]) if looks_back and len(session.state.runs) > 1 else None
     for at in range(place, end + 1):
-        held = [stop for stop in session.state.stops if stop.is_at(rows, at) and stop.holds(trace, *rows[at])]
+        here = [stop for stop in session.state.stops if stop.is_at(rows, at)]
+        held = [said for stop in here if (said := stop.held(trace, *rows[at], before, find)) is not None]
         if held:
             session.change(place=at)
-            return "; ".join(f"stop {stop.number}: {stop.words}" for stop in held)
+            return "\n".join(held)
     session.change(place=end)
     return ""
 
@@ -199,8 +207,8 @@ def _standing(session: Session, said: str = "", *, begun: bool = False) -> Resul
     def blocks(terminal: Any) -> Iterator[Any]:
         if begun:
             yield from run_blocks(trace, model)
-        if said:
-            yield Line(Span(said, "strong"))
+        for line in said.splitlines():
+            yield Line(Span(line, "strong"))
         yield from place_blocks(trace, place)
         for address in displays:
             try:
@@ -218,14 +226,14 @@ def _standing(session: Session, said: str = "", *, begun: bool = False) -> Resul
 
 @verb(
     "break", "b", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
-    examples=("break L3.weights", "break L*.weights if max > 0.99", "break L1H2.weights if entropy < 0.5"),
+    examples=("break L3.weights", "break L*.weights[1:] if max > 0.99", "break L*.out if rank(mat) == 1"),
 )  # fmt: skip
 def break_at(session: Session) -> Result:
     """Stop at a step, always or on a condition; or list the stops.
 
-    A condition compares measures and numbers: mean, max, min, std, norm, entropy (of weights and probs), nan, inf;
-    joined by and, or and round brackets. It measures the finite and unmasked numbers of all the heads in the address
-    together.
+    A condition compares measures and numbers: mean, max, min, std, norm, entropy (of weights and probs), nan, inf, of
+    the finite and unmasked numbers of the step; of the rows that the address leaves, as in L*.weights[1:]; of each head
+    that it names, as in L1H*. help conditions lists what else it can say. A stop says where it held.
     """
     rest = session.typed.rest
     if not rest:
@@ -253,7 +261,7 @@ def watch(session: Session) -> Result:
     address, condition = _split(rest)
     if condition is not None:
         return _added(session, address, condition)
-    if _ADDRESS.match(rest):
+    if _ADDRESS.match(rest) and not _COMPARES.search(rest):
         raise UsageError("watch takes a condition", f"such as watch {address} if max > 0.9; break {address} needs none")
     return _added(session, "", 0)
 
@@ -282,16 +290,30 @@ def _split(rest: str) -> tuple[str, int | None]:
 def _added(session: Session, address: str, condition_at: int | None) -> Result:
     """Add a stop at an address (none: every step), with the condition that begins there in what was typed."""
     from tinytf.trace.conditions import parse_condition
+    from tinytf.trace.measures import numbers
 
     typed, condition, where = session.typed, None, None
     if address:
         where = parse_address("".join(address.split()), session.table)
-        if where.cell:
+        if where.cell and condition_at is None:
             raise UsageError(f"a stop is at a step, and {where} is a cell of one", f"such as {replace(where, cell=())}")
     if condition_at is not None:
         condition = parse_condition(typed.rest[condition_at:], typed.line, typed.rest_at + condition_at)
+        if where is None and all(term.measure == "value" for term in condition.terms):
+            where = replace(parse_address(condition.terms[0].of, session.table), cell=())  # the step of the cell
         if where is not None and where.step is not None:
-            condition.require_entropy(where.step)
+            if not where.step.is_tensor:
+                raise UsageError(f"{where.step.name} has no numbers", f"break {where.step.name} stops there always")
+            if where.cell and session.run:
+                layer = where.layers[0] if where.layers else None
+                numbers(session.trace, where.step, layer, where.heads, where.cell)  # raises for one that is not there
+        trace = session.trace if session.run else None
+        condition.require(
+            session.table,
+            where.step if where else None,
+            lambda word: session.model.find_outcome(word, "the token"),
+            trace,
+        )
     stops = session.state.stops
     stop = Stop(stops[-1].number + 1 if stops else 1, where, condition)
     session.change(stops=(*stops, stop))

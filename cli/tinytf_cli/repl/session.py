@@ -20,6 +20,7 @@ import click
 from tinytf.errors import TinytfError, UsageError
 from tinytf.steps.table import StepTable
 from tinytf.text.printable import printable
+from tinytf.trace.address import Address
 from tinytf_cli.failing import Failure, explained, say, usage_message
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
@@ -175,7 +176,9 @@ class Session(Host):
             return ""
         rows = self.table.rows
         step, layer = rows[self.place]
-        return f"{step.full_name(layer)} {self.place + 1}/{len(rows)}"
+        heads = (self.state.head,) if step.letter == "H" and step.is_split and self.state.head is not None else None
+        where = Address(step, None if layer is None else (layer,), heads)
+        return f"{where} {self.place + 1}/{len(rows)}"
 
     def change(self, **values: Any) -> None:
         """Change some fields of the state."""
@@ -244,7 +247,7 @@ class Session(Host):
             status = failure.status
         if interrupt.happened or status == 130:
             interrupt.happened, status, failure = False, 130, None
-        done = failure is None and status != 130
+        done = status == 0
         if self.typed.words or self.typed.sign or not done:  # else it is a comment
             entry = Entry(self.typed.line.strip(), done, self._typed_name())
             self.state = self.log.remember(entry, before, self.state)
@@ -277,6 +280,8 @@ class Session(Host):
             self._python(typed.target)
         if not typed.words:
             return 0
+        if self.lexicon.is_sentence(typed.words):
+            typed = replace(typed, words=("run", "--", *typed.words))
         name, *words = self.lexicon.split(typed.words)
         verb = self.lexicon.verb_for([name, *words])
         if verb is None:
@@ -362,11 +367,12 @@ def _evaluated(code: str, scope: dict[str, Any]) -> str | None:
         return repr(value)
     except (KeyboardInterrupt, Terminated):
         raise
+    except SystemExit:
+        raise Leave from None
     except BaseException as error:
         words = str(error.msg if isinstance(error, SyntaxError) else error).strip()
         first = words.splitlines()[0] if words else ""
-        hint = "quit leaves the session" if isinstance(error, SystemExit) else "!! shows the traceback"
-        raise PythonError(f"{type(error).__name__}: {first}".rstrip(": "), hint) from error
+        raise PythonError(f"{type(error).__name__}: {first}".rstrip(": "), "!! shows the traceback") from error
 
 
 def _traceback(error: BaseException | None) -> str:

@@ -101,7 +101,7 @@ def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
         raise AddressError(error.message, "some steps are ablated; restore them first: without none") from None
     if spec != session.state.spec:
         session.take(spec)
-        session.change(place=0 if session.run else None)
+        session.change(place=0 if session.run else None, head=None)
     return None if quiet else answer("model", {"model": opened.to_dict()}, Line(model_words(opened)), *notes(opened))
 
 
@@ -195,7 +195,8 @@ def save(session: Session, path: Path, force: bool) -> Result:
     require_place(path)
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "choose another name, or overwrite it with --force")
-    lines = [one.line for one in session.log.lines if one.done and one.verb not in ("save", "quit")]
+    kept = (one.line for one in session.log.lines if one.done and one.verb not in ("save", "quit"))
+    lines = [line for line in kept if line != "!!"]  # the line whose error it showed is omitted
     broken = next((line for line in lines if "\n" in line), None)
     if broken is not None:
         raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",

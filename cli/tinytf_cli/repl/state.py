@@ -1,7 +1,7 @@
 """The state of a session: the settings, the model and its runs, the stops and displays; and the log of lines."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -11,6 +11,7 @@ from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
+from tinytf_cli.numbers import plural
 from tinytf_cli.output import Drawing
 from tinytf_cli.repl.line import LONGEST, begun_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
@@ -27,6 +28,8 @@ AUTO = "auto"
 _SWITCH = ("on", "off")
 _COLORS = (AUTO, "always", "never")
 _ANY = range(10**6 + 1)
+_SAID = 3
+"""The most heads of which a stop says where it held."""
 
 
 def _setting(
@@ -187,18 +190,35 @@ class Stop:
             return self.condition is not None or place == 0 or rows[place - 1][1] != layer
         return where.step.name == step.name and (where.layers is not None or layer is None)
 
-    def holds(self, trace: "Trace", step: Step, layer: int | None) -> bool:
-        """Whether its condition, if it has one, holds at a step."""
+    def held(
+        self, trace: "Trace", step: Step, layer: int | None, before: "Trace | None", find: Callable[[str], int]
+    ) -> str | None:
+        """What it says at a step where it holds: itself, and where its condition does; None where it does not.
+
+        Several heads that it names are each looked at alone.
+        """
+        from tinytf.trace.measures import Moment
+
+        words = f"stop {self.number}: {self.words}"
+        if self.condition is None:
+            return words
         heads = self.where.parts_of(step) if self.where is not None else None
-        return self.condition is None or self.condition.holds(trace, step, layer, heads)
+        cell = self.where.cell if self.where is not None else ()
+        each = [heads] if heads is None or len(heads) == 1 else [(head,) for head in heads]
+        moments = [Moment(trace, step, layer, some, cell, before, find) for some in each]
+        holding = [moment for moment in moments if self.condition.holds(moment)]
+        if not holding:
+            return None
+        more = f" and in {plural(len(holding) - _SAID, 'more head')}" if len(holding) > _SAID else ""
+        return f"{words}: {'; '.join(self.condition.said(one) for one in holding[:_SAID])}{more}"
 
 
 @dataclass(frozen=True)
 class State:
     """Everything that a line can change; ``runs`` are the last two, the present one last.
 
-    ``place`` is the index of the present step. States that differ in their place alone are equal: ``undo`` undoes no
-    movement.
+    ``place`` is the index of the present step, and ``head`` the one that ``goto`` named. States that differ in these
+    alone are equal: ``undo`` undoes no movement.
     """
 
     spec: Spec = field(default_factory=Spec)
@@ -207,6 +227,7 @@ class State:
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
     place: int | None = field(default=None, compare=False)
+    head: int | None = field(default=None, compare=False)
 
 
 @dataclass

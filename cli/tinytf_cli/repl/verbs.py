@@ -108,7 +108,7 @@ class Lexicon:
         for one in verbs.values():
             self.names.update(dict.fromkeys(one.aliases, one.name))
 
-    def find(self, word: str) -> str:
+    def find(self, word: str, line: str = "TEXT") -> str:
         """The name that a word means: a name, an alias, or the beginning of one name only.
 
         Raises UsageError for any other word, with what it could be.
@@ -117,8 +117,15 @@ class Lexicon:
         if found:
             return found
         near = did_you_mean(word, set(self.names.values())) or "help lists what there is"
-        hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run TEXT"
+        hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
+
+    def is_sentence(self, words: Sequence[str]) -> bool:
+        """Whether a line is a text to run: three words or more, the first neither a name nor like one."""
+        first, names = words[0], set(self.names)
+        if len(words) < 3 or any(name.startswith(first.partition("/")[0]) for name in names):
+            return False
+        return first[0].isupper() or not did_you_mean(first, names).endswith("?")
 
     def meaning(self, word: str) -> str:
         """The name that a word means, or the empty string."""
@@ -148,7 +155,7 @@ class Lexicon:
         verb = self.verbs.get(self.meaning(word))
         if slash and verb is not None and "flag" in verb.takes:
             return [verb.name, f"/{flag}", *words[1:]]
-        name = self.find(words[0])
+        name = self.find(words[0], " ".join(words) if len(words) > 1 else "TEXT")
         asks = {"-h", "--help"} & set(itertools.takewhile("--".__ne__, words[1:]))
         return ["help", name] if asks and name in self.verbs else [name, *words[1:]]
 

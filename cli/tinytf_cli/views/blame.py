@@ -18,7 +18,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Span, Table
 from tinytf_cli.views.parts import full_scale, most_rows, note, numbered, signed_bars
 
-_ROWS = 8
+_ROWS = 6
 """How many tensors the table has, unless more are asked for."""
 _SETS = 3  # sets that are shown beside those that explain enough
 
@@ -34,10 +34,10 @@ class BlameView:
         yield from self._whole()
         if not self.found.blamed:
             return
-        yield from self._map()
         yield from self._table()
         yield from self._notes()
         yield from self._sets()
+        yield from self._map()
         yield from self._steps()
 
     def _whole(self) -> Iterator[Block]:
@@ -127,6 +127,11 @@ class BlameView:
     def _steps(self) -> Iterator[Block]:
         steps = self.found.steps
         if not steps:
+            return
+        if not self.whole:
+            own, actual = (median(getattr(one, of) for one in steps) for of in ("own", "actual"))
+            said = f"a step's error is {own:.1%} by its own tensors and {actual:.1%} with what it inherits"
+            yield note(f"{said} (medians); --all shows them")
             return
         yield Heading("error of each step", "‖error‖ ÷ ‖step‖ of a token: by its own tensors, and as it is", "output")
         names = list(dict.fromkeys(one.step for one in steps))

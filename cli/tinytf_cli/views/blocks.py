@@ -156,7 +156,7 @@ class Heat:
     ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). ``asked`` keeps the
     numbers off a screen even if they need several strips. ``digits`` is the usual number of digits after the point.
     A map of more than ``most`` rows, where that is not 0, is drawn small and pooled to as many; ``small`` draws any so.
-    The ``chosen`` cell (row, column) stands in brackets.
+    The ``chosen`` cell (row, column) stands in brackets. ``every`` number is written at any size, in several strips.
     """
 
     values: Array
@@ -170,6 +170,7 @@ class Heat:
     most: int = 0
     small: bool = False
     chosen: tuple[int, int] | None = None
+    every: bool = False
 
     def only(self, keep: Sequence[int]) -> "Heat":
         """The same with only these of its rows."""

@@ -11,7 +11,7 @@ from tinytf_cli.views.blame import estimated
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Span, Table
 from tinytf_cli.views.parts import most_rows, note
 
-_ROWS = 8
+_ROWS = 4
 
 
 class BudgetView:

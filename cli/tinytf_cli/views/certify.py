@@ -34,16 +34,16 @@ class CertifyView:
         yield Table(
             [
                 Column("check", [one.name for one in checks]),
-                Column("dtype", [one.dtype for one in checks], drop=2),
-                Column("texts", [f"{one.texts:,}" for one in checks], "right"),
-                Column("tokens", [f"{one.tokens:,}" for one in checks], "right", drop=3),
+                Column("dtype", [one.dtype for one in checks], drop=1),
+                Column("texts", [f"{one.texts:,}" for one in checks], "right", drop=3),
+                Column("tokens", [f"{one.tokens:,}" for one in checks], "right", drop=4),
                 Column("worst", [_worst(one) for one in checks], "right"),
-                Column("where", [printable(one.where, spaces=False) for one in checks], shrink=24, drop=1),
-                Column("allowed", ["0" if not one.tolerance else f"{one.tolerance:.0e}" for one in checks], "right"),
+                Column("where", [printable(one.where, spaces=False) for one in checks], shrink=16, drop=2),
+                Column("allowed", ["0" if not one.tolerance else f"{one.tolerance:.1e}" for one in checks], "right"),
                 Column("", [Span("holds", "good") if one.holds else Span("fails", "bad") for one in checks]),
             ]
         )
-        yield note("worst: in units of the largest number of its token; of ids, the texts that differ")
+        yield note("worst: in units of the largest number of its token so far; of ids, the texts that differ")
         for said in found.notes:
             yield note(printable(said, spaces=False))
         yield Line("")
@@ -56,7 +56,7 @@ class CertifyView:
             worst = max((one for one in found.checks if one.tolerance), key=lambda one: one.difference / one.tolerance)
             said = f"{plural(len(found.checks), 'check')} hold; nearest to its limit: {worst.name}"
             return verdict(
-                True, f"{said} in {worst.dtype}, {worst.difference:.1e} of {worst.tolerance:.0e}", "certified"
+                True, f"{said} in {worst.dtype}, {worst.difference:.1e} of {worst.tolerance:.1e}", "certified"
             )
         one = failing[0]
         said = f"{plural(len(failing), 'check')} of {len(found.checks)}, first {one.name}: {_words(one)}"
@@ -85,4 +85,4 @@ def _words(check: Check) -> str:
     where = printable(check.where, spaces=False)
     if not check.dtype:
         return f"{check.difference:,.0f} of {plural(check.texts, 'text')} have other ids, first {where}"
-    return f"{_worst(check).text} at {where}, and {check.tolerance:.0e} is allowed"
+    return f"{_worst(check).text} at {where}, and {check.tolerance:.1e} is allowed"

@@ -11,7 +11,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import model_words
-from tinytf_cli.views.blocks import Block, Column, Figure, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Line, Piece, Span, Table
 from tinytf_cli.views.parts import folded, next_lines, note
 
 _MOST_NAMES = 24
@@ -36,7 +36,7 @@ class CheckView:
         else:
             yield from self._wrong(found.first_wrong, name)
         for one in found.invariances:
-            yield _invariance(one)
+            yield _invariance(one, self.full)
         yield Line("")
         yield from self._names(terminal)
         if self.full:
@@ -74,7 +74,8 @@ class CheckView:
             yield note(f"with {these} the reference returns what your code returns; {len(found.tried)} were tried")
         before = found.steps[: [step.step for step in found.steps].index(wrong.step)]
         right = sum(step.state != "wrong" for step in before)
-        yield note(f"{plural(right, 'step')} before it {'is' if right == 1 else 'are'} right")
+        if right:
+            yield note(f"{plural(right, 'step')} before it {'is' if right == 1 else 'are'} right")
         if found.unheld:
             yield Line(
                 [Span("✗ ", "bad"), "no parameter of yours holds ", Span(", ".join(found.unheld), "strong")], indent=2
@@ -128,12 +129,12 @@ class CheckView:
             yield note(f"forward was handed {_safe(said)}")
 
 
-def _invariance(one: Invariance) -> Line:
+def _invariance(one: Invariance, full: bool) -> Line:
     if one.difference is None:
         return Line([Span("– ", "dim"), Span(_safe(one.what), "dim")])
-    mark = Span("✓ ", "good") if one.holds else Span("✗ ", "bad")
-    apart = Span("   differs by at most ", "dim") if one.holds else Span("   no, differs by ", "bad")
-    return Line([mark, _safe(one.what), apart, Figure(one.difference, "%.1e")])
+    apart = Span("   no: they differ by ", "bad") if not one.holds else Span("   differs by at most ", "dim")
+    figure: list[Piece] = [apart, Figure(one.difference, "%.1e")] if full or not one.holds else []
+    return Line([Span("✓ ", "good") if one.holds else Span("✗ ", "bad"), _safe(one.what), *figure])
 
 
 def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:

@@ -9,7 +9,8 @@ from typing import cast
 import numpy as np
 
 from tinytf.analysis.compared import Compared
-from tinytf.analysis.difference import Attention, Difference
+from tinytf.analysis.difference import Difference
+from tinytf.analysis.in_step import Attention
 from tinytf.dumps.dumped import Dumped
 from tinytf.loading import Model
 from tinytf.report import About
@@ -87,7 +88,8 @@ class DifferenceView:
                 yield from self._apart(self.found.attention)
             if self.whole or self.head:
                 yield from self._weights(self.found.attention)
-        yield from self._positions()
+        if self.whole or not self.dumps:
+            yield from self._positions()
         if self.two_models:
             yield from self._moved()
         yield from self._incomparable()
@@ -193,7 +195,7 @@ class DifferenceView:
         if cause is None:
             return
         if cause.found:
-            yield titled("cause", f" at {cause.step}: {cause.words}; so made, A has the numbers of B", "good")
+            yield titled("cause", f" at {cause.step}: {cause.words}; with that, A gives the numbers of B", "good")
             return
         if cause.words:
             yield titled("likely", f": {cause.words}")

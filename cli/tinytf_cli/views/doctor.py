@@ -39,13 +39,13 @@ class DoctorView:
         yield Line(Span(" · ".join(others), "dim"))
         rows: list[tuple[str, Cell, str]] = [_device(one) for one in found.devices]
         rows.append(("threads", f"{found.threads} of {plural(found.cores, 'core')}", ""))
-        rows.append(("terminal", self._terminal_words(), ""))
+        rows.append(self._terminal_row())
         rows += [_place(one) for one in found.places]
         rows += [_extra(one) for one in found.extras]
         yield Table(
             [
                 Column("what", [Span(name, "strong") for name, _, _ in rows]),
-                Column("here", [state for _, state, _ in rows], shrink=20),
+                Column("here", [state for _, state, _ in rows], shrink=12),
                 Column("about", [Span(printable(more, spaces=False), "dim") for _, _, more in rows], shrink=12),
             ],
             header=False,
@@ -53,27 +53,27 @@ class DoctorView:
         for name, value in found.variables.items():
             yield Line(Span(f"{name}={printable(value, spaces=False)}", "dim"), indent=2)
 
-    def _terminal_words(self) -> str:
+    def _terminal_row(self) -> tuple[str, Cell, str]:
         screen = self.screen
-        size = f"{screen.width} × {screen.height}" if screen.cuts else f"none: {screen.width} columns"
         colours = f"{screen.depth} colours, {screen.theme}" if screen.coloured else "no colours"
-        return ", ".join((size, colours, "7-bit characters" if screen.ascii else "Unicode",
-                          f"pager {Path(self.pager[0]).name}" if self.pager else "no pager"))  # fmt: skip
+        drawn = "7-bit characters" if screen.ascii else "Unicode"
+        pager = f"pager {Path(self.pager[0]).name}" if self.pager else "no pager"
+        size = f"{screen.width} × {screen.height}"
+        return "terminal", size if screen.cuts else "none", f"{colours}, {drawn}, {pager}"
 
 
 def _device(one: Device) -> tuple[str, Cell, str]:
-    memory = f" of {in_bytes(one.total)}" if one.total is not None else ""
-    free = f", {in_bytes(one.free)}{memory} free" if one.free is not None else ""
+    free = "" if one.free is None else f", {in_bytes(one.free)}"
+    memory = f"{free} of {in_bytes(one.total)} free" if free and one.total is not None else free
     if one.check is None:
-        return one.name, Span(f"fails: {printable(one.problem, spaces=False)}", "bad"), one.what + free
-    worst = f"{one.check.what} of a trace, at most {number(one.check.difference, '%.1e')} apart"
-    state = Span(f"works: {worst}", "good") if one.check.holds else Span(f"computes wrongly: {worst}", "bad")
-    return one.name, state, one.what + free
+        return one.name, Span("fails", "bad"), f"{one.problem}; {one.what}{memory}"
+    worst = f"{one.check.what} of a trace within {number(one.check.difference, '%.1e')}; {one.what}{memory}"
+    return one.name, Span("works", "good") if one.check.holds else Span("computes wrongly", "bad"), worst
 
 
 def _place(one: Place) -> tuple[str, Cell, str]:
-    shut = f", {one.closed} of them cannot be opened: see tinytf models" if one.closed else ""
-    return one.name, f"{plural(one.models, 'model')}{shut}" if one.models else Span("no models", "dim"), one.folder
+    shut = f"{one.closed} cannot be opened, see tinytf models; " if one.closed else ""
+    return one.name, plural(one.models, "model") if one.models else Span("no models", "dim"), shut + one.folder
 
 
 def _extra(one: Extra) -> tuple[str, Cell, str]:

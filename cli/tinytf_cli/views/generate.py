@@ -113,7 +113,7 @@ class GenerateView(LiveView[Generation]):
         """Also a start token too many, and a model for conversations that has nothing to add to a bare text."""
         found = self.whole
         if self.encoding.starts_twice:
-            yield f"there are two start tokens: {self.encoding.added}; leave it out of the text"
+            yield f"there are two start tokens: {self.encoding.added}"
         steps = found.of(1)
         at_once = len(steps) == 1 and steps[0].ended == END_TOKEN
         if at_once and self.model.tokenizer.chat and self.encoding.said is None:

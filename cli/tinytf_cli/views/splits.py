@@ -46,7 +46,7 @@ class SplitsView:
 
 
 def _table(split: Split) -> Table:
-    """The tokens around the difference; those that begin at one character share a row."""
+    """The tokens around the difference; those that end at one character share a row."""
     rows = list(_rows(*(_shown(split, side) for side in (0, 1))))
     columns = []
     for side, (letter, role) in enumerate(zip("AB", _ROLES, strict=True)):
@@ -72,7 +72,7 @@ def _rows(
     i = j = 0
     while i < len(a) or j < len(b):
         left, right = (part[at] if at < len(part) else None for part, at in ((a, i), (b, j)))
-        if left and right and left[1].start != right[1].start:
-            left, right = (left, None) if left[1].start < right[1].start else (None, right)
+        if left and right and left[1].end != right[1].end:
+            left, right = (left, None) if left[1].end < right[1].end else (None, right)
         yield left, right
         i, j = i + (left is not None), j + (right is not None)

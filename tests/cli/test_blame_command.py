@@ -1,0 +1,114 @@
+"""tinytf blame: one text and many, its data, what it draws, what it refuses, and what an interrupt leaves."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from driving import SENTENCE, Tinytf, is_a_clean_error
+
+from tinytf.analysis import blame
+from tinytf.checkpoints.run import save_run
+from tinytf.loading import Model, load
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory, opened: Model) -> Path:
+    """The decoder once more, with three other tensors: one of them does most."""
+    model = load(opened.source, device="cpu").transformer
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for block, by in ((1, 2.0), (0, 0.1)):
+            weight = model.blocks[block].ffn.down.weight
+            weight += by * torch.randn(weight.shape, generator=generator)
+        model.blocks[0].attention.q.weight *= 1.001
+    folder = tmp_path_factory.mktemp("models") / "other"
+    save_run(folder, model, opened.tokenizer)
+    return folder
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text(f"{SENTENCE}\n\nthe dog sat\nthe mat\n", "utf-8")
+    return path
+
+
+def test_the_tensor_that_does_most_comes_first(tinytf: Tinytf, decoder: Path, other: Path) -> None:
+    ran = tinytf("blame", SENTENCE, "-m", decoder, "--versus", other)
+    assert ran.status == 0, ran.err
+    start = next(i for i, line in enumerate(ran.lines) if line.startswith("most damage"))
+    assert ran.lines[start + 2].split()[0] == "L1.ffn.W₂"
+    assert "3 of 3 tensors measured" in ran.out
+    assert "explain" in ran.out
+
+
+def test_the_data_is_that_of_the_library(
+    tinytf: Tinytf, decoder: Path, other: Path, opened: Model, lines: Path
+) -> None:
+    data = json.loads(tinytf("blame", "--texts", lines, "-m", decoder, "--versus", other, "--json").out)
+    texts = [SENTENCE, "the dog sat", "the mat"]
+    found = opened.blame(texts, load(str(other)))
+    assert data["tensors"] == json.loads(json.dumps(found.to_dict()["tensors"]))
+    assert data["texts"] == 3
+    assert [one["count"] for one in data["sets"]] == [1]
+    assert {one["step"] for one in data["steps"]} > {"q", "ffn"}
+    events = tinytf("blame", "--texts", lines, "-m", decoder, "--versus", other, "--format", "ndjson").lines
+    kinds = [json.loads(line)["type"] for line in events]
+    assert kinds[:4] == ["blame", "tensor", "tensor", "tensor"]
+
+
+def test_texts_come_from_a_pipe_and_are_cut_to_their_first_tokens(tinytf: Tinytf, decoder: Path, other: Path) -> None:
+    words = ("blame", "--texts", "-", "--tokens", "3", "-m", decoder, "--versus", other, "--json")
+    data = json.loads(tinytf(*words, stdin=b"the cat sat on the mat\nthe dog sat on the mat\n").out)
+    assert (data["texts"], data["positions"]) == (2, 6)
+
+
+def test_equal_models_are_said_to_be_equal(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("blame", SENTENCE, "-m", decoder, "--versus", decoder)
+    assert ran.status == 0, ran.err
+    assert "no tensor differs: the models predict the same" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((SENTENCE,), "there is no other model to blame"),
+        ((SENTENCE, "--versus", "tiny"), "the models differ in more than their tensors"),
+        ((SENTENCE, "--versus", "tiny", "--budget", "1MB"), "--budget is about the first model alone"),
+        ((SENTENCE, "--versus", "tiny", "--texts", "x.txt"), "two sets of texts"),
+        (("--texts", "nowhere.txt", "--versus", "tiny"), "cannot read nowhere.txt"),
+        ((SENTENCE, "--budget", "many"), "'many' is no size"),
+        ((SENTENCE, "--budget", "10"), "bytes in their smallest types, and the budget is 10"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_in_a_line(
+    tinytf: Tinytf, decoder: Path, words: tuple[str, ...], said: str
+) -> None:
+    ran = tinytf("blame", *words, "-m", decoder)
+    assert is_a_clean_error(ran)
+    assert said in ran.err
+
+
+def test_an_interrupt_shows_the_texts_that_were_measured(
+    tinytf: Tinytf, decoder: Path, other: Path, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, done = blame._Blaming._alone, []
+
+    def once(self: blame._Blaming, *arguments: object) -> torch.Tensor:
+        if done:
+            raise KeyboardInterrupt
+        done.append(True)
+        return measured(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(blame._Blaming, "_alone", once)
+    ran = tinytf("blame", "--texts", lines, "-m", decoder, "--versus", other)
+    assert "stopped after 1 of 3 texts" in ran.out
+    assert "most damage" in ran.out
+
+
+@pytest.mark.parametrize(("size", "limit"), [("1MB", 10**6), ("1.5MiB", 3 * 2**19), ("2000000", 2 * 10**6)])
+def test_a_budget_is_a_size(tinytf: Tinytf, decoder: Path, size: str, limit: int) -> None:
+    data = json.loads(tinytf("blame", SENTENCE, "-m", decoder, "--budget", size, "--json").out)
+    assert data["limit"] == limit
+    assert data["n_bytes"] <= limit

@@ -1,0 +1,41 @@
+"""A Llama from scratch, as a student writes it, with the weights of SmolLM2: every step of thirty layers."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "student"))
+
+from students import FILES, edited
+
+from tinytf.loading import Model, load
+from tinytf.student.checked import check
+
+pytestmark = pytest.mark.real
+
+LLAMA = "llama.py:Llama"
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
+    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
+    if not found:
+        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2-135M-Instruct.Q4_1.gguf")
+    return load(str(found[0]), device="cpu")
+
+
+def test_a_llama_from_scratch_is_smollm2_step_by_step(model: Model) -> None:
+    found = check(model, str(FILES / LLAMA))
+    assert found.holds
+    assert len(found.steps) > 600
+    assert max(step.difference for step in found.steps if step.difference is not None) < found.tolerance
+
+
+def test_its_mistake_is_found_with_trained_weights_too(model: Model, tmp_path: Path) -> None:
+    found = check(model, edited(LLAMA, tmp_path, ("+ rotate_half(x)", "- rotate_half(x)")))
+    assert [one.mistake for one in found.mistakes] == ["RoPE turns the other way"]
+    assert found.mistakes[0].places == 60
+    assert found.unexplained == ""
