@@ -217,3 +217,10 @@ def test_own_errors_are_those_of_one_module_and_actual_ones_those_of_all(kind: s
             theirs = {path: value for path, value in other.state_dict().items() if path.startswith(own)}
             scratch.load_state_dict(first.state_dict() | theirs)
             assert one.own == pytest.approx(error(record(scratch, encoding_of(ids)), step, layer)), one.name
+
+
+def test_equal_models_are_blamed_for_nothing_on_many_texts() -> None:
+    first = model_of("gpt2")
+    found = blamed(first, copy.deepcopy(first))
+    assert found.blamed == ()
+    assert found.whole.kl.value == 0

@@ -79,6 +79,41 @@ def test_another_text_than_that_of_the_file_is_refused(traced: Path, tinytf: Tin
     assert "at token 1 it has ·cat, and TEXT has ·dog" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("The cat sat", "--versus", "absent.npz"), "there is no file absent.npz"),
+        (("The cat sat", "--versus", "folder.npz"), "cannot read folder.npz: it is a folder, not a file"),
+        (("absent.npz", "b.safetensors"), "there is no file absent.npz"),
+    ],
+)
+def test_what_is_no_file_is_said_to_be_none(
+    tmp_path: Path, tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "folder.npz").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ran = tinytf("diff", *words)
+    assert ran.status == 1
+    assert said in ran.err
+
+
+def test_a_file_of_which_nothing_can_be_compared_fails_and_says_why(tmp_path: Path, tinytf: Tinytf) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"L0.q": torch.ones(7, 5, 3)}, path)
+    ran = tinytf("diff", TEXT, "--versus", str(path))
+    assert ran.status == 1
+    assert "L0.q has 7 × 5 × 3 numbers, and 4 × 3 × 32 are expected" in ran.out
+
+
+def test_the_table_of_steps_begins_at_the_first_difference(traced: Path, tinytf: Tinytf) -> None:
+    ran = tinytf("diff", "--versus", str(changed(traced, "L2.ffn", (1, 5), 0.25)))
+    lines = ran.out.splitlines()
+    assert any(line.startswith("first difference at L2.ffn") for line in lines[:10])
+    table = lines.index(next(line for line in lines if line.split()[:3] == ["step", "largest", "relative"]))
+    assert lines[table + 1].split()[0] == "L2.ffn"
+    assert len(lines) <= 45
+
+
 def test_two_files_are_two_recordings_and_no_texts(traced: Path, tinytf: Tinytf) -> None:
     other = changed(traced, "L2.attn", (0, 0), 1.0)
     ran = tinytf("diff", str(traced), str(other), "--json")

@@ -88,8 +88,8 @@ def _swapped(port: Any) -> None:
 @pytest.mark.parametrize(
     ("mistake", "first", "step", "words"),
     [
-        (_rotary_base, "L0.attn", "L0.q_rot and L0.k_rot", "a rotary base of 10,000, where it is 100,000"),
-        (_eps, "L0.norm1", "L0.norm1", "eps 0.001, where it is 1e-05"),
+        (_rotary_base, "L0.attn", "L0.q_rot and L0.k_rot", "a rotary base of 10,000 instead of 100,000"),
+        (_eps, "L0.norm1", "L0.norm1", "eps 0.001 instead of 1e-05"),
         (_permuted, "L0.q", "L0.q", "the rows of each head in pairs"),
         (_swapped, "L17.ffn.hidden", "L17.ffn.hidden", "the numbers of L17.ffn.gate"),
     ],

@@ -76,9 +76,9 @@ class Difference(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether nothing differs by more than ``fail_over``; always where that is None."""
+        """Whether steps were compared, and none differs by more than ``fail_over`` where that is not None."""
         limit, worst = self.fail_over, self.worst
-        return limit is None or (worst is not None and worst.relative <= limit)
+        return worst is not None and (limit is None or worst.relative <= limit)
 
     def telling(self, count: int | None) -> list[int]:
         """Which of ``positions`` differ most (all for None), in their order."""

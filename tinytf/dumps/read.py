@@ -89,6 +89,7 @@ def open_dump(path: str | Path) -> Dump:
     if reader is None:
         raise DumpError(f"{path} is no file of activations", f"these are: {' '.join(SUFFIXES)}")
     try:
+        open_bytes(path).close()  # says what is no file at all, whichever library reads the rest
         found = reader(path)
     except DumpError:
         raise

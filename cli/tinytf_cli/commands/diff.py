@@ -45,7 +45,7 @@ class Asked:
         metavar="ADDRESS", help="Show the weights of this head, such as L3H5.  [default: the head that differs most]"
     )
     top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens of each side.")
-    rows: int | None = option(type=click.IntRange(0), help="Positions shown; 0 for all.  [default: 6]")
+    rows: int | None = option(type=click.IntRange(0), help="Positions shown; 0 for all.  [default: 3]")
     fail_over: float | None = option(
         type=FloatRange(0), metavar="TOL",
         help="Exit 1 if a step differs by more than TOL of a token's largest number.",
@@ -82,7 +82,8 @@ def _found(asked: Asked, opening: Opening) -> "Difference":
     from tinytf.dumps.read import SUFFIXES, is_dump, open_dump
 
     settings: dict[str, Any] = {name: getattr(asked, name) for name in _SETTINGS}
-    files = [word for word in asked.texts if is_dump(word)]
+    named = [word.lower().endswith(SUFFIXES) and not any(letter.isspace() for letter in word) for word in asked.texts]
+    files = list(asked.texts) if len(named) == 2 and all(named) else [word for word in asked.texts if is_dump(word)]
     names = read_names(asked.names)
     if len(files) == 2 == len(asked.texts) and asked.versus is None:
         from tinytf.analysis.difference import diff_dumps

@@ -39,7 +39,7 @@ from tinytf_cli.views.parts import (
 )
 from tinytf_cli.views.steps import as_array, largest
 
-_STEPS, _ROWS, _MOVED, _TEXT, _VALUE = 8, 5, 5, 20, 40
+_STEPS, _ROWS, _MOVED, _TEXT, _VALUE = 6, 3, 5, 20, 40
 """How many steps, rows, parameters and tokens of the texts are shown, unless more are asked for; a value's letters."""
 _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
@@ -93,6 +93,8 @@ class DifferenceView:
         if self.two_models:
             yield from self._moved()
         yield from self._incomparable()
+        for dump in self.dumps:
+            yield from self._read(dump)
         if not self.whole:
             yield Line("")
             yield note("--all shows the map of every step and layer, every head and every row; --full every step")
@@ -109,7 +111,7 @@ class DifferenceView:
                 model = cast("Model", side.model)
                 yield Line([Span(f"{letter} ", role), *model_words(model)])
                 yield from notes(model)
-            for model in self.models[:1]:
+            for model in () if self.dumps else self.models[:1]:
                 yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, self.texts[0]))
         else:
             yield from banner(self.models[0], self.texts[0])
@@ -131,7 +133,7 @@ class DifferenceView:
             yield titled("note", f": {self.found.alignment.note}")
 
     def _dump(self, letter: str, side: Dumped, role: str) -> Iterator[Block]:
-        """What a dump holds, what of it is compared, and how it was read."""
+        """What a dump holds, and what of it is compared."""
         count, unmatched = len(side.dump.shapes), side.named.unmatched
         used = (
             f"{plural(len(side.named.found), 'tensor')} of {count:,} are steps"
@@ -144,13 +146,18 @@ class DifferenceView:
             Span(f" · {used} · names of {side.named.spelling}"),
         ]
         yield Line(words)
+
+    def _read(self, side: Dumped) -> Iterator[Block]:
+        """How the tensors of a dump were read, and which were not."""
+        unmatched = side.named.unmatched
         done = Counter(words for said in side.said.values() for words in said)
-        if done:
-            yield note("; ".join(f"{words} in {plural(times, 'step')}" for words, times in done.most_common(4)))
+        said = [f"{words} in {plural(times, 'step')}" for words, times in done.most_common(4)]
         if unmatched:
             alike = Counter(printable(re.sub(r"\d+", "N", one), spaces=False) for one in unmatched)
             names = [f"{name} ({plural(times, 'tensor')})" for name, times in alike.items()]
-            yield note(f"not compared, since no step is called so: {first_of(names, 3)}")
+            said.append(f"not compared, since no step is called so: {first_of(names, 3)}")
+        if said:
+            yield note("; ".join(said))
 
     def _settings(self) -> Iterator[Block]:
         """The settings that are not the same, before what comes of them."""
@@ -255,9 +262,11 @@ class DifferenceView:
     def _telling(self) -> list[Compared]:
         """The first difference, the step of each layer that differs most for its size, and those outside the layers.
 
-        A step in which nothing differs is not among them.
+        A step in which nothing differs is not among them, nor one before the first difference.
         """
         steps = [one for one in self.found.steps if one.largest]
+        if self.found.first is not None:
+            steps = steps[steps.index(self.found.first) :]
         by_layer: dict[int, list[Compared]] = {}
         for one in steps:
             if one.layer is not None:
@@ -384,9 +393,9 @@ class DifferenceView:
     def _incomparable(self) -> Iterator[Block]:
         missing = self.found.missing
         if missing:
-            these = ", ".join(missing) if self.whole else f"{first_of(missing, 3)}; --all names them all"
+            these = f": {', '.join(missing)}" if self.whole else ", such as " + missing[-1] + "; --all names them"
             files = " or ".join(one.dump.name for one in self.dumps)
-            yield note(f"{plural(len(missing), 'step')} of the model not in {files}: {these}")
+            yield note(f"{plural(len(missing), 'step')} of the model not in {files}{these}")
         found = self.found.incomparable
         if not found:
             return
@@ -394,10 +403,10 @@ class DifferenceView:
         for one in found:
             short = one.name.partition(".")[2] if one.name.startswith("L") and "." in one.name else ""
             by_reason.setdefault((one.why, short), []).append(one.name)
-        if not self.whole:
-            yield note(f"{len(found)} steps cannot be compared; --all shows them")
+        if not self.whole and self.found.steps:
+            yield note(f"{plural(len(found), 'step')} cannot be compared; --all shows why")
             return
-        yield Heading("not comparable", f"{len(found)} steps")
+        yield Heading("not comparable", plural(len(found), "step"))
         names = [
             f"{names[0]} … {names[-1]}" if short and len(names) > 1 else ", ".join(names)
             for (_, short), names in by_reason.items()
