@@ -434,3 +434,10 @@ def test_on_a_terminal_a_long_hint_is_wrapped_between_words(tinytf: Tinytf, monk
     assert max(map(len, whole.splitlines())) > 80
     assert max(map(len, wrapped.splitlines())) < 60
     assert wrapped.split() == whole.split()
+
+
+def test_the_explorer_is_refused_without_a_terminal(tinytf: Tinytf) -> None:
+    found = tinytf("explore", "The cat sat")
+    assert found.status == 2
+    assert "explore needs a terminal" in found.err
+    assert 'tinytf trace "The cat sat"' in found.err

@@ -409,13 +409,6 @@ def test_a_training_run_is_walked_through_its_checkpoints(tmp_path: Path) -> Non
     explore(act, model=str(tmp_path), checkpoints=(early, tmp_path))
 
 
-def test_it_is_refused_without_a_terminal(tinytf: Any) -> None:
-    found = tinytf("explore", "The cat sat")
-    assert found.status == 2
-    assert "explore needs a terminal" in found.err
-    assert 'tinytf trace "The cat sat"' in found.err
-
-
 def test_what_was_done_is_a_script_that_runs_again(tmp_path: Path) -> None:
     async def act(driver: Driver) -> None:
         await driver.press("t")

@@ -58,7 +58,7 @@ def test_a_weight_that_is_no_number_is_found_where_it_is_used(name: str) -> None
     if count := config.at(0).experts:
         trace = forward_of(changed(name, "blocks.0.ffn.experts.up.weight", (slice(None), third), math.nan))
         step, sent = "L0.expert.hidden", trace["L0.ffn.chosen"].mT.nonzero()  # (E, T)
-        clause = f"{len(sent)} of {count * 400:,} entries are NaN, the first at "
+        clause = f"{len(sent)} of {count * 10 * config.at(0).d_expert:,} entries are NaN, the first at "
         clause += f"expert {int(sent[0, 0])}, token {int(sent[0, 1])}, d_expert 3"
     else:
         trace = forward_of(changed(name, "blocks.0.ffn.up.weight", third, math.nan))

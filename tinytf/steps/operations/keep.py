@@ -49,7 +49,8 @@ class Keep(Operation):
         lines = [
             f"masked = ids == {self.mask_id}",
             f"factor = {1 - self.share} / (1 - masked.double().mean())",
-            f"{site.variable} = {site.names[0]} * torch.where(masked, 0.0, factor)[:, None]",
+            f"factors = torch.where(masked, 0.0, factor).to({site.names[0]}.dtype)",
+            f"{site.variable} = {site.names[0]} * factors[:, None]",
         ]
         return "\n".join(lines)
 
