@@ -1,6 +1,7 @@
 """tinytf blame: one text and many, its data, what it draws, what it refuses, and what an interrupt leaves."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,18 @@ def test_the_data_is_that_of_the_library(
     events = tinytf("blame", "--texts", lines, "-m", decoder, "--versus", other, "--format", "ndjson").lines
     kinds = [json.loads(line)["type"] for line in events]
     assert kinds[:4] == ["blame", "tensor", "tensor", "tensor"]
+
+
+def test_all_maps_the_loss_and_the_two_logits_beside_the_kl(tinytf: Tinytf, decoder: Path, other: Path) -> None:
+    shown = tinytf("blame", SENTENCE, "-m", decoder, "--versus", other, "--all").lines
+    data = json.loads(tinytf("blame", SENTENCE, "-m", decoder, "--versus", other, "--json").out)
+    worst = data["tensors"][0]
+    for title, name in (("KL", "kl"), ("loss", "loss"), ("difference of the two logits", "margin")):
+        start = next(i for i, line in enumerate(shown) if line.startswith(f"{title} of each tensor alone"))
+        row = next(line for line in shown[start:] if line.split()[:1] == [worst["kind"]])
+        drawn = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", row.partition(worst["kind"])[2])]
+        expected = worst["damage"][name]["value"] * 1000
+        assert drawn[worst["layer"]] == pytest.approx(expected, rel=1e-2), title
 
 
 def test_texts_come_from_a_pipe_and_are_cut_to_their_first_tokens(tinytf: Tinytf, decoder: Path, other: Path) -> None:

@@ -20,6 +20,8 @@ from tinytf_cli.views.parts import full_scale, most_rows, note, numbered, signed
 
 _ROWS = 6
 """How many tensors the table has, unless more are asked for."""
+_MAPS = {"kl": "KL", "loss": "loss", "margin": "difference of the two logits"}
+"""The measures that are drawn as maps."""
 _SETS = 3  # sets that are shown beside those that explain enough
 
 
@@ -61,20 +63,24 @@ class BlameView:
         yield note(said)
 
     def _map(self) -> Iterator[Block]:
-        """Kinds down, since there are fewer of them, and layers across."""
+        """Kinds down, since there are fewer of them, and layers across: the KL, with --all the other measures too."""
         inside = [one for one in self.found.measured if one.layer is not None]
         if not inside:
             return
         there = {one.kind for one in inside}
         kinds = [kind for kind in table_of(self.model.config).parameters if kind in there]
-        depth = self.model.config.n_layers
-        values = np.full((len(kinds), depth), np.nan, np.float32)
-        for one in inside:
-            values[kinds.index(one.kind), one.layer] = one.damage.kl.value * 1000 if one.damage else np.nan
-        most = float(np.nanmax(values)) or 1.0
-        yield Heading("KL of each tensor alone", "in thousandths of a nat", "output")
-        seen = None if np.isfinite(values).all() else np.isfinite(values)
-        yield Heat(np.nan_to_num(values), kinds, numbered("L", depth), "unit", seen, most)
+        for name, title in _MAPS.items() if self.whole else [("kl", _MAPS["kl"])]:
+            values = np.full((len(kinds), self.model.config.n_layers), np.nan, np.float32)
+            for one in inside:
+                found: Estimate | None = getattr(one.damage, name, None)
+                values[kinds.index(one.kind), one.layer] = np.nan if found is None else found.value * 1000
+            if np.isnan(values).all():
+                continue
+            most = float(np.nanmax(np.abs(values))) or 1.0
+            yield Heading(f"{title} of each tensor alone", "in thousandths", "output")
+            seen = None if np.isfinite(values).all() else np.isfinite(values)
+            scale = "unit" if name == "kl" else "signed"
+            yield Heat(np.nan_to_num(values), kinds, numbered("L", values.shape[1]), scale, seen, most)
 
     def _table(self) -> Iterator[Block]:
         found, count = self.found, most_rows(self.rows, _ROWS)
