@@ -21,7 +21,8 @@ from tinytf_cli.repl.line import pieces_of, read_line
 from tinytf_cli.repl.models import Models
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
-from tinytf_cli.repl.state import SETTINGS, Spec
+from tinytf_cli.repl.settings import SETTINGS
+from tinytf_cli.repl.state import Spec
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,8 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     from tinytf_cli.repl.line import Lines, read_script, read_stream
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS, run_lines
-    from tinytf_cli.repl.state import Settings, Spec
+    from tinytf_cli.repl.settings import Settings
+    from tinytf_cli.repl.state import Spec
 
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run another text")

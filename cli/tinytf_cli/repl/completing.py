@@ -21,7 +21,7 @@ from tinytf_cli.repl.helping import PAGES
 from tinytf_cli.repl.line import Piece, escaped, pieces_of
 from tinytf_cli.repl.looking import FLAGS
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.state import SETTINGS, find_setting
+from tinytf_cli.repl.settings import SETTINGS, find_setting
 from tinytf_cli.repl.verbs import TOPICS, Verb
 
 _MOST = 500
@@ -272,6 +272,9 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
     ),
     "stop": lambda session, begun, words: beginning(
         begun, ((str(stop.number), stop.words) for stop in session.state.stops)
+    ),
+    "run": lambda session, begun, words: beginning(
+        begun, ((name, str(run.text)) for name, run in session.state.kept.items())
     ),
     "condition": _conditions,
     "setting": _settings,

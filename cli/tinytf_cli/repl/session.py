@@ -26,7 +26,9 @@ from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import Output, ReaderGone
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
-from tinytf_cli.repl.state import Entry, Log, Run, Settings, Spec, State
+from tinytf_cli.repl.log import Entry, Log
+from tinytf_cli.repl.settings import Settings
+from tinytf_cli.repl.state import Run, Spec, State
 from tinytf_cli.repl.streams import Capture, Streams
 from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
 from tinytf_cli.screen import Terminated
@@ -77,7 +79,7 @@ class Session(Host):
         interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
-        self.lexicon, self.log = Lexicon(verbs), Log()
+        self.lexicon, self.log = Lexicon(verbs, self), Log()
         self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0
@@ -186,16 +188,28 @@ class Session(Host):
 
     def take(self, spec: Spec) -> None:
         """Continue with another model, or with other steps ablated; the present text is run through it."""
-        runs = self.state.runs
-        self.change(spec=spec, runs=(*runs[-1:], replace(runs[-1], spec=spec)) if runs else ())
-        if runs:
-            self.models.trace(self.state.runs[-1])
+        if self.run is None:
+            self.change(spec=spec)
+        else:
+            self.follow(replace(self.run, spec=spec))
+
+    def follow(self, run: Run) -> None:
+        """Make a run the present one, and record it if it is not kept."""
+        self.models.trace(run)
+        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run))
 
     def undo(self) -> str:
         """Go back to the state before the last line that changed something, and return that line."""
         entry = self.log.last_change()
         assert entry.before is not None
         self.state = entry.before
+        return entry.line
+
+    def redo(self) -> str:
+        """Go back to the state after the line that was undone last, and return that line."""
+        entry = self.log.last_undone()
+        assert entry.after is not None
+        self.state = entry.after
         return entry.line
 
     def terminal(self) -> Terminal:

@@ -18,10 +18,14 @@ from tinytf_cli.output import Result, require_place, write_file
 from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.helping import help_blocks
 from tinytf_cli.repl.line import PROMPT, Lines, read_script
+from tinytf_cli.repl.log import Entry
 from tinytf_cli.repl.looking import LOOKING
-from tinytf_cli.repl.moving import MOVING, STOPPING
+from tinytf_cli.repl.moving import MOVING
+from tinytf_cli.repl.running import diff, keep, run, use
 from tinytf_cli.repl.session import Leave, Outcome, Session
-from tinytf_cli.repl.state import SETTINGS, Entry, Without, find_setting
+from tinytf_cli.repl.settings import SETTINGS, find_setting
+from tinytf_cli.repl.state import Without
+from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
@@ -153,10 +157,24 @@ def _shown(session: Session, *names: str) -> Result:
 def undo(session: Session) -> Result:
     """Undo the last line that changed the session.
 
-    That is its model, text, ablations, settings, stops and displays. It does not undo movements: back goes back.
+    That is its model, text, ablations, kept runs, settings, stops, displays and aliases. It does not undo movements:
+    back goes back, and redo undoes an undo.
     """
-    line = printable(session.undo(), spaces=False)
-    return answer("undone", {"line": line}, Line([Span("undone: "), Span(line, "strong")], single=True))
+    return _restored(session, "undone", session.undo())
+
+
+@_verb("redo", examples=("redo",))
+def redo(session: Session) -> Result:
+    """Do again what the last undo took back.
+
+    After another line that changes the session there is nothing to redo.
+    """
+    return _restored(session, "redone", session.redo())
+
+
+def _restored(session: Session, kind: str, line: str) -> Result:
+    line = printable(line, spaces=False)
+    return answer(kind, {"line": line}, Line([Span(f"{kind}: "), Span(line, "strong")], single=True))
 
 
 @_verb("history", examples=("history", "history 5"))
@@ -273,7 +291,7 @@ def leave(session: Session) -> None:
     raise Leave
 
 
-_SESSION = (without, model, set_value, show, undo, history, save, source, help_on, leave)
+_SESSION = (without, model, keep, use, set_value, show, undo, redo, history, save, source, help_on, leave)
 
-VERBS: dict[str, Verb] = {one.name: one for one in (*MOVING, *LOOKING, *STOPPING, *_SESSION)}
+VERBS: dict[str, Verb] = {one.name: one for one in (run, *MOVING, *LOOKING, diff, *STOPPING, *_SESSION)}
 """All verbs, in the order in which help lists them."""

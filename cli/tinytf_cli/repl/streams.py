@@ -15,7 +15,7 @@ from tinytf_cli.joining import show_all
 from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
 from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Typed
-from tinytf_cli.repl.state import Settings
+from tinytf_cli.repl.settings import Settings
 from tinytf_cli.terminal import Terminal
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -15,6 +15,7 @@ from tinytf.report import SCHEMA_VERSION
 from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
 from tinytf_cli.command import Option, build, parameters_of
+from tinytf_cli.host import Host
 from tinytf_cli.main import COMMANDS, cli
 from tinytf_cli.output import Output, Result
 from tinytf_cli.repl.line import begun_name
@@ -61,12 +62,12 @@ class Verb:
         """The first sentence of its help."""
         return (self.command.help or "").strip().split("\n")[0]
 
-    def claims(self, words: Sequence[str]) -> bool:
+    def claims(self, words: Sequence[str], host: Host) -> bool:
         """Whether these words are for the verb where a command has its name: those that click takes for it."""
         if self.leaves is not None:
             return not self.leaves(words)
         try:
-            self.command.make_context(self.name, list(words), help_option_names=[])
+            self.command.make_context(self.name, list(words), help_option_names=[], obj=host)
         except click.UsageError:
             return False
         return True
@@ -102,8 +103,8 @@ def verb(
 class Lexicon:
     """``verbs`` by name, and ``names``: every word that a line can begin with, and the name that it means."""
 
-    def __init__(self, verbs: Mapping[str, Verb]) -> None:
-        self.verbs = verbs
+    def __init__(self, verbs: Mapping[str, Verb], host: Host) -> None:
+        self.verbs, self.host = verbs, host
         self.names = {name: name for name in (*COMMANDS, *verbs)}
         for one in verbs.values():
             self.names.update(dict.fromkeys(one.aliases, one.name))
@@ -144,7 +145,7 @@ class Lexicon:
         Raises UsageError for a first word that is neither.
         """
         found = self.verbs.get(name := self.find(words[0]))
-        return None if found is None or (name in COMMANDS and not found.claims(words[1:])) else found
+        return None if found is None or (name in COMMANDS and not found.claims(words[1:], self.host)) else found
 
     def split(self, words: Sequence[str]) -> list[str]:
         """The words of a line, the first as the name that it means; ``print/stats`` is ``print /stats``.
