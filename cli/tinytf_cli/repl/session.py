@@ -244,7 +244,8 @@ class Session(Host):
         failure, status, captured = None, 0, Capture()
         self.typed = Typed(line)
         try:
-            self.typed = read_line(line if line.strip() else self._movement, self.lexicon.redirects)
+            line = self.lexicon.expanded(line if line.strip() else self._movement)
+            self.typed = read_line(line, self.lexicon.redirects)
             live = self._typed_name() in _LIVE
             with self.streams.capturing(self.typed, self.settings, live=live) as captured:
                 status = self._dispatch()
@@ -269,10 +270,10 @@ class Session(Host):
         self.last_seconds = time.perf_counter() - began
         return Outcome(status, captured.text, failure, leave)
 
-    def begin(self, text: str = "", *, quiet: bool = True) -> Outcome:
-        """Open the model and run ``text``, if they were given, as the first lines of the log."""
-        outcome, spec, usual = Outcome(0), self.state.spec, Spec()
-        if spec != usual:
+    def begin(self, text: str = "", spec: Spec | None = None, *, quiet: bool = True) -> Outcome:
+        """Open the model, that of ``spec``, and run ``text``, if they were given, as lines of the log."""
+        outcome, spec, usual = Outcome(0), spec or self.state.spec, Spec()
+        if spec != usual or spec != self.state.spec:
             asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}
             changed = {name: value for name, value in asked.items() if value != getattr(usual, name)}
             words = [

@@ -21,6 +21,7 @@ from tinytf_cli.repl.line import PROMPT, Lines, read_script
 from tinytf_cli.repl.log import Entry
 from tinytf_cli.repl.looking import LOOKING
 from tinytf_cli.repl.moving import MOVING
+from tinytf_cli.repl.naming import NAMING
 from tinytf_cli.repl.running import diff, keep, run, use
 from tinytf_cli.repl.session import Leave, Outcome, Session
 from tinytf_cli.repl.settings import SETTINGS, find_setting
@@ -32,7 +33,7 @@ from tinytf_cli.views.blocks import Column, Line, Span, Table
 _DEEPEST = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
 _NONE = "none"
-_DELETES = re.compile(r"\s*del[a-z]*\s+[0-9]")
+_DELETES = re.compile(r"\s*(?:del[a-z]*|ig[a-z]*)\s+[0-9]")
 _verb = partial(verb, topic="session")
 
 
@@ -233,7 +234,7 @@ def source(session: Session, path: Path) -> None:
     lines = list(read_script(path.expanduser()))
     where = next((where for where, line in lines if _DELETES.match(line)), "")
     if where and session.state.stops:
-        raise UsageError(f"{where} deletes a stop by its number, and there are stops already", "delete removes them")
+        raise UsageError(f"{where} names a stop by its number, and there are stops already", "delete removes them")
     session.streams.depth += 1
     try:
         for where, outcome in outcomes(session, lines):
@@ -291,7 +292,7 @@ def leave(session: Session) -> None:
     raise Leave
 
 
-_SESSION = (without, model, keep, use, set_value, show, undo, redo, history, save, source, help_on, leave)
+_SESSION = (without, model, keep, use, set_value, show, *NAMING, undo, redo, history, save, source, help_on, leave)
 
 VERBS: dict[str, Verb] = {one.name: one for one in (run, *MOVING, *LOOKING, diff, *STOPPING, *_SESSION)}
 """All verbs, in the order in which help lists them."""

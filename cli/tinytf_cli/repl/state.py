@@ -1,4 +1,4 @@
-"""The state of a session: the settings, the model and its runs, the stops and displays."""
+"""The state of a session: the model and its runs, settings, stops, displays and aliases."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,6 +147,8 @@ class Stop:
 class State:
     """Everything that a line can change; ``runs`` are the last two, the present one last, ``kept`` those with names.
 
+    ``aliases`` are lines by the word that stands for them.
+
     ``place`` is the index of the present step, and ``head`` the one that ``goto`` named. States that differ in these
     alone are equal: ``undo`` undoes no movement.
     """
@@ -157,5 +159,6 @@ class State:
     settings: Settings = field(default_factory=Settings)
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     place: int | None = field(default=None, compare=False)
     head: int | None = field(default=None, compare=False)

@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
+
+if TYPE_CHECKING:
+    from tinytf_cli.repl.session import Session
 
 TOPICS = {
     "moving": "through the steps",
@@ -100,24 +103,44 @@ def verb(
     return made
 
 
-class Lexicon:
-    """``verbs`` by name, and ``names``: every word that a line can begin with, and the name that it means."""
+_FIRST = re.compile(r"[\s/|>#!]")
+"""What ends the first word of a line."""
 
-    def __init__(self, verbs: Mapping[str, Verb], host: Host) -> None:
-        self.verbs, self.host = verbs, host
-        self.names = {name: name for name in (*COMMANDS, *verbs)}
+
+class Lexicon:
+    """The words that a line of a session can begin with: ``verbs`` by name.
+
+    ``own`` has the words of verbs and commands, each with the name that it means.
+    """
+
+    def __init__(self, verbs: Mapping[str, Verb], session: "Session") -> None:
+        self.verbs, self._session = verbs, session
+        self.own = {name: name for name in (*COMMANDS, *verbs)}
         for one in verbs.values():
-            self.names.update(dict.fromkeys(one.aliases, one.name))
+            self.own.update(dict.fromkeys(one.aliases, one.name))
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Every word that a line can begin with, and the name that it means; empty for an alias of Python."""
+        aliases = self._session.state.aliases
+        return {**self.own, **{name: _FIRST.split(line, maxsplit=1)[0] for name, line in aliases.items()}}
+
+    def expanded(self, line: str) -> str:
+        """The line that a line means: one that begins with an alias is written out."""
+        start = len(line) - len(line.lstrip())
+        word = _FIRST.split(line[start:], maxsplit=1)[0]
+        meant = self._session.state.aliases.get(word)
+        return line if meant is None else meant + line[start + len(word) :]
 
     def find(self, word: str, line: str = "TEXT") -> str:
         """The name that a word means: a name, an alias, or the beginning of one name only.
 
         Raises UsageError for any other word, with what it could be.
         """
-        found = self.names.get(word) or begun_name(word, sorted(set(self.names.values())))
+        found = self.names.get(word) or begun_name(word, sorted(set(self.own.values())))
         if found:
             return found
-        near = did_you_mean(word, set(self.names.values())) or "help lists what there is"
+        near = did_you_mean(word, set(self.own.values())) or "help lists what there is"
         hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
 
@@ -145,7 +168,7 @@ class Lexicon:
         Raises UsageError for a first word that is neither.
         """
         found = self.verbs.get(name := self.find(words[0]))
-        return None if found is None or (name in COMMANDS and not found.claims(words[1:], self.host)) else found
+        return None if found is None or (name in COMMANDS and not found.claims(words[1:], self._session)) else found
 
     def split(self, words: Sequence[str]) -> list[str]:
         """The words of a line, the first as the name that it means; ``print/stats`` is ``print /stats``.
