@@ -47,7 +47,7 @@ def _about(session: Session, line: str, word: str) -> str:
 def test_a_line_begins_with_any_verb_or_command(session: Session) -> None:
     assert set(_offers(session, "")) == ({*session.lexicon.verbs, *COMMANDS} - {"repl"})
     assert _offers(session, "atte") == ["attention"]
-    assert _offers(session, "un") == ["undisplay", "undo"]
+    assert _offers(session, "und") == ["undisplay", "undo"]
 
 
 def test_every_verb_and_command_says_what_it_does(session: Session) -> None:

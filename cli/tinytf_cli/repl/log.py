@@ -6,17 +6,21 @@ from tinytf.errors import UsageError
 from tinytf_cli.repl.line import LONGEST
 from tinytf_cli.repl.state import State
 
+_ABOUT_LINES = ("save", "history", "quit")
+
 
 @dataclass
 class Entry:
     """A line that was executed; ``done`` is false if it failed, ``verb`` is what its first word means.
 
-    ``before`` and ``after`` are the states that ``undo`` and ``redo`` restore; None where the line changed nothing.
+    ``wrote`` says whether its output was the last one then, which a lone | or > takes. ``before`` and ``after`` are the
+    states that ``undo`` and ``redo`` restore; None where the line changed nothing.
     """
 
     line: str
     done: bool
     verb: str
+    wrote: bool = False
     before: State | None = None
     after: State | None = None
     undone: bool = False
@@ -40,6 +44,18 @@ class Log:
         for entry in self._changes(undone=True):
             return entry
         raise UsageError("there is nothing to redo", "it does again what undo took back, until something else changes")
+
+    def transcript(self) -> list[str]:
+        """The lines that give the same again: those that were done, but for the ones about the log itself."""
+        found, lost = [], False
+        for entry in self.lines:
+            takes_last = entry.line[:1] in ("|", ">")
+            kept = entry.done and entry.verb not in _ABOUT_LINES and entry.line != "!!" and not (takes_last and lost)
+            if kept:
+                found.append(entry.line)
+            if entry.wrote:
+                lost = not kept
+        return found
 
     def _changes(self, undone: bool) -> list[Entry]:
         """The lines that changed something: those that were undone and can be redone, or those that were not."""

@@ -241,7 +241,7 @@ class Session(Host):
         began, before, outer, leave = time.perf_counter(), self.state, self.typed, False
         interrupt = self.interrupt
         interrupt.happened = False
-        failure, status, captured = None, 0, Capture()
+        failure, status, captured, wrote = None, 0, Capture(), False
         self.typed = Typed(line)
         try:
             line = self.lexicon.expanded(line if line.strip() else self._movement)
@@ -249,7 +249,7 @@ class Session(Host):
             live = self._typed_name() in _LIVE
             with self.streams.capturing(self.typed, self.settings, live=live) as captured:
                 status = self._dispatch()
-            self.streams.deliver(captured, self.typed, self.settings, live=live)
+            wrote = self.streams.deliver(captured, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):
             raise
         except Leave:
@@ -264,7 +264,7 @@ class Session(Host):
             interrupt.happened, status, failure = False, 130, None
         done = status == 0
         if self.typed.words or self.typed.sign or not done:  # else it is a comment
-            entry = Entry(self.typed.line.strip(), done, self._typed_name())
+            entry = Entry(self.typed.line.strip(), done, self._typed_name(), wrote)
             self.state = self.log.remember(entry, before, self.state)
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
@@ -337,7 +337,14 @@ class Session(Host):
         if code == "!":
             text: str | None = _traceback(self.last_error)
         elif code:
-            text = _evaluated(code, self._python_scope())
+            scope = self._python_scope()
+            before = dict(scope)
+            try:
+                text = _evaluated(code, scope)
+            except BaseException:  # a line that fails leaves no name behind, as it is no line of the transcript
+                scope.clear()
+                scope.update(before)
+                raise
         else:
             raise UsageError("! needs Python after it", "such as: ! trace['L0H0.weights'].sum(-1)")
         if text is not None:

@@ -208,14 +208,14 @@ def _mark(entry: Entry) -> Span:
 def save(session: Session, path: Path, force: bool) -> Result:
     """Write the lines of this session to FILE, to be run again.
 
-    Lines that failed are omitted. source FILE and tinytf repl -f FILE run them, and give the same output.
+    Lines that failed are omitted, and so are !!, history and save. source FILE and tinytf repl -f FILE run the others,
+    and give the same output.
     """
     path = path.expanduser()
     require_place(path)
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "choose another name, or overwrite it with --force")
-    kept = (one.line for one in session.log.lines if one.done and one.verb not in ("save", "quit"))
-    lines = [line for line in kept if line != "!!"]  # the line whose error it showed is omitted
+    lines = session.log.transcript()
     broken = next((line for line in lines if "\n" in line), None)
     if broken is not None:
         raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
