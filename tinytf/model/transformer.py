@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.memory import require_free
 from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.experts import Experts, make_experts
@@ -209,6 +210,8 @@ class Transformer(nn.Module):
         """
         with torch.device("meta"):
             model = cls(config)
+        needed = sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
+        require_free("such a model takes", needed, torch.device("cpu"), "make it smaller")
         model.to_empty(device="cpu")
         model.share_layers()
         generator = torch.Generator().manual_seed(seed)
