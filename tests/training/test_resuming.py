@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import tinytf.training.checkpoints as checkpoints
+import tinytf.training.run as the_run
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import CheckpointError, TrainingError, UsageError
-from tinytf.files import to_json
 from tinytf.training.loop import train
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
@@ -106,6 +106,29 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
 def test_checkpoints_can_be_written_more_often_than_losses_are_measured(tmp_path: Path) -> None:
     train(STORY, changed(CAUSAL, save_every=3, keep=9), tmp_path)
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [3, 6, 9, 12]
+
+
+def test_checkpoints_come_by_the_clock_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]  # seconds
+    monkeypatch.setattr(the_run.time, "monotonic", lambda: now[0])
+    recipe = changed(CAUSAL, save_every=100, save_minutes=1, keep=9)
+    train(STORY, recipe, tmp_path, lambda *_: now.append(now.pop() + 25))
+    assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [4, 7, 10, 12]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_resumed_run_may_take_more_steps_and_says_what_that_changes(schedule: str, tmp_path: Path) -> None:
+    recipe, notes = changed(CAUSAL, schedule=schedule), list[str]()
+    train(STORY, recipe, tmp_path / "run", interrupted=stopping_after(6))
+    longer = changed(recipe, steps=20, keep=9)
+    train(STORY, longer, tmp_path / "run", resume=True, on_note=notes.append)
+    assert notes[:2] == ["steps is 20 from step 7 on, and was 12", "keep is 9 from step 7 on, and was 2"]
+    train(STORY, longer, tmp_path / "whole")
+    steady = metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
+    assert steady == (schedule == "constant") == (len(notes) == 2)
+    assert metrics_of(tmp_path / "run")[6]["lr"] == learning_rate(6, longer)
+    with pytest.raises(UsageError, match="has done 20 steps, and 5 are asked for"):
+        train(STORY, changed(longer, steps=5), tmp_path / "run", resume=True)
 
 
 def test_lines_of_work_that_was_lost_are_written_again_and_a_torn_one_is_not_kept(tmp_path: Path) -> None:
@@ -276,7 +299,6 @@ def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Pa
     assert reached == sorted(reached)
     assert len(set(reached)) > 15
     short = changed(recipe, steps=reached[-1] + 4)
-    (run / "recipe.json").write_bytes(to_json(short.to_dict()))  # the constant schedule does not look at the end
     train(STORY, short, run, resume=True)
     train(STORY, short, tmp_path / "whole")
     assert metrics_of(run) == metrics_of(tmp_path / "whole")

@@ -39,11 +39,13 @@ def train(
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
     tensorboard: bool = False,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
     ``resume`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
-    the same machine and number of threads); a finished run is left as it is. ``overwrite`` removes a run in ``out``
+    the same machine and number of threads); a finished run is left as it is. The FREE fields of the recipe may
+    differ from those of the run; ``on_note`` is told which do, a line each. ``overwrite`` removes a run in ``out``
     once the new one can begin. After each step ``interrupted`` is asked whether to stop, after a checkpoint. A
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
@@ -77,6 +79,7 @@ def train(
             explain=explain,
             explained=explained,
             tensorboard=tensorboard,
+            on_note=on_note if group.writes else lambda _: None,
         )
         last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
         on_updates(run.updates)

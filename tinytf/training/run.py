@@ -1,6 +1,7 @@
 """One process's part in a run: steps, metrics, checkpoints; stopped at any moment, it resumes to the bit."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -20,10 +21,10 @@ from tinytf.training.data import IGNORED, Batch
 from tinytf.training.lines import append_line, keep_lines, sync_lines
 from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
-from tinytf.training.optimiser import learning_rate, make_optimiser
+from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
 from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.processes import Processes
-from tinytf.training.recipe import Recipe, require_same, stored_recipe
+from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
 from tinytf.training.remembered import remember
 from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
@@ -54,13 +55,15 @@ class Trainer:
         explain: int = 0,
         explained: Sequence[str] = (),
         tensorboard: bool = False,
+        on_note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
         if group.writes:
             clear_leftovers(out)
         found = [] if overwrite else checkpoints_of(out)
-        if resume and (stored := stored_recipe(out)) is not None:
-            require_same(out, stored, recipe.to_dict())
+        stored = stored_recipe(out) if resume else None
+        if stored is not None:
+            self.recipe = recipe = resumed_recipe(out, stored, recipe.to_dict())
         torch.manual_seed(recipe.seed)
         if found:
             if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(corpus):
@@ -87,7 +90,10 @@ class Trainer:
                     f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
-        self.saved = self.progress.step
+            if stored is not None:
+                for note in changes_of(out, stored, recipe, self.progress.step):
+                    on_note(note)
+        self.saved, self.saved_at = self.progress.step, time.monotonic()
         self.explain, self.updates = explain, list[Update]()
         self.explained = [chosen(self.model, text) for text in explained]
         self.tensorboard = tensorboard and group.writes
@@ -109,9 +115,12 @@ class Trainer:
         with nullcontext() if events is None else closing(events) as self.events:
             while self.progress.step < self.recipe.steps:
                 metrics = self.step()
-                on_metrics(metrics, self.setup)
-                if self.group.any(interrupted()) and self.progress.step < self.recipe.steps:
+                stops = interrupted()
+                if self.group.any(stops or self._save_is_due()):
+                    stops = self.group.any(stops)
                     self._save()
+                on_metrics(metrics, self.setup)
+                if stops:
                     break
         self.model.eval()
         return metrics
@@ -170,9 +179,6 @@ class Trainer:
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
-            finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
-            if self.group.any(not finite):
-                raise TrainingError(f"a weight is not finite after step {done}", "try a smaller --lr")
             self._save()
         return metrics
 
@@ -211,10 +217,18 @@ class Trainer:
         saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
         raise TrainingError(f"{what} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
 
+    def _save_is_due(self) -> bool:
+        """Whether the last checkpoint is too old, by the clock of the process that writes."""
+        minutes = self.recipe.save_minutes
+        return self.group.writes and bool(minutes) and time.monotonic() - self.saved_at > 60 * minutes
+
     def _save(self) -> None:
         if self.saved == self.progress.step:
             return
-        self.saved = self.progress.step
+        finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
+        if self.group.any(not finite):
+            raise TrainingError(f"a weight is not finite after step {self.progress.step}", "try a smaller --lr")
+        self.saved, self.saved_at = self.progress.step, time.monotonic()
         random = self.group.gathered(torch.get_rng_state())
         if not self.group.measures:
             return
