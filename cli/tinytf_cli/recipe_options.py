@@ -102,9 +102,9 @@ def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> 
         changes["begun_from"] = options.begin_from
     file = None if options.recipe is None else Recipe.load(options.recipe)
     if resumed is not None and (stored := stored_recipe(resumed)) is not None:
+        changes |= {"model": {**stored.model, **model}} if model else {}
         of_file = {} if file is None else file.to_dict()
         require_same(resumed, stored, {name: value for name, value in of_file.items() if name not in changes})
-        changes |= {"model": {**stored.model, **model}} if model else {}
         return resumed_recipe(resumed, stored, changes)
     if model:
         changes["model"] = {**({} if file is None else file.model), **model}
