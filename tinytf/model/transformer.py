@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
-from tinytf.errors import UsageError
+from tinytf.errors import ConfigError, UsageError
+from tinytf.memory import require_free
 from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.experts import Experts, make_experts
@@ -106,6 +107,7 @@ class Block(nn.Module):
         return after_ffn(mid + self.dropout(self.ffn_scale(self.ffn_norm(ffn))))
 
 
+_MOST_LAYERS = 10_000
 _NORM_SLOTS = (("pre", "both"), ("post",), ("both", "output"))
 """The orders with a norm before each part, after each residual sum, and on what is added."""
 
@@ -206,9 +208,15 @@ class Transformer(nn.Module):
         biases at 0, but for rotary queries and keys that have biases: in the first block half of the key heads begin
         with a preference for the token before. Copying takes such a head and another one above it that matches what
         it brings, and neither is of use, so neither is learned for long, without the other (Olsson et al. 2022).
+
+        Raises ConfigError for more than 10,000 layers, and MemoryShortage where the weights do not fit.
         """
+        if config.n_layers > _MOST_LAYERS:  # each takes milliseconds to make, whatever its size
+            raise ConfigError(f"n_layers {config.n_layers:,} is above {_MOST_LAYERS:,}, the most that a new model has")
         with torch.device("meta"):
             model = cls(config)
+        needed = sum(parameter.nbytes for parameter in model.parameters())
+        require_free("the weights take", needed, torch.device("cpu"), "give a smaller d_model, d_ff or n_layers")
         model.to_empty(device="cpu")
         model.share_layers()
         generator = torch.Generator().manual_seed(seed)

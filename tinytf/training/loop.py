@@ -9,7 +9,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import TrainingError, UsageError
+from tinytf.errors import TinytfError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ def train(
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
-    with processes(where, shard=shard) as group, _locked(out, group):
+    with processes(where, shard=shard, on_note=on_note) as group, _locked(out, group):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
@@ -105,7 +105,7 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
     group.wait()
     try:
         yield
-    except (UsageError, TrainingError):
+    except TinytfError:
         if group.writes and new and not (out / METRICS).exists():
             lock.release()
             (out / LOCK).unlink(missing_ok=True)

@@ -10,15 +10,22 @@ import torch
 from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.checkpoints.run import load_run
-from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import CheckpointError, TrainingError, UsageError
-from tinytf.files import read_json, to_json, write_whole
+from tinytf.errors import TrainingError, UsageError
+from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.checkpoints import Progress, RunState, keep_checkpoints, restore, save_checkpoint
+from tinytf.training.checkpoints import (
+    Progress,
+    RunState,
+    keep_checkpoints,
+    newest_whole,
+    read_progress,
+    restore,
+    save_checkpoint,
+)
 from tinytf.training.data import IGNORED, Batch
-from tinytf.training.lines import append_line, keep_lines, sync_lines
+from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
 from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
@@ -57,19 +64,20 @@ class Trainer:
         tensorboard: bool = False,
         on_note: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.on_note = on_note
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
         if group.writes:
             clear_leftovers(out)
-        found = [] if overwrite else checkpoints_of(out)
+        found = None if overwrite else newest_whole(out, on_note)
         stored = stored_recipe(out) if resume else None
         if stored is not None:
             self.recipe = recipe = resumed_recipe(out, stored, recipe.to_dict())
         torch.manual_seed(recipe.seed)
         if found:
-            if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(corpus):
+            if read_progress(found).corpus != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
-            tokenizer = Tokenizer.load(found[-1] / "tokenizer.json")
-            model = model if model is None else load_run(found[-1])
+            tokenizer = Tokenizer.load(found / "tokenizer.json")
+            model = model if model is None else load_run(found)
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
         self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
@@ -84,7 +92,7 @@ class Trainer:
         self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
         torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
         if found:
-            self.progress = restore(found[-1], self.model, self.optimiser, group.rank)
+            self.progress = restore(found, self.model, self.optimiser, group.rank)
             if self.progress.processes != group.count:
                 raise UsageError(
                     f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
@@ -133,15 +141,14 @@ class Trainer:
         try:
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
             remember(self.out, self.corpus)
-            keep_lines(self.out / SAMPLES, step)
             (self.out / METRICS).touch()
-            kept = keep_lines(self.out / METRICS, step)
+            kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
         except OSError as error:
             raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
-        if kept < step:
-            raise CheckpointError(
-                f"{self.out / METRICS} has {kept:,} lines, and the newest checkpoint is of step {step:,}"
-            )
+        measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
+        for name, wanted in ((METRICS, step), (SAMPLES, measured)):
+            if kept[name] < wanted:
+                self.on_note(f"{self.out / name} has {kept[name]:,} of {wanted:,} lines; the others are lost")
 
     def step(self) -> Metrics:
         """One step of the optimiser, with all that is due after it."""
@@ -239,4 +246,4 @@ class Trainer:
         if self.events is not None:
             self.events.flush()
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
-        keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})
+        keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})

@@ -1,7 +1,6 @@
 """``tinytf train``: a model from a text."""
 
 import itertools
-import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -56,6 +55,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     from tinytf.loading import pick_device
     from tinytf.training.loop import train as trained
     from tinytf.training.plan import plan
+    from tinytf.training.processes import started_as
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
     from tinytf.training.tensorboard import summary_writer
@@ -118,7 +118,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             shard=asked.shard,
             on_note=output.note,
         )
-    if os.environ.get("RANK", "0") == "0":  # only the first of several processes reports
+    if started_as()[0] == 0:  # only the first of several processes reports
         progress.finish(last.step)
         if setups:
             # A divided model is whole in the checkpoint.
