@@ -207,11 +207,13 @@ class Transformer(nn.Module):
         biases at 0, but for rotary queries and keys that have biases: in the first block half of the key heads begin
         with a preference for the token before. Copying takes such a head and another one above it that matches what
         it brings, and neither is of use, so neither is learned for long, without the other (Olsson et al. 2022).
+
+        Raises MemoryShortage where the weights do not fit.
         """
         with torch.device("meta"):
             model = cls(config)
-        needed = sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
-        require_free("such a model takes", needed, torch.device("cpu"), "make it smaller")
+        needed = sum(parameter.nbytes for parameter in model.parameters())
+        require_free("the weights take", needed, torch.device("cpu"), "give a smaller d_model, d_ff or n_layers")
         model.to_empty(device="cpu")
         model.share_layers()
         generator = torch.Generator().manual_seed(seed)

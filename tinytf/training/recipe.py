@@ -64,6 +64,7 @@ class Recipe:
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
     save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
+    save_minutes: float = _field(10.0, "Minutes between checkpoints besides; 0: only by steps.", Limits(0, 1e6))
     keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
     probe_every: int = _field(50, "Steps between measurements of the heads; 0: never.", Limits(0, 1_000_000_000))
     sample_tokens: int = _field(
@@ -141,6 +142,8 @@ FIELDS = fields_of(
     Recipe, {one.name: one.metadata["limits"] for one in dataclasses.fields(Recipe) if "limits" in one.metadata}
 )
 """The values that each field of a recipe may have."""
+FREE = ("steps", "eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens")
+"""Those that a resumed run may change: no number so far depends on them, but for the schedule's on ``steps``."""
 
 
 def stored_recipe(run: Path) -> Recipe | None:
@@ -157,3 +160,12 @@ def require_same(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> None:
                 f"{run} was started with {name} {getattr(stored, name)!r}, and {value!r} is asked for",
                 "leave the option out, or begin another run",
             )
+
+
+def resumed_recipe(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> Recipe:
+    """The recipe that a run goes on with: its own, with the FREE fields that are ``asked`` for.
+
+    Raises UsageError for another field that differs.
+    """
+    require_same(run, stored, {name: value for name, value in asked.items() if name not in FREE})
+    return dataclasses.replace(stored, **{name: value for name, value in asked.items() if name in FREE})
