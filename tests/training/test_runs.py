@@ -311,9 +311,9 @@ def test_a_wrong_shape_names_the_tensor_and_both_shapes(run):
 
 
 def test_a_missing_tensor_is_named_and_counted(run):
-    edit(run, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".ffn.up." in name])
+    edit(run, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".norm2." in name])
     found = refused(run).message
-    assert found.startswith(f"{run / 'model.safetensors'} lacks blocks.0.ffn.up.weight (2 of ")
+    assert found.startswith(f"{run / 'model.safetensors'} lacks blocks.0.norm2.weight (1 of ")
 
 
 def test_an_extra_tensor_is_named_with_the_nearest(run):

@@ -199,13 +199,16 @@ class Transformer(nn.Module):
         self.exchanged: tuple[str, ...] = ()
 
     @classmethod
-    def initialised(cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> "Transformer":
+    def initialised(
+        cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu", *, look_back: bool = False
+    ) -> "Transformer":
         """Random weights from ``seed``: normal 1/√d_model, so that a map keeps the size of what it maps.
 
         What is added to the residual stream starts smaller by √(2·layers) (Radford et al. 2019). Norms start at 1,
-        biases at 0, but for rotary queries and keys that have biases: in the first block half of the key heads begin
-        with a preference for the token before. Copying takes such a head and another one above it that matches what
-        it brings, and neither is of use, so neither is learned for long, without the other (Olsson et al. 2022).
+        biases at 0. With ``look_back`` rotary queries and keys that have biases get others: in the first block half of
+        the key heads begin with a preference for the token before. Copying takes such a head and another one above it
+        that matches what it brings, and neither is of use, so neither is learned for long, without the other (Olsson
+        et al. 2022).
         """
         with torch.device("meta"):
             model = cls(config)
@@ -223,7 +226,7 @@ class Transformer(nn.Module):
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
             for buffer in model.buffers():
                 buffer.zero_()
-            if config.positions == "rotary" and config.qkv_bias:
+            if look_back:
                 next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()
 

@@ -59,7 +59,8 @@ def prepare(
                 "leave the size out, or give more text",
             )
     if model is None:
-        model = Transformer.initialised(recipe.model_config(tokenizer.vocab_size), recipe.seed)
+        config = recipe.model_config(tokenizer.vocab_size)
+        model = Transformer.initialised(config, recipe.seed, look_back=recipe.look_back)
     else:
         _require_fit(model.config, tokenizer, recipe)
     masked = recipe.objective == "masked"
