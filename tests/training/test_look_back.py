@@ -42,7 +42,7 @@ def test_unless_it_is_asked_for_no_head_prefers_anything(fields):
 
 
 def test_a_recipe_that_asks_for_it_needs_rotary_biases(tmp_path: Path):
-    recipe = Recipe(look_back=True, model={"n_layers": 1, "qkv_bias": True}, tokenizer="char", block=8)
+    recipe = Recipe(first_weights="look_back", model={"n_layers": 1, "qkv_bias": True}, tokenizer="char", block=8)
     assert prepare(find_files("The cat sat."), recipe, tmp_path).model.blocks[0].attention.q.bias.any()
     with pytest.raises(ConfigError, match="look_back needs rotary positions, and biases of queries and keys"):
-        Recipe(look_back=True).model_config(100)
+        Recipe(first_weights="look_back").model_config(100)

@@ -5,6 +5,7 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +19,7 @@ from tinytf.training.loop import train
 from tinytf.training.losses import held_out_loss
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
+from tinytf.training.setup import first_model
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
@@ -380,3 +382,15 @@ def test_a_loaded_model_computes_what_was_saved(run):
     same.load_state_dict(load_file(run / "model.safetensors"))
     ids = torch.arange(10)[None]
     assert torch.equal(model(ids), same.eval()(ids))
+
+
+@pytest.mark.parametrize("fields", [{}, {"objective": "masked", "tokenizer": "wordpiece"}])
+@pytest.mark.parametrize("head", [{}, {"tied_head": False}])
+def test_a_new_model_begins_with_all_tokens_about_as_probable(fields, head):
+    """The loss of random targets is then ln V, by numpy in float64."""
+    model = first_model(Recipe(model=head, **fields), 2000)
+    ids, targets = (torch.randint(0, 2000, (4, 64), generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    with torch.no_grad():
+        logits = model(ids).double().numpy()
+    found = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, targets.numpy()[..., None], -1)[..., 0]
+    assert found.mean() == pytest.approx(np.log(2000), abs=0.06)

@@ -28,6 +28,9 @@ from tinytf.model.parts import (
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.table import table_of
 
+ADDED = ("attention.o.weight", ".down.weight")
+"""The ends of the names of the matrices whose products are added to the residual stream."""
+
 
 class Embeddings(nn.Module):
     """Token vectors, plus positions and token types, normed: each where the architecture has it.
@@ -220,7 +223,7 @@ class Transformer(nn.Module):
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() >= 2 and not name.endswith("bias"):
-                    adds = name.endswith(("attention.o.weight", ".down.weight"))
+                    adds = name.endswith(ADDED)
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)

@@ -15,6 +15,7 @@ from tinytf.files import SMALL, read_bytes, read_json
 OBJECTIVES = ("causal", "masked")
 SCHEDULES = ("cosine", "linear", "constant")
 DTYPES = ("float32", "bfloat16")
+FIRST_WEIGHTS = ("even", "normal", "look_back")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
 USUAL_LR, FINE_LR = 3e-3, 5e-5
@@ -78,7 +79,11 @@ class Recipe:
         40, "Length of the sample with every held-out loss; 0: no sample.", Limits(0, 1_000_000)
     )
     dtype: str = _field("float32", "Type of the computation; weights stay float32.", Limits(choices=DTYPES))
-    look_back: bool = _field(False, "Plant heads that look at the token before, by rotary biases in the first block.")
+    first_weights: str = _field(
+        "even",
+        "First weights: all tokens as probable, normal, or normal with planted previous-token heads.",
+        Limits(choices=FIRST_WEIGHTS),
+    )
     compile: bool = _field(False, "Let torch write the kernels first.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
@@ -115,7 +120,7 @@ class Recipe:
         if config.causal != (self.objective == "causal"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
         require_mask(config)
-        if self.look_back and not (config.positions == "rotary" and config.qkv_bias):
+        if self.first_weights == "look_back" and not (config.positions == "rotary" and config.qkv_bias):
             raise ConfigError("look_back needs rotary positions, and biases of queries and keys", "add --qkv-bias 1")
         if self.block > config.context:
             raise ConfigError(f"block {self.block} is longer than the model's context of {config.context}")
