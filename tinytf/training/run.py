@@ -13,12 +13,13 @@ from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
+from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.checkpoints import Progress, RunState, keep_checkpoints, restore, save_checkpoint
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.lines import append_line, keep_lines, sync_lines
-from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
+from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import learning_rate, make_optimiser
 from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
@@ -31,9 +32,6 @@ from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
 from tinytf.training.update import Update, UpdateWatch, chosen
-
-_HELD_OUT_BATCHES = 8
-"""Batches of the held-out text that are measured before the last step."""
 
 
 class Trainer:
@@ -54,6 +52,7 @@ class Trainer:
         explain: int = 0,
         explained: Sequence[str] = (),
         tensorboard: bool = False,
+        on_held_out: Callable[[int, int], None] = unheard,
     ) -> None:
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
         if group.writes:
@@ -88,6 +87,7 @@ class Trainer:
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
         self.saved = self.progress.step
+        self.on_held_out = on_held_out
         self.explain, self.updates = explain, list[Update]()
         self.explained = [chosen(self.model, text) for text in explained]
         self.tensorboard = tensorboard and group.writes
@@ -125,6 +125,7 @@ class Trainer:
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
             remember(self.out, self.corpus)
             keep_lines(self.out / SAMPLES, step)
+            keep_lines(self.out / SPEED, step)
             (self.out / METRICS).touch()
             kept = keep_lines(self.out / METRICS, step)
         except OSError as error:
@@ -133,10 +134,13 @@ class Trainer:
             raise CheckpointError(
                 f"{self.out / METRICS} has {kept:,} lines, and the newest checkpoint is of step {step:,}"
             )
+        if step < self.recipe.steps:
+            self.pace.begin(step)
 
     def step(self) -> Metrics:
         """One step of the optimiser, with all that is due after it."""
         recipe, step, group = self.recipe, self.progress.step, self.group
+        self.pace.step_begins()
         lr = learning_rate(step, recipe)
         for parameters in self.optimiser.param_groups:
             parameters["lr"] = lr
@@ -147,14 +151,15 @@ class Trainer:
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
+        self.pace.step_ends(batch.ids.numel())
         if watch is not None:
             self.updates = watch.updates(norm, recipe.clip)
         done = self.progress.step = step + 1
         last = done == recipe.steps
         kept = sample = speed = None
         if self.group.measures and (last or done % recipe.eval_every == 0):
-            limit = held_out_batches(recipe) if last else _HELD_OUT_BATCHES
-            kept = held_out_loss(self.model, self.setup.examples, limit)
+            limit = held_out_batches(recipe) if last else FEW_BATCHES
+            kept = held_out_loss(self.model, self.setup.examples, limit, self.on_held_out if last else unheard)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
@@ -166,7 +171,7 @@ class Trainer:
         redivide(self.model)
         if group.writes:
             append_line(self.out / METRICS, metrics.to_dict())
-            speed = self.pace.step(done, batch.ids.numel(), last=last)
+            speed = self.pace.write(done, last=last)
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:

@@ -114,6 +114,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
             shard=asked.shard,
+            on_held_out=progress.measuring,
         )
     if os.environ.get("RANK", "0") == "0":  # only the first of several processes reports
         progress.finish(last.step)
