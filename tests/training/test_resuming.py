@@ -328,7 +328,7 @@ def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
 
         def audited(event: str, args: tuple) -> None:
             path = str(args[0]) if event in MOMENTS else "/"
-            if (str(run) in path or "/" not in path) and not path.endswith("speed.jsonl"):  # that goes by the clock
+            if (str(run) in path or "/" not in path) and "speed.jsonl" not in path:  # that goes by the clock
                 pass_by(event)
 
         def fsync(descriptor: int) -> None:
@@ -353,7 +353,7 @@ def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     """At drawn moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte."""
-    moments, run, recipe = random.Random(6), tmp_path / "run", changed(CAUSAL, **LONG)
+    moments, run, recipe = random.Random(7), tmp_path / "run", changed(CAUSAL, **LONG)
     run.mkdir()
     train(STORY, changed(recipe, steps=2), tmp_path / "first")  # so that no child imports anything
     reached, seen = [], set()
