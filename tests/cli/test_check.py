@@ -41,8 +41,11 @@ def test_a_right_file_is_0_and_what_it_prints_is_no_data(tinytf: Tinytf, right: 
     assert ran.status == 0
     assert data["holds"]
     assert data["first_wrong"] is None
-    assert "in forward" in ran.err
-    assert "is right: all 41 steps" in " ".join(" ".join(tinytf("check", f"{right}:GPT", *LIKE).lines).split())
+    assert data["printed"] == "in forward\n"
+    assert ran.err == ""
+    shown = tinytf("check", f"{right}:GPT", *LIKE)
+    assert "is right: all 41 steps" in " ".join(" ".join(shown.lines).split())
+    assert [line.strip() for line in shown.lines].count("in forward") == 1
 
 
 def test_full_shows_every_step_with_the_line_that_makes_it(tinytf: Tinytf, right: Path) -> None:

@@ -5,6 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM  # noqa: F401 - not in every child
+
 from tinytf.loading import Model
 from tinytf.student.checked import Checked, check
 from tinytf.student.reference import reference
