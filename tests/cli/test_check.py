@@ -75,7 +75,7 @@ def test_it_fits_the_terminal(width: str, tinytf: Tinytf) -> None:
         (("mine.py:GPT", "--like", "gpt2-tiny", "--with", "n_layer=2"), 2, "has no 'n_layer'", "n_layers"),
         (("mine.py:GPT", "--like", "bert-base"), 2, "no language-model head", "tiny"),
         (("mine.py:GPT", "--like", "gpt3"), 2, "there is no model 'gpt3'", ""),
-        (("mine.py:GPT", "--names", "none.toml"), 2, "is no table of names", "W_Q"),
+        (("mine.py:GPT", "--names", "none.toml"), 1, "there is no file none.toml", ""),
         (("bad.py:GPT",), 1, "bad.py, line 2: ZeroDivisionError", "it says: x = 1 / 0"),
     ],
 )

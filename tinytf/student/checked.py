@@ -110,7 +110,7 @@ def check(
     *,
     text: str = TEXT,
     args: Mapping[str, Any] | None = None,
-    names: Mapping[str, Sequence[str]] | None = None,
+    names: Mapping[str, str] | None = None,
     tolerance: float | None = None,
     seconds: float = SECONDS,
 ) -> Checked:
@@ -137,7 +137,7 @@ def check(
 
 class _Check:
     def __init__(
-        self, model: Model, trace: Trace, student: Student, names: Mapping[str, Sequence[str]], tolerance: float
+        self, model: Model, trace: Trace, student: Student, names: Mapping[str, str], tolerance: float
     ) -> None:
         self.model, self.trace, self.student, self.tolerance = model, trace, student, tolerance
         self.ids = trace.encoding.ids

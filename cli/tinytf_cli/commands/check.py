@@ -42,19 +42,19 @@ def check(asked: Asked, output: Output) -> int:
     mistakes that people make are tried until one gives the same wrong numbers. The status is 0 where all is right, 1
     where something is wrong.
     """
+    from tinytf.dumps.names import read_names
     from tinytf.student.checked import check as checked
     from tinytf.student.opened import parse_args
-    from tinytf.student.reference import read_names, reference
+    from tinytf.student.reference import reference
     from tinytf_cli.views.check import CheckView
 
     model = reference(asked.like, parse_args(asked.with_), asked.seed)
-    names = {} if asked.names is None else read_names(asked.names)
     found = checked(
         model,
         asked.target,
         text=asked.text,
         args=parse_args(asked.args),
-        names=names,
+        names=read_names(asked.names),
         tolerance=asked.tolerance,
         seconds=asked.timeout,
     )
