@@ -71,20 +71,22 @@ def read_once(path: Path, limit: int) -> bytes:
         return b"".join(parts)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write ``data`` beside ``path`` and rename it into place, so that no reader ever sees half of it.
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> int:
+    """Write ``data``, whole or in parts, beside ``path`` and rename it into place; return how many bytes it has.
 
-    Links are followed. A device or a named pipe is written to. Raises OSError for a pipe that nobody reads.
+    So no reader ever sees half of it. Links are followed. A device or a named pipe is written to. Raises OSError for a
+    pipe that nobody reads.
     """
     path = path.resolve()
+    parts = [data] if isinstance(data, bytes) else data
     if path.exists() and not path.is_file():
         with os.fdopen(_open_to_write(path), "wb") as stream:
-            stream.write(data)
-        return
+            return sum(map(stream.write, parts))
     with replacing(path) as beside, beside.open("wb") as stream:
-        stream.write(data)
+        size = sum(map(stream.write, parts))
         stream.flush()
         os.fsync(stream.fileno())
+    return size
 
 
 def _open_to_write(path: Path) -> int:

@@ -1,5 +1,6 @@
 """Each verb over a recorded trace: what it shows is what the library has."""
 
+import csv
 import json
 import re
 from collections.abc import Callable
@@ -464,6 +465,32 @@ def test_a_stop_that_holds_once_is_gone_then(ran: Talk) -> None:
     assert "no stop held" in ran("continue")
 
 
+def test_a_map_and_a_table_go_to_csv(ran: Talk, tmp_path: Path) -> None:
+    """The last output may follow on a line of its own; the labels are the tokens."""
+    path, weights = tmp_path / "h.csv", ran.session.trace["L1H2.weights"]
+    for line in (f"heat L1H2 > {path}", f"> {path}"):
+        ran(line)
+        first, *rows = csv.reader(path.open(encoding="utf-8"))
+        names = [f"{place} {token}" for place, token in enumerate(ran.session.tokens)]
+        assert first == ["query/key", *names]
+        assert [row[0] for row in rows] == names
+        assert [[float(cell) for cell in row[1:]] for row in rows] == pytest.approx(weights.numpy(), rel=1e-7)
+    ran(f"top 3 > {path}")
+    best = list(csv.DictReader(path.open(encoding="utf-8")))
+    assert [int(one["id"]) for one in best] == ran.session.trace.logits_at(4).topk(3).indices.tolist()
+    ran(f"print logits[-1] > {path}")
+    row = list(csv.DictReader(path.open(encoding="utf-8")))[int(best[0]["id"])]
+    assert row["vocab"] == f"{best[0]['id']} {best[0]['token']}"
+
+
+def test_what_has_no_table_is_no_csv(ran: Talk, tmp_path: Path) -> None:
+    for line in ("where", "help"):
+        failure = ran.fails(f"{line} > {tmp_path / 'h.csv'}").failure
+        assert failure is not None
+        assert "there is no table" in failure.message
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_format_that_is_not_written_is_refused(ran: Talk, tmp_path: Path) -> None:
-    ran.fails(f"heat L0H0 > '{tmp_path / 'h.csv'}'")
+    ran.fails(f"heat L0H0 > '{tmp_path / 'h.tsv'}'")
     assert not list(tmp_path.iterdir())
