@@ -75,10 +75,13 @@ class Recipe:
     save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
     save_minutes: float = _field(10.0, "Minutes between checkpoints besides; 0: only by steps.", Limits(0, 1e6))
     keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
-    probe_every: int = _field(50, "Steps between measurements of the heads; 0: never.", Limits(0, 1_000_000_000))
+    probe_every: int = _field(
+        50, "Steps between measurements of the heads; 0: never, and no film.", Limits(0, 1_000_000_000)
+    )
     sample_tokens: int = _field(
         40, "Length of the sample with every held-out loss; 0: no sample.", Limits(0, 1_000_000)
     )
+    frames: bool = _field(False, "Keep the weights with every frame of the film, in bfloat16.")
     dtype: str = _field("float32", "Type of the computation; weights stay float32.", Limits(choices=DTYPES))
     first_weights: str = _field(
         "even",
