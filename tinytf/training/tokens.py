@@ -21,7 +21,7 @@ from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer, library_errors
 from tinytf.training.masked import sentence_ends, sentences_of
 
-FORMAT = 2
+FORMAT = 3
 BATCH = 1 << 16  # of single characters, 1.6 kB each while they are encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 _Ends = tuple[list[int], list[int]]
@@ -86,8 +86,9 @@ def tokenise(
 
 
 def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentences: bool) -> str:
-    files = [[file.size, file.sha256] for file in corpus.files]
-    said = [FORMAT, files, corpus.by_file, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str()]
+    files = [[file.size, file.sha256, file.field] for file in corpus.files]
+    read = [files, corpus.reading.document, corpus.reading.chat]
+    said = [FORMAT, read, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str()]
     return hashlib.sha256(json.dumps(said).encode("ascii")).hexdigest()
 
 
