@@ -17,7 +17,7 @@ from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
-    from tinytf.text.corpus import Corpus
+    from tinytf.text.corpus import Corpus, Reading
     from tinytf.training.metrics import Metrics
     from tinytf.training.setup import Setup
     from tinytf.training.update import Update
@@ -79,7 +79,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     resumed = out if run.resume else None
     resolved = resolved_recipe(given, run, resumed)
     own_tokenizer, model = _begin(resolved.begun_from, run.tokenizer, asked.device)
-    files = _read(run.corpus, asked.skip_unreadable, resumed, output)
+    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed, output)
     device = pick_device(asked.device)
     if asked.dry_run:
         found = plan(files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite)
@@ -158,13 +158,15 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
         raise UsageError(said, error.hint) from None
 
 
-def _read(paths: tuple[Path, ...], skip_unreadable: bool, resumed: Path | None, output: Output) -> "Corpus":
+def _read(
+    paths: tuple[Path, ...], reading: "Reading", skip_unreadable: bool, resumed: Path | None, output: Output
+) -> "Corpus":
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
     from tinytf.text.corpus import find_files
     from tinytf.training.remembered import remembered
 
     if not paths and resumed is not None:
-        if (known := remembered(resumed)) is not None:
+        if (known := remembered(resumed, reading)) is not None:
             return known
         if not (resumed / "recipe.json").exists():
             raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
@@ -172,8 +174,11 @@ def _read(paths: tuple[Path, ...], skip_unreadable: bool, resumed: Path | None, 
             raise UsageError(f"{resumed} does not know where its text is", "name the same files, or pipe the text in")
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
-        return find_files(text)
-    found = find_files(paths, skip_unreadable=skip_unreadable)
+        return find_files(text, reading)
+    found = find_files(paths, reading, skip_unreadable=skip_unreadable)
     for skipped in found.skipped:
         output.note(f"{skipped.path} is skipped: {skipped.why}")
+    for file in found.files:
+        if file.field and not reading.field:
+            output.note(f"of {file.source.name}, the field {file.field} of {file.paragraphs:,} rows is learned")
     return found
