@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _OF_THE_DATA = ("vocab_size", "causal")
 """Fields of a model that the text and the objective determine."""
 _GROUPS = {
-    "Data": ("objective", "vocab_size", "block", "batch", "held_out", "repeats", "repeats_first"),
+    "Data": ("objective", "vocab_size", "block", "batch", "held_out", "document_starts", "repeats", "repeats_first"),
     "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip"),
     "Measure": ("eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens"),
-    "Compute": ("accumulate", "dtype", "compile", "seed"),
+    "Compute": ("accumulate", "dtype", "compile", "first_weights", "seed"),
 }
 """The fields of a recipe that are options, by their groups in --help."""
 

@@ -274,7 +274,7 @@ def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
 
 def test_every_verb_has_a_summary_examples_that_run_and_help(ran: Talk, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
-    ran("run The dog sat on the", "set dims 8", "display L0H0.weights", "break L1")
+    ran("keep cat", "run The dog sat on the", "set dims 8", "display L0H0.weights", "break L1")
     (tmp_path / "look.session").write_text("show\n", "utf-8")
     for name, verb in ran.session.lexicon.verbs.items():
         assert verb.summary.endswith("."), name

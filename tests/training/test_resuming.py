@@ -167,7 +167,7 @@ def test_a_damaged_line_is_left_out_and_those_after_it_stay(tmp_path: Path) -> N
 def test_another_recipe_text_or_run_is_refused(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
     before = files_of(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"started with lr 0.001, and 0.5 is asked for"):
+    with pytest.raises(UsageError, match=r"started with lr 0.003, and 0.5 is asked for"):
         train(STORY, changed(CAUSAL, lr=0.5), tmp_path / "run", resume=True)
     with pytest.raises(UsageError, match="was trained on another text"):
         train(STORY + " More.", CAUSAL, tmp_path / "run", resume=True)
@@ -328,7 +328,7 @@ def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
 
         def audited(event: str, args: tuple) -> None:
             path = str(args[0]) if event in MOMENTS else "/"
-            if (str(run) in path or "/" not in path) and not path.endswith("speed.jsonl"):  # that goes by the clock
+            if (str(run) in path or "/" not in path) and "speed.jsonl" not in path:  # that goes by the clock
                 pass_by(event)
 
         def fsync(descriptor: int) -> None:
@@ -353,7 +353,7 @@ def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     """At drawn moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte."""
-    moments, run, recipe = random.Random(6), tmp_path / "run", changed(CAUSAL, **LONG)
+    moments, run, recipe = random.Random(7), tmp_path / "run", changed(CAUSAL, **LONG)
     run.mkdir()
     train(STORY, changed(recipe, steps=2), tmp_path / "first")  # so that no child imports anything
     reached, seen = [], set()

@@ -12,6 +12,7 @@ from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
+from tinytf.report import Progress, unheard
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.branch import begin_branch
@@ -42,6 +43,7 @@ def train(
     shard: bool = False,
     tensorboard: bool = False,
     on_note: Callable[[str], None] = lambda _: None,
+    on_held_out: Progress = unheard,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
@@ -52,7 +54,7 @@ def train(
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
     ``shard`` divides model, gradients and moments among several processes. With ``tensorboard`` event files are
-    written too.
+    written too. ``on_held_out`` hears how far the last measurement of the held-out text is.
 
     Raises UsageError when ``out`` holds a run already and is neither resumed nor overwritten, when it holds anything
     else, when its recipe or text differ, when ``overwrite`` would remove the text or the model to start from, and when
@@ -92,6 +94,7 @@ def train(
             explained=explained,
             tensorboard=tensorboard,
             on_note=on_note if group.writes else lambda _: None,
+            on_held_out=on_held_out if group.writes else unheard,
         )
         last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
         on_updates(run.updates)

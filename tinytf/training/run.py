@@ -13,6 +13,7 @@ from tinytf.checkpoints.run import load_run
 from tinytf.errors import TrainingError, UsageError
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
+from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.branch import keep_cut
@@ -27,7 +28,7 @@ from tinytf.training.checkpoints import (
 )
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
-from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
+from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
 from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
@@ -40,9 +41,6 @@ from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
 from tinytf.training.update import Update, UpdateWatch, chosen
-
-_HELD_OUT_BATCHES = 8
-"""Batches of the held-out text that are measured before the last step."""
 
 
 class Trainer:
@@ -64,6 +62,7 @@ class Trainer:
         explained: Sequence[str] = (),
         tensorboard: bool = False,
         on_note: Callable[[str], None] = lambda _: None,
+        on_held_out: Callable[[int, int], None] = unheard,
     ) -> None:
         self.on_note = on_note
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
@@ -104,6 +103,7 @@ class Trainer:
                 for note in changes_of(out, stored, recipe, self.progress.step):
                     on_note(note)
         self.saved, self.saved_at = self.progress.step, time.monotonic()
+        self.on_held_out = on_held_out
         self.explain, self.updates = explain, list[Update]()
         self.explained = [chosen(self.model, text) for text in explained]
         self.tensorboard = tensorboard and group.writes
@@ -143,6 +143,7 @@ class Trainer:
         try:
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
             remember(self.out, self.corpus)
+            keep_lines(self.out / SPEED, step)
             (self.out / METRICS).touch()
             kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
         except OSError as error:
@@ -151,10 +152,13 @@ class Trainer:
         for name, wanted in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
             if kept[name] < wanted:
                 self.on_note(f"{self.out / name} has {kept[name]:,} of {wanted:,} lines; the others are lost")
+        if step < self.recipe.steps:
+            self.pace.begin(step)
 
     def step(self) -> Metrics:
         """One step of the optimiser, with all that is due after it."""
         recipe, step, group = self.recipe, self.progress.step, self.group
+        self.pace.step_begins()
         lr = learning_rate(step, recipe)
         for parameters in self.optimiser.param_groups:
             parameters["lr"] = lr
@@ -165,14 +169,15 @@ class Trainer:
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
+        self.pace.step_ends(batch.ids.numel())
         if watch is not None:
             self.updates = watch.updates(norm, recipe.clip)
         done = self.progress.step = step + 1
         last = done == recipe.steps
         kept = sample = speed = None
         if self.group.measures and (last or done % recipe.eval_every == 0):
-            limit = held_out_batches(recipe) if last else _HELD_OUT_BATCHES
-            kept = held_out_loss(self.model, self.setup.examples, limit)
+            limit = held_out_batches(recipe) if last else FEW_BATCHES
+            kept = held_out_loss(self.model, self.setup.examples, limit, self.on_held_out if last else unheard)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
@@ -184,7 +189,7 @@ class Trainer:
         redivide(self.model)
         if group.writes:
             append_line(self.out / METRICS, metrics.to_dict())
-            speed = self.pace.step(done, batch.ids.numel(), last=last)
+            speed = self.pace.write(done, last=last)
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:

@@ -30,7 +30,8 @@ def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     """
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS
-    from tinytf_cli.repl.state import Settings, Spec
+    from tinytf_cli.repl.settings import Settings
+    from tinytf_cli.repl.state import Spec
 
     text = " ".join(asked.words)
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()

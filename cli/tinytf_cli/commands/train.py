@@ -48,8 +48,8 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     """CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
     separates documents. A resumed run knows its files. Every field of the model is an option too: --d-model 256
     --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: vocabulary,
-    examples, the loss before and after. Ctrl-C and
-    SIGTERM stop after the step, with a checkpoint; a second one stops at once.
+    examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a checkpoint; a second one stops
+    at once.
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
@@ -120,6 +120,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             tensorboard=asked.tensorboard,
             shard=asked.shard,
             on_note=output.note,
+            on_held_out=progress.measuring,
         )
     if started_as()[0] == 0:  # only the first of several processes reports
         progress.finish(last.step)

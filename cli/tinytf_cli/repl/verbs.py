@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,12 +15,16 @@ from tinytf.report import SCHEMA_VERSION
 from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
 from tinytf_cli.command import Option, build, parameters_of
+from tinytf_cli.host import Host
 from tinytf_cli.main import COMMANDS, cli
 from tinytf_cli.output import Output, Result
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
+
+if TYPE_CHECKING:
+    from tinytf_cli.repl.session import Session
 
 TOPICS = {
     "moving": "through the steps",
@@ -61,12 +65,12 @@ class Verb:
         """The first sentence of its help."""
         return (self.command.help or "").strip().split("\n")[0]
 
-    def claims(self, words: Sequence[str]) -> bool:
+    def claims(self, words: Sequence[str], host: Host) -> bool:
         """Whether these words are for the verb where a command has its name: those that click takes for it."""
         if self.leaves is not None:
             return not self.leaves(words)
         try:
-            self.command.make_context(self.name, list(words), help_option_names=[])
+            self.command.make_context(self.name, list(words), help_option_names=[], obj=host)
         except click.UsageError:
             return False
         return True
@@ -99,24 +103,44 @@ def verb(
     return made
 
 
-class Lexicon:
-    """``verbs`` by name, and ``names``: every word that a line can begin with, and the name that it means."""
+_FIRST = re.compile(r"[\s/|>#!]")
+"""What ends the first word of a line."""
 
-    def __init__(self, verbs: Mapping[str, Verb]) -> None:
-        self.verbs = verbs
-        self.names = {name: name for name in (*COMMANDS, *verbs)}
+
+class Lexicon:
+    """The words that a line of a session can begin with: ``verbs`` by name.
+
+    ``own`` has the words of verbs and commands, each with the name that it means.
+    """
+
+    def __init__(self, verbs: Mapping[str, Verb], session: "Session") -> None:
+        self.verbs, self._session = verbs, session
+        self.own = {name: name for name in (*COMMANDS, *verbs)}
         for one in verbs.values():
-            self.names.update(dict.fromkeys(one.aliases, one.name))
+            self.own.update(dict.fromkeys(one.aliases, one.name))
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Every word that a line can begin with, and the name that it means; empty for an alias of Python."""
+        aliases = self._session.state.aliases
+        return {**self.own, **{name: _FIRST.split(line, maxsplit=1)[0] for name, line in aliases.items()}}
+
+    def expanded(self, line: str) -> str:
+        """The line that a line means: one that begins with an alias is written out."""
+        start = len(line) - len(line.lstrip())
+        word = _FIRST.split(line[start:], maxsplit=1)[0]
+        meant = self._session.state.aliases.get(word)
+        return line if meant is None else meant + line[start + len(word) :]
 
     def find(self, word: str, line: str = "TEXT") -> str:
         """The name that a word means: a name, an alias, or the beginning of one name only.
 
         Raises UsageError for any other word, with what it could be.
         """
-        found = self.names.get(word) or begun_name(word, sorted(set(self.names.values())))
+        found = self.names.get(word) or begun_name(word, sorted(set(self.own.values())))
         if found:
             return found
-        near = did_you_mean(word, set(self.names.values())) or "help lists what there is"
+        near = did_you_mean(word, set(self.own.values())) or "help lists what there is"
         hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
 
@@ -144,7 +168,7 @@ class Lexicon:
         Raises UsageError for a first word that is neither.
         """
         found = self.verbs.get(name := self.find(words[0]))
-        return None if found is None or (name in COMMANDS and not found.claims(words[1:])) else found
+        return None if found is None or (name in COMMANDS and not found.claims(words[1:], self._session)) else found
 
     def split(self, words: Sequence[str]) -> list[str]:
         """The words of a line, the first as the name that it means; ``print/stats`` is ``print /stats``.
