@@ -45,12 +45,15 @@ class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run.
 
     ``model`` holds ModelConfig fields, without vocab_size. ``begun_from`` names the model that the run started from,
-    whose architecture and tokenizer it has. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
+    whose architecture and tokenizer it has; a branch is one that goes on ``at_step`` of that run, ``without`` some
+    heads. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
     continues a prompt by ``sample_tokens``, and an encoder fills in a word.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
     begun_from: str = ""
+    at_step: int = field(default=0, metadata={"limits": Limits(0, 1_000_000_000)})
+    without: tuple[str, ...] = ()
     tokenizer: str = field(default="bpe", metadata={"limits": Limits(choices=TOKENIZERS)})
     vocab_size: int = _field(
         0, "Vocabulary size (not for char); 0: 2,000, or fewer if the text yields fewer.", Limits(0, 1_000_000)
@@ -156,8 +159,8 @@ class Recipe:
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
             fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
-        require_fields(fields, _TYPES, "a recipe", UsageError, source)  # limits: an option may be over the file
-        return cls(**fields)
+        # Limits come later: an option may be over the file.
+        return cls(**require_fields(fields, _TYPES, "a recipe", UsageError, source))
 
     @classmethod
     def load(cls, path: Path, **changes: Any) -> Self:

@@ -65,21 +65,24 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
 
     if run.out is None and (run.resume or run.overwrite):
         raise UsageError("--resume and --overwrite need an existing run", "name it by --out")
-    out = _new_run(run.corpus) if run.out is None else run.out
+    parent = Path(run.begin_from or "") if run.at_step and not run.resume else None
+    out = _new_run(run.corpus or (() if parent is None else (parent,))) if run.out is None else run.out
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if asked.explained and asked.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if asked.dry_run and (run.resume or asked.explain or asked.tensorboard or asked.shard):
-        raise UsageError("--dry-run plans a new run", "leave out --resume, --explain, --tensorboard and --shard")
+    if asked.dry_run and (run.resume or run.at_step or asked.explain or asked.tensorboard or asked.shard):
+        more = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
+        raise UsageError("--dry-run plans a new run", more)
     if run.resume and run.overwrite:
         raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
     if asked.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
     resolved = resolved_recipe(given, run, resumed)
-    own_tokenizer, model = _begin(resolved.begun_from, run.tokenizer, asked.device)
-    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed, output)
+    begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
+    own_tokenizer, model = _begin(begun_from, run.tokenizer, asked.device)
+    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed or parent, output)
     device = pick_device(asked.device)
     if asked.dry_run:
         found = plan(files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite)
