@@ -97,9 +97,10 @@ class Stop:
 
     @property
     def words(self) -> str:
-        at = str(self.where or "every step") + (", once," if self.once else "")
-        at += f", after {plural(self.passed, 'hit')}," if self.passed else ""
-        return f"{at} if {self.condition.text}" if self.condition else at.rstrip(",")
+        often = ["once"] if self.once else []
+        often += [f"after {plural(self.passed, 'hit')}"] if self.passed else []
+        words = ", ".join([str(self.where or "every step"), *often])
+        return f"{words}{',' if often else ''} if {self.condition.text}" if self.condition else words
 
     def to_dict(self) -> dict[str, Any]:
         """The stop as JSON data."""
