@@ -1,30 +1,15 @@
 """SmolLM2 answers a question that is put into its chat template, and ends a bare one at once."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from tinytf.loading import Model, load
+from tinytf.loading import Model
 from tinytf.text.chat import Conversation
 
 pytestmark = pytest.mark.real
 
 QUESTION = "What is the capital of France?"
-
-
-@pytest.fixture(scope="module")
-def path() -> Path:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
-    if not found:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2-135M-Instruct.Q4_1.gguf")
-    return found[0]
-
-
-@pytest.fixture(scope="module")
-def model(path: Path) -> Model:
-    return load(str(path), device="cpu")
 
 
 def test_a_conversation_is_answered_and_a_bare_question_is_not(model: Model) -> None:
