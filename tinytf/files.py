@@ -7,8 +7,9 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tinytf.errors import CheckpointError, UsageError
 
@@ -22,9 +23,10 @@ SMALL, CONFIGURATION, TOKENIZER = 1 * MEBI, 16 * MEBI, 256 * MEBI
 _SECONDS_FOR_THE_OTHER_END = 5.0
 _KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device",
           stat.S_ISSOCK: "a socket"}  # fmt: skip
+_NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
-def open_bytes(path: Path) -> BinaryIO:
+def open_bytes(path: Path) -> BufferedReader:
     """A regular file, open for reading. Never waits for a pipe. Raises OSError that says what else it is."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -69,20 +71,22 @@ def read_once(path: Path, limit: int) -> bytes:
         return b"".join(parts)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write ``data`` beside ``path`` and rename it into place, so that no reader ever sees half of it.
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> int:
+    """Write ``data``, whole or in parts, beside ``path`` and rename it into place; return how many bytes it has.
 
-    Links are followed. A device or a named pipe is written to. Raises OSError for a pipe that nobody reads.
+    So no reader ever sees half of it. Links are followed. A device or a named pipe is written to. Raises OSError for a
+    pipe that nobody reads.
     """
     path = path.resolve()
+    parts = [data] if isinstance(data, bytes) else data
     if path.exists() and not path.is_file():
         with os.fdopen(_open_to_write(path), "wb") as stream:
-            stream.write(data)
-        return
+            return sum(map(stream.write, parts))
     with replacing(path) as beside, beside.open("wb") as stream:
-        stream.write(data)
+        size = sum(map(stream.write, parts))
         stream.flush()
         os.fsync(stream.fileno())
+    return size
 
 
 def _open_to_write(path: Path) -> int:
@@ -147,6 +151,11 @@ def _is_same(path: Path, given: str | Path | int) -> bool:
         return os.path.samestat(path.stat(), os.stat(given))
     except (OSError, ValueError):  # no such file, or a word that cannot name one
         return False
+
+
+def remedy(error: OSError, then: str) -> str:
+    """What to do about a file that could not be written: make room where there is none, then what ``then`` says."""
+    return f"make room, then {then}" if error.errno in _NO_ROOM else then
 
 
 def flush_folder(path: Path) -> None:

@@ -8,17 +8,22 @@ import torch
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import ADDED, Transformer
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import anywhere
 from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
+from tinytf.training.chats import ChatTurns
 from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
 from tinytf.training.tokens import tokenise
+
+_EMBEDDED, _FIRST_ADDED = 0.02, 0.02
+"""Of ``even`` first weights: the deviation of embeddings (Radford et al. 2019), and how much of the usual is added."""
+_OF_TOKENS = ("embed.tokens.weight", "embed.positions.weight", "embed.types.weight", "head.decoder.weight")
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ def prepare(
     train, _ = corpus.split(recipe.held_out)
     if model is None:
         recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)  # raises before anything is read
+    if recipe.objective == "chat" and (tokenizer is None or tokenizer.chat is None):
+        raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
     if tokenizer is None:
         texts = corpus.documents().texts(anywhere) if characters else train.texts()
         tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size or USUAL_VOCABULARY)
@@ -59,16 +66,37 @@ def prepare(
                 "leave the size out, or give more text",
             )
     if model is None:
-        model = Transformer.initialised(recipe.model_config(tokenizer.vocab_size), recipe.seed)
+        model = first_model(recipe, tokenizer.vocab_size)
     else:
         _require_fit(model.config, tokenizer, recipe)
-    masked = recipe.objective == "masked"
+    masked, chat = recipe.objective == "masked", recipe.objective == "chat"
     tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked)
     streams = (tokens.train, tokens.held_out, recipe)
     examples: Examples = (
-        MaskedTokens(*streams, tokenizer) if masked else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
+        MaskedTokens(*streams, tokenizer)
+        if masked
+        else ChatTurns(*streams)
+        if chat
+        else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
     )
     return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
+
+
+@torch.no_grad()
+def first_model(recipe: Recipe, vocab_size: int) -> Transformer:
+    """The model that a recipe begins with.
+
+    ``even`` weights make embeddings and unembedding so small that all tokens are about as probable, a loss of ln V, and
+    let the blocks add next to nothing to them at first (Zhang et al. 2019, "Fixup").
+    """
+    config = recipe.model_config(vocab_size)
+    model = Transformer.initialised(config, recipe.seed, look_back=recipe.first_weights == "look_back")
+    for name, parameter in model.named_parameters() if recipe.first_weights == "even" else ():
+        if name.startswith(_OF_TOKENS):
+            parameter.mul_(min(1.0, _EMBEDDED * config.d_model**0.5))  # they were drawn with 1/√d_model
+        elif name.endswith(ADDED):
+            parameter.mul_(_FIRST_ADDED)
+    return model
 
 
 def fingerprint_of(corpus: Corpus) -> str:
@@ -82,10 +110,10 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
             f"the tokenizer has {tokenizer.vocab_size:,} tokens, and the model knows {config.vocab_size:,}",
             "begin from the model with its own tokenizer",
         )
-    if config.causal != (recipe.objective == "causal") or not config.predicts_tokens:
+    if config.causal != (recipe.objective != "masked") or not config.predicts_tokens:
         raise UsageError(
             f"a {config.kind} with head {config.head!r} is not trained by the {recipe.objective} objective",
-            "--objective causal is for decoders, masked for encoders with a masked head",
+            "--objective causal and chat are for decoders, masked for encoders with a masked head",
         )
     require_mask(config)
     if recipe.block > config.context:
