@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "ndjson")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
+FILM = ".cast"
+"""The extension of a film for a terminal, which a result that moves can be written to."""
 
 
 class ReaderGone(Exception):
@@ -51,7 +53,7 @@ class Result:
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
     ``tensors`` the recorded tensors under their step names, ``metadata`` what a file of them says. ``text`` stands for
     the view wherever it is written without pictures: blocks, and spans of running text with line ends of their own.
-    Each part of a ``live`` result is seen as soon as it is there.
+    Each part of a ``live`` result is seen as soon as it is there. ``film`` are the painted screens of one that moves.
     """
 
     blocks: "Callable[[Terminal], Iterable[Block]]"
@@ -61,6 +63,7 @@ class Result:
     text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
     live: bool = False
     metadata: Callable[[], Mapping[str, Any]] | None = None
+    film: "Callable[[Terminal], Iterable[Sequence[str]]] | None" = None
 
     @classmethod
     def of(cls, view: View) -> "Result":
@@ -146,6 +149,8 @@ class Output:
         paper = replace(self.terminal, depth="none", cuts=False)
         if extension == ".safetensors":
             data = _tensor_bytes(result, path)
+        elif extension == FILM or (extension == ".svg" and result.film is not None):
+            data = _film(result, extension, self.terminal).encode("utf-8")
         elif extension in (".html", ".svg"):
             data = _picture(result, extension, self.terminal).encode("utf-8")
         else:
@@ -214,7 +219,7 @@ DECLARED_BY[Output] = Destination
 
 def require_writable(path: Path) -> None:
     """UsageError for an extension without a format and for what ``require_place`` refuses; before any work is done."""
-    if path.suffix.lower() not in EXTENSIONS:
+    if path.suffix.lower() not in (*EXTENSIONS, FILM):
         raise UsageError(f"{path.name!r} has no extension that says a format", f"known: {' '.join(EXTENSIONS)}")
     require_place(path)
 
@@ -271,6 +276,16 @@ def _picture(result: Result, extension: str, terminal: Terminal) -> str:
 
     screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
     return picture(paint(result.blocks(screen), screen), extension, screen)
+
+
+def _film(result: Result, extension: str, terminal: Terminal) -> str:
+    """What a true-colour screen of this width would show, one picture after the other."""
+    if result.film is None:
+        raise UsageError(f"a {FILM} file is a film, and this does not move", "write to an .svg file instead")
+    from tinytf_cli.film import moving_picture, recording
+
+    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
+    return (recording if extension == FILM else moving_picture)(list(result.film(screen)), screen)
 
 
 def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:
