@@ -28,7 +28,7 @@ _PROSE = 110
 KEYS = {
     " ": "on", Keys.Enter: "on", Keys.ControlJ: "on", Keys.Right: "next",
     "b": "back", Keys.Left: "back", Keys.Backspace: "back",
-    "e": "explain", "q": "leave", Keys.ControlC: "leave", Keys.ControlD: "leave", Keys.SIGINT: "leave",
+    "e": "explain", "q": "leave", Keys.ControlD: "leave", Keys.ControlC: "interrupt", Keys.SIGINT: "interrupt",
     Keys.Up: "up", Keys.Down: "down", Keys.PageUp: "page up", Keys.PageDown: "page down",
     **{digit: digit for digit in "123456789"},
 }  # fmt: skip
@@ -229,8 +229,10 @@ def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) 
         app.renderer.erase(leave_alternate_screen=False)
         app.invalidate()
 
-    with clean_exit(redraw):
-        app.run()
-    output.note(pages.farewell())
-    if place.trouble:
-        output.note(place.trouble)
+    try:
+        with clean_exit(redraw):
+            app.run()
+    finally:
+        output.note(pages.farewell())
+        if place.trouble:
+            output.note(place.trouble)

@@ -17,7 +17,7 @@ from tinytf_cli.terminal import Terminal
 
 
 class Paged(Protocol):
-    """What is on the screen. Keys wait until it is ``ready``, which ``compute`` makes it."""
+    """What is on the screen. Keys wait until it is ``ready``, which ``compute`` makes it; ``interrupt`` is Ctrl-C."""
 
     terminal: Terminal
 
@@ -53,7 +53,10 @@ def screen_of(
     def take() -> None:
         """Do what the waiting keys say, as far as what each is about has been computed."""
         while waiting and pages.ready and not app.is_done:
-            if not pages.press(waiting.popleft()):
+            key = waiting.popleft()
+            if key == "interrupt":
+                app.exit(exception=KeyboardInterrupt())
+            elif not pages.press(key):
                 app.exit()
 
     def text() -> ANSI:

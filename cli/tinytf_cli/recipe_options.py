@@ -10,7 +10,7 @@ import click
 
 from tinytf.config import CHOICES, ModelConfig
 from tinytf.errors import UsageError
-from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, stored_recipe
+from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, resumed_recipe, stored_recipe
 from tinytf_cli.command import DECLARED_BY, argument, option
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _OF_THE_DATA = ("vocab_size", "causal")
 """Fields of a model that the text and the objective determine."""
 _GROUPS = {
-    "Data": ("objective", "vocab_size", "block", "batch", "held_out", "repeats", "repeats_first"),
+    "Data": ("objective", "vocab_size", "block", "batch", "held_out", "document_starts", "repeats", "repeats_first"),
     "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip"),
-    "Measure": ("eval_every", "save_every", "keep", "probe_every", "sample_tokens", "frames"),
-    "Compute": ("accumulate", "dtype", "compile", "seed"),
+    "Measure": ("eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames"),
+    "Compute": ("accumulate", "dtype", "compile", "first_weights", "seed"),
 }
 """The fields of a recipe that are options, by their groups in --help."""
 
@@ -74,7 +74,10 @@ class RunOptions:
 
     corpus: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), metavar="[CORPUS]...")
     out: Path | None = option(type=click.Path(path_type=Path), help="Folder of the run; default: a new one in runs/.")
-    resume: bool = option(is_flag=True, help="Continue the run in --out, as if it had never stopped.")
+    resume: bool = option(
+        is_flag=True,
+        help="Continue the run in --out, as if it had never stopped; --steps and how it is watched may change.",
+    )
     overwrite: bool = option(is_flag=True, help="Remove the run in --out first.")
     recipe: Path | None = option(type=click.Path(path_type=Path), help="A TOML file with model, data and optimiser.")
     preset: str | None = option(metavar="NAME", help="The architecture of a preset, such as llama-tiny.")
@@ -85,7 +88,7 @@ class RunOptions:
 def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> Recipe:
     """The stored recipe of the ``resumed`` run, or that of a file, a preset and the options together.
 
-    Raises UsageError for an option that differs from the stored recipe.
+    Raises UsageError for an option that differs from the stored recipe, and that a resumed run cannot change.
     """
     from tinytf.presets import preset
 
@@ -99,10 +102,10 @@ def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> 
         changes["begun_from"] = options.begin_from
     file = None if options.recipe is None else Recipe.load(options.recipe)
     if resumed is not None and (stored := stored_recipe(resumed)) is not None:
-        asked = {**({} if file is None else file.to_dict()), **changes}
-        asked |= {"model": {**stored.model, **model}} if model else {}
-        require_same(resumed, stored, asked)
-        return stored
+        changes |= {"model": {**stored.model, **model}} if model else {}
+        of_file = {} if file is None else file.to_dict()
+        require_same(resumed, stored, {name: value for name, value in of_file.items() if name not in changes})
+        return resumed_recipe(resumed, stored, changes)
     if model:
         changes["model"] = {**({} if file is None else file.model), **model}
     if options.recipe is not None:

@@ -18,7 +18,7 @@ KEYS = {
     Keys.Up: "token back", Keys.Down: "token", Keys.Tab: "probe", Keys.ControlI: "probe",
     "h": "head", "H": "head back", "+": "faster", "-": "slower",
     Keys.Enter: "open", Keys.ControlJ: "open",
-    "q": "leave", Keys.Escape: "leave", Keys.ControlC: "leave", Keys.ControlD: "leave", Keys.SIGINT: "leave",
+    "q": "leave", Keys.Escape: "leave", Keys.ControlD: "leave", Keys.ControlC: "interrupt", Keys.SIGINT: "interrupt",
 }  # fmt: skip
 SECONDS = 0.6
 """How long a frame stands while it plays."""

@@ -357,7 +357,7 @@ def test_mapped_tokens_train_as_those_in_memory_do(tmp_path, monkeypatch):
     corpus = find_files(files_of(tmp_path, [STORY]))
     found = tokenise(corpus, BPE, tmp_path / "cache", held_out=0.2)
     streams = [token_stream(documents, BPE) for documents in split_held_out(paragraphs(STORY), 0.2)]
-    settings = (Recipe(block=16, batch=8, seed=3, repeats=0.3), BPE.vocab_size, BPE.end_id)
+    settings = (Recipe(block=16, batch=8, seed=3, repeats=0.3, document_starts=0.5), BPE.vocab_size, BPE.end_id)
     in_memory = NextToken(*streams, *settings)
     monkeypatch.setattr("tinytf.training.data._LOOKED_AT_ONCE", 7)
     mapped = NextToken(found.train, found.held_out, *settings)

@@ -5,6 +5,7 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +19,7 @@ from tinytf.training.loop import train
 from tinytf.training.losses import held_out_loss
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
+from tinytf.training.setup import first_model
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
@@ -313,9 +315,9 @@ def test_a_wrong_shape_names_the_tensor_and_both_shapes(run):
 
 
 def test_a_missing_tensor_is_named_and_counted(run):
-    edit(run, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".ffn.up." in name])
+    edit(run, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".norm2." in name])
     found = refused(run).message
-    assert found.startswith(f"{run / 'model.safetensors'} lacks blocks.0.ffn.up.weight (2 of ")
+    assert found.startswith(f"{run / 'model.safetensors'} lacks blocks.0.norm2.weight (1 of ")
 
 
 def test_an_extra_tensor_is_named_with_the_nearest(run):
@@ -382,3 +384,15 @@ def test_a_loaded_model_computes_what_was_saved(run):
     same.load_state_dict(load_file(run / "model.safetensors"))
     ids = torch.arange(10)[None]
     assert torch.equal(model(ids), same.eval()(ids))
+
+
+@pytest.mark.parametrize("fields", [{}, {"objective": "masked", "tokenizer": "wordpiece"}])
+@pytest.mark.parametrize("head", [{}, {"tied_head": False}])
+def test_a_new_model_begins_with_all_tokens_about_as_probable(fields, head):
+    """The loss of random targets is then ln V, by numpy in float64."""
+    model = first_model(Recipe(model=head, **fields), 2000)
+    ids, targets = (torch.randint(0, 2000, (4, 64), generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    with torch.no_grad():
+        logits = model(ids).double().numpy()
+    found = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, targets.numpy()[..., None], -1)[..., 0]
+    assert found.mean() == pytest.approx(np.log(2000), abs=0.06)

@@ -69,7 +69,8 @@ def places_after(stream: Ids, token: int) -> NDArray[np.int64]:
 class NextToken:
     """Windows of ``block`` tokens from the stream, in memory or mapped; each target is the token that follows.
 
-    Half of the windows begin where a document does (after an ``end`` token), the others anywhere.
+    They begin anywhere, all places equally often, but for a share ``document_starts`` that begins where a document does
+    (after an ``end`` token).
     A share ``repeats`` of the windows (all of them in the first ``repeats_first`` steps) consists instead of a few
     phrases of random ids below ``vocab_size``, repeated in random order: only copying what followed the last time
     helps, and no fixed distance does. Only tokens that can be copied are targets there. A window has at least 2
@@ -91,8 +92,8 @@ class NextToken:
                 "give a longer text or a smaller --block",
             )
         self.train, self.kept, self.recipe, self.block, self.size = train, held_out, recipe, block, recipe.batch
-        beginnings = places_after(train, end) if end is not None else np.zeros(0, dtype=np.int64)
-        self.beginnings = np.concatenate(([0], beginnings[beginnings < len(train) - block]))
+        found = places_after(train, end) if recipe.document_starts and end is not None else np.zeros(0, dtype=np.int64)
+        self.beginnings = np.concatenate(([0], found[found < len(train) - block]))
         self.vocab_size = vocab_size
 
     def batch(self, step: int) -> Batch:
@@ -100,7 +101,7 @@ class NextToken:
         starts = random.integers(0, len(self.train) - self.block, self.size)
         if len(self.beginnings) > 1:
             chosen = self.beginnings[random.integers(0, len(self.beginnings), self.size)]
-            starts = np.where(random.random(self.size) < 0.5, chosen, starts)
+            starts = np.where(random.random(self.size) < self.recipe.document_starts, chosen, starts)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
         first = self.recipe.repeats_first

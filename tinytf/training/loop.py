@@ -9,7 +9,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import TrainingError, UsageError
+from tinytf.errors import TinytfError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, unheard
 from tinytf.text.corpus import Corpus, find_files
@@ -40,12 +40,14 @@ def train(
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
     tensorboard: bool = False,
+    on_note: Callable[[str], None] = lambda _: None,
     on_held_out: Progress = unheard,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
     ``resume`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
-    the same machine and number of threads); a finished run is left as it is. ``overwrite`` removes a run in ``out``
+    the same machine and number of threads); a finished run is left as it is. The FREE fields of the recipe may
+    differ from those of the run; ``on_note`` is told which do, a line each. ``overwrite`` removes a run in ``out``
     once the new one can begin. After each step ``interrupted`` is asked whether to stop, after a checkpoint. A
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
@@ -62,7 +64,7 @@ def train(
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
-    with processes(where, shard=shard) as group, _locked(out, group):
+    with processes(where, shard=shard, on_note=on_note) as group, _locked(out, group):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
@@ -79,6 +81,7 @@ def train(
             explain=explain,
             explained=explained,
             tensorboard=tensorboard,
+            on_note=on_note if group.writes else lambda _: None,
             on_held_out=on_held_out if group.writes else unheard,
         )
         last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
@@ -105,7 +108,7 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
     group.wait()
     try:
         yield
-    except (UsageError, TrainingError):
+    except TinytfError:
         if group.writes and new and not (out / METRICS).exists():
             lock.release()
             (out / LOCK).unlink(missing_ok=True)

@@ -15,8 +15,16 @@ from tinytf.files import SMALL, read_bytes, read_json
 OBJECTIVES = ("causal", "masked")
 SCHEDULES = ("cosine", "linear", "constant")
 DTYPES = ("float32", "bfloat16")
+FIRST_WEIGHTS = ("even", "normal", "look_back")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
+USUAL_LR, FINE_LR = 3e-3, 5e-5
+"""The peak learning rate of a new model, and of one that is trained on: it has much to lose."""
+_DECODER = {
+    "causal": True, "head": "lm", "positions": "rotary", "norm": "rmsnorm", "activation": "silu", "gated": True,
+    "qkv_bias": False, "o_bias": False, "ffn_bias": False,
+}  # fmt: skip
+_ENCODER = {"causal": False, "head": "mlm"}
 _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
 
 
@@ -50,10 +58,11 @@ class Recipe:
     block: int = _field(128, "Training length in tokens.", Limits(2, 1_000_000))
     batch: int = _field(16, "Examples per step.", Limits(1, 65_536))
     accumulate: int = _field(1, "Parts of a batch that pass one after the other.", Limits(1, 65_536))
+    document_starts: float = _field(0.0, "Share of examples that begin where a document does.", _SHARE)
     repeats: float = _field(0.0, "Share of examples of repeated random tokens, which teach copying.", _SHARE)
     repeats_first: int = _field(0, "Steps at the start with only such examples.", Limits(0, 1_000_000_000))
     steps: int = _field(1000, "Optimiser steps.", Limits(1, 1_000_000_000))
-    lr: float = _field(1e-3, "Peak learning rate.", _POSITIVE)
+    lr: float = _field(USUAL_LR, "Peak learning rate; with --from 5e-5 unless given.", _POSITIVE)
     final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
     warmup: int = _field(100, "Steps of linear warm-up.")
     schedule: str = _field("cosine", "Learning rate after the warm-up.", Limits(choices=SCHEDULES))
@@ -64,6 +73,7 @@ class Recipe:
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
     save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
+    save_minutes: float = _field(10.0, "Minutes between checkpoints besides; 0: only by steps.", Limits(0, 1e6))
     keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
     probe_every: int = _field(
         50, "Steps between measurements of the heads; 0: never, and no film.", Limits(0, 1_000_000_000)
@@ -73,6 +83,11 @@ class Recipe:
     )
     frames: bool = _field(False, "Keep the weights with every frame of the film, in bfloat16.")
     dtype: str = _field("float32", "Type of the computation; weights stay float32.", Limits(choices=DTYPES))
+    first_weights: str = _field(
+        "even",
+        "First weights: all tokens as probable, normal, or normal with planted previous-token heads.",
+        Limits(choices=FIRST_WEIGHTS),
+    )
     compile: bool = _field(False, "Let torch write the kernels first.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
@@ -94,20 +109,23 @@ class Recipe:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 
     def model_config(self, vocab_size: int) -> ModelConfig:
-        """The model that this recipe trains, for a vocabulary of this size."""
-        defaults = {
-            "d_model": 128,
-            "n_layers": 4,
-            "n_heads": 4,
-            "d_ff": 512,
-            "context": max(256, self.block),
-            "causal": self.objective == "causal",
-            "head": "lm" if self.objective == "causal" else "mlm",
-        }
-        config = ModelConfig.from_dict({**defaults, **self.model, "vocab_size": vocab_size})
+        """The model that this recipe trains, for a vocabulary of this size.
+
+        What ``model`` leaves out is Llama's in a decoder: rotary positions, RMSNorm, SwiGLU, no biases. The
+        feed-forward has as many parameters gated as not.
+        """
+        fields = {
+            "d_model": 128, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
+            **(_DECODER if self.objective == "causal" else _ENCODER), **self.model, "vocab_size": vocab_size,
+        }  # fmt: skip
+        if type(width := fields["d_model"]) is int:
+            fields.setdefault("d_ff", 8 * round(width / 3) if fields.get("gated") else 4 * width)
+        config = ModelConfig.from_dict(fields)
         if config.causal != (self.objective == "causal"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
         require_mask(config)
+        if self.first_weights == "look_back" and not (config.positions == "rotary" and config.qkv_bias):
+            raise ConfigError("look_back needs rotary positions, and biases of queries and keys", "add --qkv-bias 1")
         if self.block > config.context:
             raise ConfigError(f"block {self.block} is longer than the model's context of {config.context}")
         return config
@@ -119,8 +137,10 @@ class Recipe:
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
         """A recipe from its fields. Raises UsageError for an unknown one, with the nearest name.
 
-        The default warm-up is at most a tenth of the steps.
+        The default warm-up is at most a tenth of the steps, and a model that is begun from has a default lr of its own.
         """
+        if fields.get("begun_from"):
+            fields = {"lr": FINE_LR, **fields}
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
             fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
@@ -144,6 +164,8 @@ FIELDS = fields_of(
     Recipe, {one.name: one.metadata["limits"] for one in dataclasses.fields(Recipe) if "limits" in one.metadata}
 )
 """The values that each field of a recipe may have."""
+FREE = ("steps", "eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens")
+"""Those that a resumed run may change: no number so far depends on them, but for the schedule's on ``steps``."""
 
 
 def stored_recipe(run: Path) -> Recipe | None:
@@ -160,3 +182,12 @@ def require_same(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> None:
                 f"{run} was started with {name} {getattr(stored, name)!r}, and {value!r} is asked for",
                 "leave the option out, or begin another run",
             )
+
+
+def resumed_recipe(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> Recipe:
+    """The recipe that a run goes on with: its own, with the FREE fields that are ``asked`` for.
+
+    Raises UsageError for another field that differs.
+    """
+    require_same(run, stored, {name: value for name, value in asked.items() if name not in FREE})
+    return dataclasses.replace(stored, **{name: value for name, value in asked.items() if name in FREE})

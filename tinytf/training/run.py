@@ -1,6 +1,7 @@
 """One process's part in a run: steps, metrics, checkpoints; stopped at any moment, it resumes to the bit."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -9,24 +10,31 @@ import torch
 from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.checkpoints.run import load_run
-from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import CheckpointError, TrainingError, UsageError
-from tinytf.files import read_json, to_json, write_whole
+from tinytf.errors import TrainingError, UsageError
+from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.checkpoints import Progress, RunState, keep_checkpoints, restore, save_checkpoint
+from tinytf.training.checkpoints import (
+    Progress,
+    RunState,
+    keep_checkpoints,
+    newest_whole,
+    read_progress,
+    restore,
+    save_checkpoint,
+)
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.frames import Camera
 from tinytf.training.health import Health, StepHealth
-from tinytf.training.lines import append_line, keep_lines, sync_lines
+from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
 from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
-from tinytf.training.optimiser import learning_rate, make_optimiser
+from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
 from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.processes import Processes
-from tinytf.training.recipe import Recipe, require_same, stored_recipe
+from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
 from tinytf.training.remembered import remember
 from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
@@ -54,20 +62,23 @@ class Trainer:
         explain: int = 0,
         explained: Sequence[str] = (),
         tensorboard: bool = False,
+        on_note: Callable[[str], None] = lambda _: None,
         on_held_out: Callable[[int, int], None] = unheard,
     ) -> None:
+        self.on_note = on_note
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
         if group.writes:
             clear_leftovers(out)
-        found = [] if overwrite else checkpoints_of(out)
-        if resume and (stored := stored_recipe(out)) is not None:
-            require_same(out, stored, recipe.to_dict())
+        found = None if overwrite else newest_whole(out, on_note)
+        stored = stored_recipe(out) if resume else None
+        if stored is not None:
+            self.recipe = recipe = resumed_recipe(out, stored, recipe.to_dict())
         torch.manual_seed(recipe.seed)
         if found:
-            if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(corpus):
+            if read_progress(found).corpus != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
-            tokenizer = Tokenizer.load(found[-1] / "tokenizer.json")
-            model = model if model is None else load_run(found[-1])
+            tokenizer = Tokenizer.load(found / "tokenizer.json")
+            model = model if model is None else load_run(found)
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
         self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
@@ -82,13 +93,16 @@ class Trainer:
         self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
         torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
         if found:
-            self.progress = restore(found[-1], self.model, self.optimiser, group.rank)
+            self.progress = restore(found, self.model, self.optimiser, group.rank)
             if self.progress.processes != group.count:
                 raise UsageError(
                     f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
-        self.saved = self.progress.step
+            if stored is not None:
+                for note in changes_of(out, stored, recipe, self.progress.step):
+                    on_note(note)
+        self.saved, self.saved_at = self.progress.step, time.monotonic()
         self.on_held_out = on_held_out
         self.explain, self.updates = explain, list[Update]()
         self.explained = [chosen(self.model, text) for text in explained]
@@ -115,9 +129,12 @@ class Trainer:
         with nullcontext() if events is None else closing(events) as self.events:
             while self.progress.step < self.recipe.steps:
                 metrics = self.step()
-                on_metrics(metrics, self.setup)
-                if self.group.any(interrupted()) and self.progress.step < self.recipe.steps:
+                stops = interrupted()
+                if self.group.any(stops or self._save_is_due()):
+                    stops = self.group.any(stops)
                     self._save()
+                on_metrics(metrics, self.setup)
+                if stops:
                     break
         self.model.eval()
         return metrics
@@ -130,18 +147,17 @@ class Trainer:
         try:
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
             remember(self.out, self.corpus)
-            keep_lines(self.out / SAMPLES, step)
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
                 self.camera.begin(step)
             (self.out / METRICS).touch()
-            kept = keep_lines(self.out / METRICS, step)
+            kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
         except OSError as error:
             raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
-        if kept < step:
-            raise CheckpointError(
-                f"{self.out / METRICS} has {kept:,} lines, and the newest checkpoint is of step {step:,}"
-            )
+        measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
+        for name, wanted in ((METRICS, step), (SAMPLES, measured)):
+            if kept[name] < wanted:
+                self.on_note(f"{self.out / name} has {kept[name]:,} of {wanted:,} lines; the others are lost")
         if step < self.recipe.steps:
             self.pace.begin(step)
 
@@ -184,9 +200,6 @@ class Trainer:
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
-            finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
-            if self.group.any(not finite):
-                raise TrainingError(f"a weight is not finite after step {done}", "try a smaller --lr")
             self._save()
         return metrics
 
@@ -241,10 +254,18 @@ class Trainer:
         saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
         raise TrainingError(f"{what} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
 
+    def _save_is_due(self) -> bool:
+        """Whether the last checkpoint is too old, by the clock of the process that writes."""
+        minutes = self.recipe.save_minutes
+        return self.group.writes and bool(minutes) and time.monotonic() - self.saved_at > 60 * minutes
+
     def _save(self) -> None:
         if self.saved == self.progress.step:
             return
-        self.saved = self.progress.step
+        finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
+        if self.group.any(not finite):
+            raise TrainingError(f"a weight is not finite after step {self.progress.step}", "try a smaller --lr")
+        self.saved, self.saved_at = self.progress.step, time.monotonic()
         random = self.group.gathered(torch.get_rng_state())
         if not self.group.measures:
             return
@@ -255,4 +276,4 @@ class Trainer:
         if self.events is not None:
             self.events.flush()
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
-        keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})
+        keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})

@@ -16,7 +16,7 @@ _MODEL = r"config\.json | model\.safetensors | tokenizer\.json"
 _MANIFEST = re.compile(
     rf"""(recipe | corpus)\.json | (metrics | samples | speed)\.jsonl | {_MODEL}
     | tokens/(index\.json | (train | held_out)\.bin)
-    | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json)
+    | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json | SHA256SUMS)
     | frames/(probes\.json | step-\d+\.safetensors | step-\d+/({_MODEL}))
     | tensorboard/events\.out\.tfevents\..*
     | piped/\d+\.txt""",

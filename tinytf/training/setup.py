@@ -8,7 +8,7 @@ import torch
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import ADDED, Transformer
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import anywhere
 from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
@@ -19,6 +19,10 @@ from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
 from tinytf.training.tokens import tokenise
+
+_EMBEDDED, _FIRST_ADDED = 0.02, 0.02
+"""Of ``even`` first weights: the deviation of embeddings (Radford et al. 2019), and how much of the usual is added."""
+_OF_TOKENS = ("embed.tokens.weight", "embed.positions.weight", "embed.types.weight", "head.decoder.weight")
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def prepare(
                 "leave the size out, or give more text",
             )
     if model is None:
-        model = Transformer.initialised(recipe.model_config(tokenizer.vocab_size), recipe.seed)
+        model = first_model(recipe, tokenizer.vocab_size)
     else:
         _require_fit(model.config, tokenizer, recipe)
     masked = recipe.objective == "masked"
@@ -69,6 +73,23 @@ def prepare(
         MaskedTokens(*streams, tokenizer) if masked else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
     )
     return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
+
+
+@torch.no_grad()
+def first_model(recipe: Recipe, vocab_size: int) -> Transformer:
+    """The model that a recipe begins with.
+
+    ``even`` weights make embeddings and unembedding so small that all tokens are about as probable, a loss of ln V, and
+    let the blocks add next to nothing to them at first (Zhang et al. 2019, "Fixup").
+    """
+    config = recipe.model_config(vocab_size)
+    model = Transformer.initialised(config, recipe.seed, look_back=recipe.first_weights == "look_back")
+    for name, parameter in model.named_parameters() if recipe.first_weights == "even" else ():
+        if name.startswith(_OF_TOKENS):
+            parameter.mul_(min(1.0, _EMBEDDED * config.d_model**0.5))  # they were drawn with 1/√d_model
+        elif name.endswith(ADDED):
+            parameter.mul_(_FIRST_ADDED)
+    return model
 
 
 def fingerprint_of(corpus: Corpus) -> str:

@@ -1,8 +1,8 @@
 """``tinytf train``: a model from a text."""
 
 import itertools
-import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -48,12 +48,14 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     """CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
     separates documents. A resumed run knows its files. Every field of the model is an option too: --d-model 256
     --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: vocabulary,
-    examples, the loss before and after. Ctrl-C stops after the step, with a checkpoint.
+    examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a checkpoint; a second one stops
+    at once.
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
     from tinytf.training.loop import train as trained
     from tinytf.training.plan import plan
+    from tinytf.training.processes import started_as
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
     from tinytf.training.tensorboard import summary_writer
@@ -94,10 +96,10 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             if resolved.tokenizer != "char" and not resolved.vocab_size and count < USUAL_VOCABULARY:
                 output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
         setups[:] = [setup]
-        progress.update(metrics, setup)
+        with suppress(OSError):  # a terminal that was closed stops no training
+            progress.update(metrics, setup)
 
-    stop = current()
-    with stop.held():
+    with current().asked() as interrupted:
         last = trained(
             files,
             resolved,
@@ -106,7 +108,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             device,
             resume=run.resume,
             overwrite=run.overwrite,
-            interrupted=lambda: stop.happened,
+            interrupted=interrupted,
             tokenizer=own_tokenizer,
             model=model,
             explain=asked.explain or 0,
@@ -114,9 +116,10 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
             shard=asked.shard,
+            on_note=output.note,
             on_held_out=progress.measuring,
         )
-    if os.environ.get("RANK", "0") == "0":  # only the first of several processes reports
+    if started_as()[0] == 0:  # only the first of several processes reports
         progress.finish(last.step)
         if setups:
             # A divided model is whole in the checkpoint.
