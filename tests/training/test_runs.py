@@ -18,7 +18,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.training.loop import train
 from tinytf.training.losses import held_out_loss
 from tinytf.training.optimiser import learning_rate
-from tinytf.training.recipe import Recipe
+from tinytf.training.recipe import Recipe, stored_recipe
 from tinytf.training.setup import first_model
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
@@ -135,7 +135,7 @@ def test_a_run_learns_and_says_what_it_did(recipe, tmp_path):
     assert [line["lr"] for line in lines] == [learning_rate(step, longer) for step in range(40)]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert seen[-1] == last
-    assert json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8")) == longer.to_dict()
+    assert stored_recipe(tmp_path / "run") == longer
 
 
 def test_the_checkpoint_is_the_model_whose_loss_was_measured(tmp_path):
@@ -176,6 +176,7 @@ def test_another_seed_leaves_others(tmp_path):
     assert differ.issuperset(name for name in first if name.startswith("frames/step-"))
     assert {name.split("/")[-1] for name in differ if not name.startswith("frames/")} == {
         "metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors", "recipe.json", "training.json",
+        "SHA256SUMS",
     }  # fmt: skip
 
 

@@ -99,15 +99,22 @@ def decoded(name: str, parts: Iterable[bytes]) -> Iterator[str]:
         raise UsageError(message, "re-encode it, for example with iconv -t utf-8") from None
 
 
-def marked(texts: Iterable[str], by_file: bool) -> Iterator[Piece]:
-    """Parts of documents, each with whether its document ends; a blank line may lie across two of ``texts``."""
+def marked(texts: Iterable[str], document: str) -> Iterator[Piece]:
+    """Parts of documents, each with whether its document ends; a blank line may lie across two of ``texts``.
+
+    A ``document`` is a paragraph, a line, or all of the file.
+    """
     held = ""
     for text in texts:
-        if by_file:
+        if document == "file":
             yield text, False
             continue
+        if document == "line":
+            *whole, held = (held + text).split("\n")
+            yield from ((line.removesuffix("\r"), True) for line in whole)
+            continue
         *whole, rest = between_blank_lines(held + text)
-        yield from ((document, True) for document in whole)
+        yield from ((piece, True) for piece in whole)
         body = rest.removesuffix("\r").rstrip(" \t")
         border = len(body) - 1 - body.endswith("\r\n") if body.endswith("\n") else len(rest) - rest.endswith("\r")
         held = rest[border:]  # what a blank line may begin with

@@ -40,7 +40,7 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.run_files import remove_checkpoint
 from tinytf.training.sharding import part_like, whole
 
-_RANDOM = "random state"
+RANDOM = "random state"
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 _SUMS = "SHA256SUMS"
 _MODEL = ("tokenizer.json", "model.safetensors", "config.json")
@@ -87,9 +87,9 @@ class RunState:
             if parameter in optimiser.state
             for moment in _MOMENTS
         }
-        tensors |= {f"{_RANDOM} {rank}": state for rank, state in enumerate(random)}
+        tensors |= {f"{RANDOM} {rank}": state for rank, state in enumerate(random)}
         if torch.cuda.is_available():
-            tensors[f"{_RANDOM} of cuda"] = torch.cuda.get_rng_state()
+            tensors[f"{RANDOM} of cuda"] = torch.cuda.get_rng_state()
         return cls(model.config, weights, tensors)
 
 
@@ -165,7 +165,7 @@ def newest_whole(run: Path, on_note: Callable[[str], None] = lambda _: None) -> 
     faults: list[CheckpointError] = []
     for place in reversed(checkpoints_of(run)):
         try:
-            _require_whole(place)
+            require_whole(place)
         except CheckpointError as error:
             faults.append(error)
             continue
@@ -177,7 +177,7 @@ def newest_whole(run: Path, on_note: Callable[[str], None] = lambda _: None) -> 
     return None
 
 
-def _require_whole(place: Path) -> None:
+def require_whole(place: Path) -> None:
     """Raise CheckpointError for a checkpoint whose files differ from their checksums, or that says nonsense."""
     progress, sums = read_progress(place), place / _SUMS
     if progress.step != checkpoint_step(place):
@@ -226,9 +226,9 @@ def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, r
                 raise CheckpointError(f"{path} lacks {name}, or has it in another shape")
             # Fused optimisers want the number of steps on the device of the parameter.
             state[moment] = tensor.to(parameter.device) if moment == "step" else part_like(parameter, tensor)
-    if f"{_RANDOM} 0" not in tensors:
-        raise CheckpointError(f"{path} lacks the {_RANDOM}")
-    torch.set_rng_state(tensors.get(f"{_RANDOM} {rank}", tensors[f"{_RANDOM} 0"]))
-    if torch.cuda.is_available() and f"{_RANDOM} of cuda" in tensors:
-        torch.cuda.set_rng_state(tensors[f"{_RANDOM} of cuda"])
+    if f"{RANDOM} 0" not in tensors:
+        raise CheckpointError(f"{path} lacks the {RANDOM}")
+    torch.set_rng_state(tensors.get(f"{RANDOM} {rank}", tensors[f"{RANDOM} 0"]))
+    if torch.cuda.is_available() and f"{RANDOM} of cuda" in tensors:
+        torch.cuda.set_rng_state(tensors[f"{RANDOM} of cuda"])
     return read_progress(place)

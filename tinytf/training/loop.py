@@ -10,15 +10,17 @@ from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TinytfError, UsageError
+from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, unheard
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.branch import begin_branch
 from tinytf.training.metrics import Metrics
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.run import Trainer
-from tinytf.training.run_files import LOCK, METRICS, TOKENS, holds_run, is_free, written_files
+from tinytf.training.run_files import LOCK, METRICS, RECIPE, TOKENS, holds_run, is_free, remove_run, written_files
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update
 
@@ -60,14 +62,24 @@ def train(
     good one stays).
     """
     require_place(out, resume=resume, overwrite=overwrite)
+    if shard and recipe.without:
+        raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
     with processes(where, shard=shard, on_note=on_note) as group, _locked(out, group):
-        files = find_files(corpus) if isinstance(corpus, str) else corpus
+        files = find_files(corpus, recipe.reading) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
+        if recipe.at_step and (overwrite or not checkpoints_of(out)):
+            if group.writes:
+                if overwrite:
+                    remove_run(out)
+                write_whole(out / RECIPE, to_json(recipe.to_dict()))
+                begin_branch(files, recipe, out)
+            group.wait()
+            resume, overwrite = True, False
         run = Trainer(
             files,
             recipe,

@@ -11,8 +11,9 @@ from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError, UsageError
 from tinytf.fields import ANY, Limits, fields_of, require_fields
 from tinytf.files import SMALL, read_bytes, read_json
+from tinytf.text.corpus import DOCUMENTS, Reading
 
-OBJECTIVES = ("causal", "masked")
+OBJECTIVES = ("causal", "masked", "chat")
 SCHEDULES = ("cosine", "linear", "constant")
 DTYPES = ("float32", "bfloat16")
 FIRST_WEIGHTS = ("even", "normal", "look_back")
@@ -44,17 +45,26 @@ class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run.
 
     ``model`` holds ModelConfig fields, without vocab_size. ``begun_from`` names the model that the run started from,
-    whose architecture and tokenizer it has. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
+    whose architecture and tokenizer it has; a branch is one that goes on ``at_step`` of that run, ``without`` some
+    heads. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
     continues a prompt by ``sample_tokens``, and an encoder fills in a word.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
     begun_from: str = ""
+    at_step: int = field(default=0, metadata={"limits": Limits(0, 1_000_000_000)})
+    without: tuple[str, ...] = ()
     tokenizer: str = field(default="bpe", metadata={"limits": Limits(choices=TOKENIZERS)})
     vocab_size: int = _field(
         0, "Vocabulary size (not for char); 0: 2,000, or fewer if the text yields fewer.", Limits(0, 1_000_000)
     )
-    objective: str = _field("causal", "What to predict: the next token, or masked tokens.", Limits(choices=OBJECTIVES))
+    objective: str = _field(
+        "causal",
+        "What to predict: the next token, masked tokens, or what the assistant says in a conversation.",
+        Limits(choices=OBJECTIVES),
+    )
+    document: str = _field("paragraph", "What is a document of a text file.", Limits(choices=DOCUMENTS))
+    field: str = _field("", "Field of the rows to read, in .jsonl, .csv, .tsv and .parquet files.")
     block: int = _field(128, "Training length in tokens.", Limits(2, 1_000_000))
     batch: int = _field(16, "Examples per step.", Limits(1, 65_536))
     accumulate: int = _field(1, "Parts of a batch that pass one after the other.", Limits(1, 65_536))
@@ -108,6 +118,11 @@ class Recipe:
         if not 0 <= self.warmup <= self.steps:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 
+    @property
+    def reading(self) -> Reading:
+        """How the files of the text are read."""
+        return Reading(self.document, self.field, self.objective == "chat")
+
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model that this recipe trains, for a vocabulary of this size.
 
@@ -116,12 +131,12 @@ class Recipe:
         """
         fields = {
             "d_model": 128, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
-            **(_DECODER if self.objective == "causal" else _ENCODER), **self.model, "vocab_size": vocab_size,
+            **(_ENCODER if self.objective == "masked" else _DECODER), **self.model, "vocab_size": vocab_size,
         }  # fmt: skip
         if type(width := fields["d_model"]) is int:
             fields.setdefault("d_ff", 8 * round(width / 3) if fields.get("gated") else 4 * width)
         config = ModelConfig.from_dict(fields)
-        if config.causal != (self.objective == "causal"):
+        if config.causal != (self.objective != "masked"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
         require_mask(config)
         if self.first_weights == "look_back" and not (config.positions == "rotary" and config.qkv_bias):
@@ -144,8 +159,8 @@ class Recipe:
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
             fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
-        require_fields(fields, _TYPES, "a recipe", UsageError, source)  # limits: an option may be over the file
-        return cls(**fields)
+        # Limits come later: an option may be over the file.
+        return cls(**require_fields(fields, _TYPES, "a recipe", UsageError, source))
 
     @classmethod
     def load(cls, path: Path, **changes: Any) -> Self:

@@ -16,6 +16,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.branch import keep_cut
 from tinytf.training.checkpoints import (
     Progress,
     RunState,
@@ -78,7 +79,7 @@ class Trainer:
             if read_progress(found).corpus != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
             tokenizer = Tokenizer.load(found / "tokenizer.json")
-            model = model if model is None else load_run(found)
+            model = load_run(found) if model is not None or recipe.begun_from else None
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
         self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
@@ -87,6 +88,7 @@ class Trainer:
                 remove_run(out)
             group.wait()
         whole_model = self.setup.model
+        keep_cut(whole_model, recipe.without)
         self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
         self.optimiser = make_optimiser(self.model, recipe)
         self.parameters = list(self.model.parameters())
@@ -155,7 +157,7 @@ class Trainer:
         except OSError as error:
             raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
         measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
-        for name, wanted in ((METRICS, step), (SAMPLES, measured)):
+        for name, wanted in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
             if kept[name] < wanted:
                 self.on_note(f"{self.out / name} has {kept[name]:,} of {wanted:,} lines; the others are lost")
         if step < self.recipe.steps:
