@@ -19,6 +19,7 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.run import Trainer
 from tinytf.training.run_files import LOCK, METRICS, TOKENS, holds_run, is_free, written_files
 from tinytf.training.setup import Setup
+from tinytf.training.tokens import Stage
 from tinytf.training.update import Update
 
 
@@ -39,6 +40,7 @@ def train(
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
     tensorboard: bool = False,
+    on_progress: Stage = lambda *_: None,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
@@ -48,7 +50,7 @@ def train(
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
     ``shard`` divides model, gradients and moments among several processes. With ``tensorboard`` event files are
-    written too.
+    written too. ``on_progress`` is told of what comes before the first step.
 
     Raises UsageError when ``out`` holds a run already and is neither resumed nor overwritten, when it holds anything
     else, when its recipe or text differ, when ``overwrite`` would remove the text or the model to start from, and when
@@ -77,6 +79,7 @@ def train(
             explain=explain,
             explained=explained,
             tensorboard=tensorboard,
+            on_progress=on_progress if group.writes else lambda *_: None,
         )
         last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
         on_updates(run.updates)

@@ -30,6 +30,7 @@ from tinytf.training.sampler import Sampler
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
+from tinytf.training.tokens import Stage
 from tinytf.training.update import Update, UpdateWatch, chosen
 
 _HELD_OUT_BATCHES = 8
@@ -54,6 +55,7 @@ class Trainer:
         explain: int = 0,
         explained: Sequence[str] = (),
         tensorboard: bool = False,
+        on_progress: Stage = lambda *_: None,
     ) -> None:
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
         if group.writes:
@@ -69,7 +71,7 @@ class Trainer:
             model = model if model is None else load_run(found[-1])
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
-        self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
+        self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model, on_progress)
         if group.writes:
             if overwrite:
                 remove_run(out)
@@ -100,6 +102,7 @@ class Trainer:
         self.loss = group.synchronised(BatchLoss(self.model))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
+            on_progress("compiling the model, which takes minutes", 0, 0)
 
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """All remaining steps."""
