@@ -22,7 +22,8 @@ from tinytf.training.checkpoints import RANDOM, RunState, read_progress, require
 from tinytf.training.recipe import Recipe, stored_recipe
 from tinytf.training.setup import fingerprint_of
 
-_FIXED = ("model", "tokenizer", "vocab_size", "objective", "held_out")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+_FIXED = ("optimiser", "freeze", "model", "tokenizer", "vocab_size", "objective", "held_out")
 """Fields that a branch has from its parent: the weights and what was held out depend on them."""
 
 
@@ -67,7 +68,8 @@ def begin_branch(corpus: Corpus, recipe: Recipe, out: Path) -> None:
     before, model, moments = stored_recipe(parent), load_run(place), load_file(place / "optimizer.safetensors")
     with torch.no_grad():
         for name, columns in _columns_of(model, recipe.without):
-            for tensor in (model.get_parameter(name), moments[f"{name}.exp_avg"], moments[f"{name}.exp_avg_sq"]):
+            kept = [moments[f"{name}.{kind}"] for kind in _MOMENTS if f"{name}.{kind}" in moments]
+            for tensor in (model.get_parameter(name), *kept):
                 tensor[:, columns] = 0.0
     if before is None or before.seed != recipe.seed:
         generator = torch.Generator()

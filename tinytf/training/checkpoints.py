@@ -37,11 +37,11 @@ from tinytf.files import (
 )
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.optimiser import moments_of
 from tinytf.training.run_files import remove_checkpoint
 from tinytf.training.sharding import part_like, whole
 
 RANDOM = "random state"
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 _SUMS = "SHA256SUMS"
 _MODEL = ("tokenizer.json", "model.safetensors", "config.json")
 _FILES = (*_MODEL, "optimizer.safetensors", "training.json")
@@ -85,7 +85,7 @@ class RunState:
             f"{name}.{moment}": stored(optimiser.state[parameter][moment])
             for name, parameter in model.named_parameters()
             if parameter in optimiser.state
-            for moment in _MOMENTS
+            for moment in optimiser.state[parameter]
         }
         tensors |= {f"{RANDOM} {rank}": state for rank, state in enumerate(random)}
         if torch.cuda.is_available():
@@ -218,9 +218,9 @@ def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, r
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
     names = {parameter: name for name, parameter in model.named_parameters()}
-    for parameter in (one for group in optimiser.param_groups for one in group["params"]):
+    for parameter, kinds in [(one, moments_of(group)) for group in optimiser.param_groups for one in group["params"]]:
         optimiser.state[parameter] = state = {}
-        for moment in _MOMENTS:
+        for moment in kinds:
             tensor = tensors.get(name := f"{names[parameter]}.{moment}")
             if tensor is None or (moment != "step" and tensor.shape != parameter.shape):
                 raise CheckpointError(f"{path} lacks {name}, or has it in another shape")

@@ -64,6 +64,10 @@ def train(
     require_place(out, resume=resume, overwrite=overwrite)
     if shard and recipe.without:
         raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
+    if explain and recipe.optimiser != "adamw":
+        raise UsageError("--explain writes out a step of AdamW, and the recipe has Muon", "leave out one of them")
+    if shard and recipe.optimiser != "adamw":
+        raise UsageError("--shard divides matrices, and Muon takes whole ones", "leave out one of them")
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")

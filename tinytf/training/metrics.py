@@ -20,7 +20,8 @@ _PACE_SECONDS = 2.0
 class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
-    ``milestones`` are sentences about heads that became something, or ceased to be it.
+    ``milestones`` are sentences about heads that became something, or ceased to be it. ``stopped`` says why the run
+    ends early.
     """
 
     step: int
@@ -30,6 +31,7 @@ class Metrics:
     held_out_loss: float | None = None
     heads: HeadScores | None = None
     milestones: tuple[str, ...] = ()
+    stopped: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The line as it is written, without what was not measured."""

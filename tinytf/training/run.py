@@ -31,6 +31,7 @@ from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
 from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
+from tinytf.training.parts import freeze, recompute
 from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
@@ -87,6 +88,9 @@ class Trainer:
             group.wait()
         whole_model = self.setup.model
         keep_cut(whole_model, recipe.without)
+        freeze(whole_model, recipe.freeze)
+        if recipe.recompute:
+            recompute(whole_model)
         self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
         self.optimiser = make_optimiser(self.model, recipe)
         self.parameters = list(self.model.parameters())
@@ -119,13 +123,13 @@ class Trainer:
 
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """All remaining steps."""
-        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan)
+        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
         self.begin_files()
         events = EventFiles(self.out / FOLDER, self.progress.step) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
-            while self.progress.step < self.recipe.steps:
+            while self.progress.step < self.recipe.steps and metrics.stopped is None:
                 metrics = self.step()
-                stops = interrupted()
+                stops = interrupted() or metrics.stopped is not None
                 if self.group.any(stops or self._save_is_due()):
                     stops = self.group.any(stops)
                     self._save()
@@ -185,7 +189,8 @@ class Trainer:
             sample = self.sampler.sample(done)
             if sample is not None and group.writes:
                 append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
-        metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
+        stopped = None if last else self._stopped()
+        metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done), stopped)
         redivide(self.model)
         if group.writes:
             append_line(self.out / METRICS, metrics.to_dict())
@@ -195,6 +200,14 @@ class Trainer:
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             self._save()
         return metrics
+
+    def _stopped(self) -> str | None:
+        """Why the run ends here, before its last step: held-out has not fallen for as long as the recipe waits."""
+        recipe, progress = self.recipe, self.progress
+        waited = (progress.step - progress.best_step) // recipe.eval_every
+        if not recipe.patience or progress.best is None or waited < recipe.patience:
+            return None
+        return f"held-out has been above {progress.best:.4f}, at step {progress.best_step:,}, {waited:,} times in a row"
 
     def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
         """The scores of the heads after so many steps, and what changed, in sentences."""
