@@ -23,7 +23,7 @@ _GROUPS = {
     "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "optimiser", "weight_decay", "beta1", "beta2",
                   "clip"),
     "Measure": ("eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens"),
-    "Compute": ("accumulate", "dtype", "recompute", "compile", "first_weights", "seed"),
+    "Compute": ("accumulate", "dtype", "lora", "lora_alpha", "recompute", "compile", "first_weights", "seed"),
 }  # fmt: skip
 """The fields of a recipe that are options, by their groups in --help."""
 

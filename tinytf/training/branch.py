@@ -35,6 +35,8 @@ def branch_recipe(parent: Path, step: int, without: Sequence[str], changes: Mapp
     stored = stored_recipe(parent)
     if stored is None:
         raise UsageError(f"there is no run in {parent}", "--from RUN --at-step N goes on from a checkpoint of a run")
+    if stored.lora:
+        raise UsageError(f"{parent} was trained by LoRA, of which there are no branches yet", "begin from its model")
     kept = [checkpoint_step(place) for place in checkpoints_of(parent)]
     if step not in kept:
         there = ", ".join(f"{one:,}" for one in kept) or "none"

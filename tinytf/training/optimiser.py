@@ -12,12 +12,14 @@ from tinytf.errors import UsageError
 from tinytf.training.recipe import FREE, Recipe
 
 
-def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimiser(model: nn.Module, recipe: Recipe, *more: nn.Module) -> torch.optim.Optimizer:
     """Fused AdamW (Loshchilov and Hutter 2019), or Muon beside it; gains and biases do not decay, frozen weights stay.
 
-    Raises UsageError where nothing is left to train, and where torch has no Muon.
+    The parameters of ``more`` modules are trained with the model's. Raises UsageError where nothing is left to train,
+    and where torch has no Muon.
     """
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    named = [pair for module in (model, *more) for pair in module.named_parameters()]
+    trained = {name: parameter for name, parameter in named if parameter.requires_grad}
     if not trained:
         raise UsageError("all weights are frozen, so there is nothing to train", "freeze fewer of them")
     hidden = []

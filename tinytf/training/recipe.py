@@ -94,6 +94,8 @@ class Recipe:
         "First weights: all tokens as probable, normal, or normal with planted previous-token heads.",
         Limits(choices=FIRST_WEIGHTS),
     )
+    lora: int = _field(0, "With --from: rank of LoRA; the model's own weights stay. 0: all train.", Limits(0, 65_536))
+    lora_alpha: int = _field(16, "Scale of LoRA, over its rank.", Limits(1, 1_000_000))
     recompute: bool = _field(False, "Recompute activations in the backward pass: less memory, a third more work.")
     compile: bool = _field(False, "Let torch write the kernels first.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
@@ -112,6 +114,8 @@ class Recipe:
             raise UsageError(
                 f"a batch of {self.batch} cannot be split into {self.accumulate} parts", "use at most --batch parts"
             )
+        if self.lora and not self.begun_from:
+            raise UsageError("LoRA adapts a trained model, and the recipe begins a new one", "name it by --from")
         if not 0 <= self.warmup <= self.steps:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 

@@ -28,6 +28,7 @@ from tinytf.training.checkpoints import (
 )
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
+from tinytf.training.lora import Adapters
 from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
@@ -78,7 +79,8 @@ class Trainer:
             if read_progress(found).corpus != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
             tokenizer = Tokenizer.load(found / "tokenizer.json")
-            model = load_run(found) if model is not None or recipe.begun_from else None
+            if not recipe.lora:
+                model = load_run(found) if model is not None or recipe.begun_from else None
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
         self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
@@ -89,15 +91,17 @@ class Trainer:
         whole_model = self.setup.model
         keep_cut(whole_model, recipe.without)
         freeze(whole_model, recipe.freeze)
+        self.adapters = Adapters(whole_model, recipe) if recipe.lora else None
+        adapters = () if self.adapters is None else (self.adapters.to(device),)
         if recipe.recompute:
             recompute(whole_model)
         self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
-        self.optimiser = make_optimiser(self.model, recipe)
-        self.parameters = list(self.model.parameters())
+        self.optimiser = make_optimiser(self.model, recipe, *adapters)
+        self.parameters = [one for module in (self.model, *adapters) for one in module.parameters()]
         self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
         torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
         if found:
-            self.progress = restore(found, self.model, self.optimiser, group.rank)
+            self.progress = restore(found, self.model, self.optimiser, group.rank, self.adapters)
             if self.progress.processes != group.count:
                 raise UsageError(
                     f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
@@ -117,7 +121,7 @@ class Trainer:
         self.sampler = Sampler(self.setup, recipe)
         if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
-        self.loss = group.synchronised(BatchLoss(self.model))
+        self.loss = group.synchronised(BatchLoss(self.model, self.adapters))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
 
@@ -136,6 +140,8 @@ class Trainer:
                 on_metrics(metrics, self.setup)
                 if stops:
                     break
+        if self.adapters is not None:
+            self.adapters.settle()
         self.model.eval()
         return metrics
 
@@ -259,11 +265,13 @@ class Trainer:
         random = self.group.gathered(torch.get_rng_state())
         if not self.group.measures:
             return
-        state = RunState.of(self.model, self.optimiser, random)
+        state = RunState.of(self.model, self.optimiser, random, self.adapters)
         if not self.group.writes:
             return
         sync_lines(self.out / METRICS)
         if self.events is not None:
             self.events.flush()
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
+        if self.adapters is not None:
+            self.adapters.save(self.out)
         keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})

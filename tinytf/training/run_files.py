@@ -17,6 +17,7 @@ _MANIFEST = re.compile(
     | tokens/(index\.json | (train | held_out)\.bin)
     | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json | SHA256SUMS)
     | tensorboard/events\.out\.tfevents\..*
+    | adapter/adapter_(config\.json | model\.safetensors)
     | piped/\d+\.txt""",
     re.VERBOSE,
 )
