@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 _OF_THE_DATA = ("vocab_size", "causal")
 """Fields of a model that the text and the objective determine."""
 _GROUPS = {
-    "Data": ("objective", "vocab_size", "block", "batch", "held_out", "document_starts", "repeats", "repeats_first"),
+    "Data": (
+        "objective", "document", "field", "vocab_size", "block", "batch", "held_out", "document_starts", "repeats",
+        "repeats_first",
+    ),
     "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "optimiser", "weight_decay", "beta1", "beta2",
                   "clip"),
-    "Measure": ("eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens"),
+    "Measure": ("eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens",
+                "frames"),
     "Compute": ("accumulate", "dtype", "lora", "lora_alpha", "recompute", "compile", "first_weights", "seed"),
 }  # fmt: skip
 """The fields of a recipe that are options, by their groups in --help."""

@@ -15,6 +15,13 @@ from tinytf.config import ModelConfig
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
+NAMES = {
+    "previous": "a previous-token head",
+    "duplicate": "a duplicate-token head",
+    "induction": "an induction head",
+}
+"""What a head with a high score is called."""
+
 
 @dataclass(frozen=True)
 class Sample:

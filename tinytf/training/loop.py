@@ -76,7 +76,7 @@ def train(
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
     with processes(where, shard=shard, on_note=on_note) as group, _locked(out, group):
-        files = find_files(corpus) if isinstance(corpus, str) else corpus
+        files = find_files(corpus, recipe.reading) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
         if recipe.at_step and (overwrite or not checkpoints_of(out)):

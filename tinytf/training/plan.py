@@ -40,6 +40,7 @@ class TrainingPlan(Report):
     """
 
     KIND = "training_plan"
+    TABLE = ("schedule",)
 
     run: Path
     recipe: Recipe

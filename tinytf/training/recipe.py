@@ -11,8 +11,9 @@ from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError, UsageError
 from tinytf.fields import ANY, Limits, fields_of, require_fields
 from tinytf.files import SMALL, read_bytes, read_json
+from tinytf.text.corpus import DOCUMENTS, Reading
 
-OBJECTIVES = ("causal", "masked")
+OBJECTIVES = ("causal", "masked", "chat")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 OPTIMISERS = ("adamw", "muon")
 DTYPES = ("float32", "bfloat16")
@@ -59,7 +60,13 @@ class Recipe:
     vocab_size: int = _field(
         0, "Vocabulary size (not for char); 0: 2,000, or fewer if the text yields fewer.", Limits(0, 1_000_000)
     )
-    objective: str = _field("causal", "What to predict: the next token, or masked tokens.", Limits(choices=OBJECTIVES))
+    objective: str = _field(
+        "causal",
+        "What to predict: the next token, masked tokens, or what the assistant says in a conversation.",
+        Limits(choices=OBJECTIVES),
+    )
+    document: str = _field("paragraph", "What is a document of a text file.", Limits(choices=DOCUMENTS))
+    field: str = _field("", "Field of the rows to read, in .jsonl, .csv, .tsv and .parquet files.")
     block: int = _field(128, "Training length in tokens.", Limits(2, 1_000_000))
     batch: int = _field(16, "Examples per step.", Limits(1, 65_536))
     accumulate: int = _field(1, "Parts of a batch that pass one after the other.", Limits(1, 65_536))
@@ -84,10 +91,13 @@ class Recipe:
     save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
     save_minutes: float = _field(10.0, "Minutes between checkpoints besides; 0: only by steps.", Limits(0, 1e6))
     keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
-    probe_every: int = _field(50, "Steps between measurements of the heads; 0: never.", Limits(0, 1_000_000_000))
+    probe_every: int = _field(
+        50, "Steps between measurements of the heads; 0: never, and no film.", Limits(0, 1_000_000_000)
+    )
     sample_tokens: int = _field(
         40, "Length of the sample with every held-out loss; 0: no sample.", Limits(0, 1_000_000)
     )
+    frames: bool = _field(False, "Keep the weights with every frame of the film, in bfloat16.")
     dtype: str = _field("float32", "Type of the computation; weights stay float32.", Limits(choices=DTYPES))
     first_weights: str = _field(
         "even",
@@ -119,6 +129,11 @@ class Recipe:
         if not 0 <= self.warmup <= self.steps:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 
+    @property
+    def reading(self) -> Reading:
+        """How the files of the text are read."""
+        return Reading(self.document, self.field, self.objective == "chat")
+
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model that this recipe trains, for a vocabulary of this size.
 
@@ -127,12 +142,12 @@ class Recipe:
         """
         fields = {
             "d_model": 128, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
-            **(_DECODER if self.objective == "causal" else _ENCODER), **self.model, "vocab_size": vocab_size,
+            **(_ENCODER if self.objective == "masked" else _DECODER), **self.model, "vocab_size": vocab_size,
         }  # fmt: skip
         if type(width := fields["d_model"]) is int:
             fields.setdefault("d_ff", 8 * round(width / 3) if fields.get("gated") else 4 * width)
         config = ModelConfig.from_dict(fields)
-        if config.causal != (self.objective == "causal"):
+        if config.causal != (self.objective != "masked"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
         require_mask(config)
         if self.first_weights == "look_back" and not (config.positions == "rotary" and config.qkv_bias):

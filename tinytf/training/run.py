@@ -27,6 +27,8 @@ from tinytf.training.checkpoints import (
     save_checkpoint,
 )
 from tinytf.training.data import IGNORED, Batch
+from tinytf.training.frames import Camera
+from tinytf.training.health import Health, StepHealth
 from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
 from tinytf.training.lora import Adapters
 from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
@@ -119,6 +121,7 @@ class Trainer:
         self.pace = Pace(out / SPEED)
         self.probe = HeadProbe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
+        self.camera = Camera(self.setup, recipe, out)
         if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
         self.loss = group.synchronised(BatchLoss(self.model, self.adapters))
@@ -129,6 +132,9 @@ class Trainer:
         """All remaining steps."""
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
         self.begin_files()
+        if not self.progress.step:
+            self._look(0, None)
+            redivide(self.model)
         events = EventFiles(self.out / FOLDER, self.progress.step) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
             while self.progress.step < self.recipe.steps and metrics.stopped is None:
@@ -154,6 +160,8 @@ class Trainer:
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
             remember(self.out, self.corpus)
             keep_lines(self.out / SPEED, step)
+            if self.recipe.probe_every:
+                self.camera.begin(step)
             (self.out / METRICS).touch()
             kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
         except OSError as error:
@@ -174,7 +182,8 @@ class Trainer:
             parameters["lr"] = lr
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
-        watch = UpdateWatch(self.model, self.optimiser, self.explained) if step + 1 == self.explain else None
+        health = StepHealth(self.model, group) if self._looks(done := step + 1) else None
+        watch = UpdateWatch(self.model, self.optimiser, self.explained) if done == self.explain else None
         norm = whole(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
@@ -182,7 +191,7 @@ class Trainer:
         self.pace.step_ends(batch.ids.numel())
         if watch is not None:
             self.updates = watch.updates(norm, recipe.clip)
-        done = self.progress.step = step + 1
+        self.progress.step = done
         last = done == recipe.steps
         kept = sample = speed = None
         if self.group.measures and (last or done % recipe.eval_every == 0):
@@ -196,7 +205,8 @@ class Trainer:
             if sample is not None and group.writes:
                 append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
         stopped = None if last else self._stopped()
-        metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done), stopped)
+        seen = self._look(done, None if health is None else health.after())
+        metrics = Metrics(done, loss, lr, norm, kept, *seen, stopped)
         redivide(self.model)
         if group.writes:
             append_line(self.out / METRICS, metrics.to_dict())
@@ -215,13 +225,29 @@ class Trainer:
             return None
         return f"held-out has been above {progress.best:.4f}, at step {progress.best_step:,}, {waited:,} times in a row"
 
-    def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
-        """The scores of the heads after so many steps, and what changed, in sentences."""
+    def _looks(self, done: int) -> bool:
+        """Whether the model is looked at after so many steps."""
         every = self.recipe.probe_every
-        if not self.group.measures or not every or done % every:
-            return None, ()
+        return bool(self.group.measures and every and (done % every == 0 or self.camera.due(done)))
+
+    def _look(self, done: int, health: Health | None) -> tuple[HeadScores | None, tuple[str, ...], Health | None]:
+        """The scores of the heads after so many steps, what changed, in sentences, and health; and a frame."""
+        if not self._looks(done):
+            return None, (), None
         scores = self.probe.measure(self.model)
-        return scores, tuple(update_milestones(self.progress.milestones, scores, done))
+        if self.camera.due(done):
+            frame = self.camera.measure(self.model)
+            weights = self.camera.weights(self.model) if self.recipe.frames else {}
+            if self.group.writes:
+                try:
+                    self.camera.write(done, frame, scores, health)
+                    if weights:
+                        self.camera.write_weights(done, weights)
+                except OSError as error:
+                    raise TrainingError(f"cannot write a frame to {self.out}: {error.strerror}") from None
+        if done % self.recipe.probe_every or not done:
+            return None, (), None
+        return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
 
     def _backward(self, batch: Batch, step: int) -> float:
         """The mean loss of a batch, part after part where gradients accumulate; leaves them in the parameters."""

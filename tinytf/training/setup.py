@@ -15,6 +15,7 @@ from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
+from tinytf.training.chats import ChatTurns
 from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
@@ -53,6 +54,8 @@ def prepare(
     train, _ = corpus.split(recipe.held_out)
     if model is None:
         recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)  # raises before anything is read
+    if recipe.objective == "chat" and (tokenizer is None or tokenizer.chat is None):
+        raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
     if tokenizer is None:
         texts = corpus.documents().texts(anywhere) if characters else train.texts()
         tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size or USUAL_VOCABULARY)
@@ -66,11 +69,15 @@ def prepare(
         model = first_model(recipe, tokenizer.vocab_size)
     else:
         _require_fit(model.config, tokenizer, recipe)
-    masked = recipe.objective == "masked"
+    masked, chat = recipe.objective == "masked", recipe.objective == "chat"
     tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked)
     streams = (tokens.train, tokens.held_out, recipe)
     examples: Examples = (
-        MaskedTokens(*streams, tokenizer) if masked else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
+        MaskedTokens(*streams, tokenizer)
+        if masked
+        else ChatTurns(*streams)
+        if chat
+        else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
     )
     return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
 
@@ -103,10 +110,10 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
             f"the tokenizer has {tokenizer.vocab_size:,} tokens, and the model knows {config.vocab_size:,}",
             "begin from the model with its own tokenizer",
         )
-    if config.causal != (recipe.objective == "causal") or not config.predicts_tokens:
+    if config.causal != (recipe.objective != "masked") or not config.predicts_tokens:
         raise UsageError(
             f"a {config.kind} with head {config.head!r} is not trained by the {recipe.objective} objective",
-            "--objective causal is for decoders, masked for encoders with a masked head",
+            "--objective causal and chat are for decoders, masked for encoders with a masked head",
         )
     require_mask(config)
     if recipe.block > config.context:

@@ -19,9 +19,10 @@ from tinytf.files import read_json, replacing, to_json, write_whole
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer, library_errors
+from tinytf.training.chats import conversation_ids
 from tinytf.training.masked import sentence_ends, sentences_of
 
-FORMAT = 2
+FORMAT = 3
 BATCH = 1 << 16  # of single characters, 1.6 kB each while they are encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 _Ends = tuple[list[int], list[int]]
@@ -46,15 +47,17 @@ def tokenise(
 
     ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 where the vocabulary fits and uint32 elsewhere:
     all documents in order, an end token after each if the tokenizer has one, or with ``sentences`` the ids of
-    ``sentence_ends`` after each sentence. ``index.json``, written last, holds counts, checksums and a fingerprint of
-    all bytes of the files in order, the tokenizer, the share ``held_out`` and the format. A folder with another
-    fingerprint, or with files that do not match it, is written anew.
+    ``sentence_ends`` after each sentence; conversations are as ``conversation_ids`` makes them. ``index.json``, written
+    last, holds counts, checksums and a fingerprint of all bytes of the files in order, how they are read, the
+    tokenizer, the share ``held_out`` and the format. A folder with another fingerprint, or with files that do not match
+    it, is written anew.
     About ``batch`` characters are encoded at a time. One process at a time may fill a folder.
 
     Raises UsageError when the folder cannot be written or a file changes meanwhile, TokenizerError for a text that the
     tokenizer cannot take.
     """
-    fingerprint, dtype = _fingerprint(corpus, tokenizer, held_out, sentences), _dtype(tokenizer)
+    fingerprint, chat = _fingerprint(corpus, tokenizer, held_out, sentences), corpus.reading.chat
+    dtype = np.dtype("<u4") if chat else _dtype(tokenizer)
     found = _trusted(folder, fingerprint, dtype)
     if found is not None:
         return found
@@ -71,8 +74,11 @@ def tokenise(
         for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
             stale.unlink(missing_ok=True)
         for part, documents in zip(_PARTS, corpus.split(held_out), strict=True):
-            pieces = sentences_of(documents) if sentences else documents.pieces(cut)
-            encoded = (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
+            if chat:
+                encoded = (conversation_ids(tokenizer, text) for text in documents)
+            else:
+                pieces = sentences_of(documents) if sentences else documents.pieces(cut)
+                encoded = (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
             index[part] = {"documents": len(documents), **_written(folder / f"{part}.bin", encoded)}
         names = (file.source.name.encode("utf-8", "surrogateescape") for file in corpus.files)
         index["files"] = [
@@ -86,8 +92,10 @@ def tokenise(
 
 
 def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentences: bool) -> str:
-    files = [[file.size, file.sha256] for file in corpus.files]
-    said = [FORMAT, files, corpus.by_file, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str()]
+    files = [[file.size, file.sha256, file.field] for file in corpus.files]
+    read = [files, corpus.reading.document, corpus.reading.chat]
+    chat = tokenizer.chat and [tokenizer.chat.stored, dict(tokenizer.chat.names)]
+    said = [FORMAT, read, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str(), chat]
     return hashlib.sha256(json.dumps(said).encode("ascii")).hexdigest()
 
 

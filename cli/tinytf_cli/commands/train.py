@@ -17,7 +17,7 @@ from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
-    from tinytf.text.corpus import Corpus
+    from tinytf.text.corpus import Corpus, Reading
     from tinytf.training.metrics import Metrics
     from tinytf.training.setup import Setup
     from tinytf.training.update import Update
@@ -82,7 +82,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     resolved = resolved_recipe(given, run, resumed)
     begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, asked.device)
-    files = _read(run.corpus, asked.skip_unreadable, resumed or parent, output)
+    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed or parent, output)
     device = pick_device(asked.device)
     if asked.dry_run:
         found = plan(files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite)
@@ -163,13 +163,15 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
         raise UsageError(said, error.hint) from None
 
 
-def _read(paths: tuple[Path, ...], skip_unreadable: bool, resumed: Path | None, output: Output) -> "Corpus":
+def _read(
+    paths: tuple[Path, ...], reading: "Reading", skip_unreadable: bool, resumed: Path | None, output: Output
+) -> "Corpus":
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
     from tinytf.text.corpus import find_files
     from tinytf.training.remembered import remembered
 
     if not paths and resumed is not None:
-        if (known := remembered(resumed)) is not None:
+        if (known := remembered(resumed, reading)) is not None:
             return known
         if not (resumed / "recipe.json").exists():
             raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
@@ -177,8 +179,11 @@ def _read(paths: tuple[Path, ...], skip_unreadable: bool, resumed: Path | None, 
             raise UsageError(f"{resumed} does not know where its text is", "name the same files, or pipe the text in")
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
-        return find_files(text)
-    found = find_files(paths, skip_unreadable=skip_unreadable)
+        return find_files(text, reading)
+    found = find_files(paths, reading, skip_unreadable=skip_unreadable)
     for skipped in found.skipped:
         output.note(f"{skipped.path} is skipped: {skipped.why}")
+    for file in found.files:
+        if file.field and not reading.field:
+            output.note(f"of {file.source.name}, the field {file.field} of {file.paragraphs:,} rows is learned")
     return found

@@ -125,6 +125,7 @@ def top(session: Session, count: int, position: str | None) -> Result:
         "predictions",
         lambda terminal: prediction_blocks(trace, found),
         lambda: {"predictions": [one.to_dict() for one in found]},
+        ("predictions", "top"),
     )
 
 
@@ -202,8 +203,10 @@ class _AddressView:
 def address_result(session: Session, where: Address, form: str = "", rows: int | None = None) -> Result:
     """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
     from tinytf.analysis.values import AddressValues
+    from tinytf.report import About
 
-    return Result.of(_AddressView(AddressValues(session.trace, where), _with_rows(session.settings, rows), form))
+    found = AddressValues(session.trace, where, about=About(session.model, session.trace.encoding))
+    return Result.of(_AddressView(found, _with_rows(session.settings, rows), form))
 
 
 def _with_rows(settings: "Settings", rows: int | None) -> "Settings":

@@ -24,7 +24,7 @@ from tinytf.trace.address import Address
 from tinytf_cli.failing import Failure, explained, say, usage_message
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
-from tinytf_cli.output import Output, ReaderGone
+from tinytf_cli.output import Output, ReaderGone, Result
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.settings import Settings
@@ -49,13 +49,14 @@ _LIVE = ("generate", "train", "watch")
 class Outcome:
     """The outcome of a line: its exit status (0, 1, 2, 130), the ``text`` it wrote, what failed.
 
-    After one with ``leave`` the session is over.
+    After one with ``leave`` the session is over. ``results`` are what the text was drawn from.
     """
 
     status: int
     text: str = ""
     failure: Failure | None = None
     leave: bool = False
+    results: tuple[Result, ...] = ()
 
 
 class Leave(Exception):
@@ -268,7 +269,7 @@ class Session(Host):
             self.state = self.log.remember(entry, before, self.state)
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
-        return Outcome(status, captured.text, failure, leave)
+        return Outcome(status, captured.text, failure, leave, tuple(result for result, _ in captured.results))
 
     def begin(self, text: str = "", spec: Spec | None = None, *, quiet: bool = True) -> Outcome:
         """Open the model, that of ``spec``, and run ``text``, if they were given, as lines of the log."""

@@ -181,8 +181,8 @@ def _to_file(
     require_place(path, words)
     output = Output(settings.terminal(Capture()), "text", path, stderr=stderr)
     extension = path.suffix.lower()
-    if extension in (".csv", ".tsv"):
-        raise UsageError(f"{path.name!r} says {extension[1:].upper()}, which is not written", "use .json or .txt")
+    if extension == ".tsv":
+        raise UsageError(f"{path.name!r} says TSV, which is not written", "use .csv")
     if extension in EXTENSIONS and extension != ".txt":
         if not captured.results:
             raise UsageError(f"there are no data to write to {path.name}", "a text file takes any output")

@@ -12,6 +12,7 @@ import click
 from tinytf.errors import TinytfError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import SCHEMA_VERSION
+from tinytf.sheet import Sheet, of_records, records_in
 from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
 from tinytf_cli.command import Option, build, parameters_of
@@ -219,18 +220,34 @@ def _is_address(word: str, table: StepTable) -> bool:
 
 
 def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Result:
-    """A result of a few blocks, and the same as data."""
+    """A result of a few blocks, and the same as data; its table are the records of the first list of them."""
     return made_of(kind, lambda terminal: blocks, lambda: data)
 
 
-def made_of(kind: str, blocks: Callable[[Terminal], Iterable[Block]], data: Callable[[], Mapping[str, Any]]) -> Result:
-    """A result whose blocks and data are made when they are asked for; as events it is one event."""
+def made_of(
+    kind: str,
+    blocks: Callable[[Terminal], Iterable[Block]],
+    data: Callable[[], Mapping[str, Any]],
+    table: Sequence[str] = (),
+) -> Result:
+    """A result whose blocks and data are made when they are asked for; as events it is one event.
+
+    ``table`` leads to the records of its table; without it they are the first list of records in the data.
+    """
 
     return Result(
         blocks,
         lambda: {"schema_version": SCHEMA_VERSION, "kind": kind, **data()},
         lambda: iter([{"type": kind, "schema_version": SCHEMA_VERSION, **data()}]),
+        sheet=lambda long: _sheet(data(), table),
     )
+
+
+def _sheet(data: Mapping[str, Any], path: Sequence[str]) -> Sheet | None:
+    """The records at a path, or without one the first that are there."""
+    first = (name for name, one in data.items() if isinstance(one, list) and one and isinstance(one[0], Mapping))
+    path = path or tuple(itertools.islice(first, 1))
+    return of_records(records_in(data, path)) if path else None
 
 
 def without_line(gone: Without) -> Line:

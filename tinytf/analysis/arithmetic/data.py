@@ -65,6 +65,7 @@ class Explained(Report):
     """The explanations of ``cells``, the one that was asked for first; ``depth`` levels were asked for."""
 
     KIND = "explanation"
+    TABLE = ("explanations", "terms")
     EVENTS: ClassVar = {"tokens": "token", "explanations": "cell", "check": "check"}
 
     cells: tuple[Explanation, ...]
