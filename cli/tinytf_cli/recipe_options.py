@@ -23,9 +23,11 @@ _GROUPS = {
         "objective", "document", "field", "vocab_size", "block", "batch", "held_out", "document_starts", "repeats",
         "repeats_first",
     ),
-    "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip"),
-    "Measure": ("eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames"),
-    "Compute": ("accumulate", "dtype", "compile", "first_weights", "seed"),
+    "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "optimiser", "weight_decay", "beta1", "beta2",
+                  "clip"),
+    "Measure": ("eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens",
+                "frames"),
+    "Compute": ("accumulate", "dtype", "lora", "lora_alpha", "recompute", "compile", "first_weights", "seed"),
 }  # fmt: skip
 """The fields of a recipe that are options, by their groups in --help."""
 
@@ -91,6 +93,10 @@ class RunOptions:
     without: tuple[str, ...] = option(
         multiple=True, metavar="HEAD", help="With --at-step: cut out a head, such as L1H2, for good. Repeatable."
     )
+    freeze: tuple[str, ...] = option(
+        multiple=True, metavar="ADDRESS",
+        help="Weights that stay as they are: L0-3, L2.attn, L2.ffn, L0.q, embed, head. Repeatable.",
+    )  # fmt: skip
     tokenizer: str | None = option(metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model to take it from.")
 
 
@@ -104,6 +110,7 @@ def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> 
 
     changes, model = dict(given.recipe), given.model
     changes |= _tokenizer_fields(options.tokenizer)
+    changes |= {"freeze": options.freeze} if options.freeze else {}
     if options.preset is not None:
         model = {**{k: v for k, v in preset(options.preset).to_dict().items() if k not in _OF_THE_DATA}, **model}
     if options.begin_from is not None:
