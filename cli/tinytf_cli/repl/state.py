@@ -1,6 +1,7 @@
 """The state of a session: the model and its runs, settings, stops, displays and aliases."""
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Rows = Sequence[tuple[Step, int | None]]
 """The steps of a model in their order, each with its layer."""
 
+_NO_PATH = ("preset:", "hub:", "ollama:", "lmstudio:")
 _SAID = 3
 """The most heads of which a stop says where it held."""
 
@@ -62,6 +64,12 @@ class Spec:
     seed: int = 0
     adapter: Path | None = None
     without: Without | None = None
+
+    @property
+    def short(self) -> str:
+        """``words``, with the last part of a path."""
+        path = "" if self.name.startswith(_NO_PATH) else os.path.basename(self.name.rstrip(os.sep))
+        return f"{path or self.name}{self.words.removeprefix(self.name)}"
 
     @property
     def words(self) -> str:
