@@ -56,8 +56,8 @@ def train(
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
     ``shard`` divides model, gradients and moments among several processes. With ``tensorboard`` event files are
-    written too. ``on_progress`` is told of what comes before the first step, ``on_held_out`` how far the last measurement
-    of the held-out text is.
+    written too. ``on_progress`` is told of what comes before the first step, ``on_held_out`` how far the last
+    measurement of the held-out text is.
 
     Raises UsageError when ``out`` holds a run already and is neither resumed nor overwritten, when it holds anything
     else, when its recipe or text differ, when ``overwrite`` would remove the text or the model to start from, and when
