@@ -30,7 +30,7 @@ def example(tmp_path: Path, text: str):
 @pytest.mark.parametrize("value", STEPS.values(), ids=STEPS)
 def test_what_would_fill_memory_is_refused_before_it_is_made(tmp_path: Path, value: str) -> None:
     found = example(tmp_path, f'[[step]]\nname = "B"\nvalue = "{value}"\nclaim = 1\n')
-    with pytest.raises(ExampleError, match="line 3.*(more than 20,000,000|too large)"):
+    with pytest.raises(ExampleError, match=r"line 3.*(more than 20,000,000|too large)"):
         verify(found)
 
 
@@ -46,7 +46,7 @@ def test_many_steps_keep_no_more_than_one_may(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_values_of_odd_types_and_shapes_are_one_line(tmp_path: Path, given: str) -> None:
     text = f'[given]\nA = {given}\n[[step]]\nname = "B"\nvalue = "sum(A)"\nclaim = 1\n'
-    with pytest.raises(ExampleError, match="strange.toml") as caught:
+    with pytest.raises(ExampleError, match=r"strange\.toml") as caught:
         verify(example(tmp_path, text))
     assert "\n" not in caught.value.message
 
