@@ -73,6 +73,9 @@ class CheckView:
         else:
             these = "this mistake" if len(found.mistakes) == 1 else "these mistakes"
             yield note(f"with {these} the reference returns what your code returns; {len(found.tried)} were tried")
+        for trouble in found.troubles:
+            yield Line([Span("✗ ", "bad"), Span(trouble.what, "strong")], indent=2)
+            yield from _code(trouble.line, 4)
         before = found.steps[: [step.step for step in found.steps].index(wrong.step)]
         right = sum(step.state != "wrong" for step in before)
         if right:
@@ -153,7 +156,9 @@ def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
 def _confirmed(one: Confirmed, later: bool) -> Iterator[Block]:
     """A mistake, and the line where it is made."""
     where = f"{one.step}: " if later else ""
-    said = f"   confirmed by {plural(one.explained, 'tensor')} of yours"
+    tensors = plural(one.explained, "tensor")
+    said = f"   confirmed by {tensors} of yours" if one.certain else f"   gives {tensors} of yours, and nothing after"
+    where += "" if one.certain else "perhaps "
     yield Line([Span("✗ ", "bad"), where, Span(one.mistake, "strong"), Span(said, "dim")], indent=2)
     yield from _code(one.line, 4)
 
