@@ -207,12 +207,12 @@ class _Check:
         """The first line that makes a NaN, and the first that makes other numbers when it runs again."""
         made = compared.tensors.made
         if compared.tensors.nan is not None:
-            yield Trouble("from here on there are NaN, which are no numbers", why.line(compared.tensors.nan))
+            yield Trouble("from here on there are NaN", why.line(compared.tensors.nan))
         again = self.compared(self.pairs).tensors.made
         for first, second in zip(made, again, strict=False):
             if not torch.equal(first.tensor.nan_to_num(), second.tensor.nan_to_num()):
                 yield Trouble(
-                    "these numbers are drawn at random, as by dropout that evaluation does not turn off",
+                    "drawn at random: dropout that evaluation does not turn off?",
                     why.line(first),
                 )
                 return

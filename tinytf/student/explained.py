@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tinytf.analysis.mistakes import MISTAKES
 from tinytf.analysis.mistakes.mistake import Mistake, Wrong
-from tinytf.analysis.mistakes.mistaken import Mistaken, places
+from tinytf.analysis.mistakes.mistaken import places
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate, Scale
 from tinytf.steps.table import Place
@@ -112,17 +112,19 @@ class Explanation:
     def _pairs(self, compared: Compared) -> Iterator[_Try]:
         """Two mistakes of attention at once, in a file that lets no step between them be seen."""
         core = {type(step.operation) for step in compared.trace.steps.layer_steps if step.core} | {Rotate}
+        wrong = compared.first_wrong
+        if wrong is None or type(compared.step(wrong).operation) not in core:
+            return
         some = [(mistake, places(mistake, compared.trace.steps, at, "all"))
                 for mistake, at in self._candidates(compared) if mistake.at in core]  # fmt: skip
         for first, second in combinations(some, 2):
             if first[0].at is not second[0].at:
-                half = Compared(Mistaken(compared.trace, first[1]), compared.tensors, compared.tolerance)
-                yield from self._tried(compared, half, first, second)
+                yield from self._tried(compared, compared.mistaken(first[1]), first, second)
 
     def _tried(self, before: Compared, base: Compared, *made: tuple[Mistake, dict[Place, Wrong]]) -> Iterator[_Try]:
         """The reference with the last of some mistakes made too, where that goes further than ``before``."""
         try:
-            after = Compared(Mistaken(base.trace, made[-1][1]), before.tensors, before.tolerance)
+            after = base.mistaken(made[-1][1])
             if after.progress > before.progress and any(_newly(before, after)):
                 yield _Try(made, after)
         except (RuntimeError, IndexError):  # a formula that does not fit these shapes

@@ -9,6 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from tinytf.analysis.mistakes.mistake import Wrong
+from tinytf.analysis.mistakes.mistaken import Mistaken
 from tinytf.dumps.fit import in_pairs
 from tinytf.steps.operations import Add
 from tinytf.steps.table import Place, Step
@@ -95,6 +97,13 @@ class Compared:
         self.coarse = len(tensors.made) < len(self.places)
         self._matches: dict[Place, Match | None] = {}
         self._fine: dict[Place, bool] = {}
+
+    def mistaken(self, wrong: Mapping[Place, Wrong]) -> "Compared":
+        """The same of a reference that makes mistakes; what is before them is compared already."""
+        made = Compared(Mistaken(self.trace, wrong), self.tensors, self.tolerance)
+        first = min((self.order[place] for place in wrong), default=0)
+        made._matches = {place: match for place, match in self._matches.items() if self.order[place] < first}
+        return made
 
     def step(self, place: Place) -> Step:
         return self.trace.steps.at(*place)

@@ -61,6 +61,9 @@ class CheckView:
         )
         for place, one in enumerate(found.mistakes):
             yield from _confirmed(one, place > 0)
+        for trouble in found.troubles:
+            yield Line([Span("✗ ", "bad"), Span(trouble.what, "strong")], indent=2)
+            yield from _code(trouble.line, 4)
         if not found.mistakes:
             yield from _code(wrong.line)
             yield note(f"none of the {len(found.tried)} mistakes that were tried gives these numbers")
@@ -73,9 +76,6 @@ class CheckView:
         else:
             these = "this mistake" if len(found.mistakes) == 1 else "these mistakes"
             yield note(f"with {these} the reference returns what your code returns; {len(found.tried)} were tried")
-        for trouble in found.troubles:
-            yield Line([Span("✗ ", "bad"), Span(trouble.what, "strong")], indent=2)
-            yield from _code(trouble.line, 4)
         before = found.steps[: [step.step for step in found.steps].index(wrong.step)]
         right = sum(step.state != "wrong" for step in before)
         if right:
