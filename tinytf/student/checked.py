@@ -73,6 +73,7 @@ class Checked(Report):
     """
 
     KIND = "check"
+    TABLE = ("steps",)
     EVENTS: ClassVar[Mapping[str, str]] = {
         "names": "name",
         "steps": "step",
