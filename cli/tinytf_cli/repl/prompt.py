@@ -25,8 +25,10 @@ from tinytf_cli.repl.colouring import LineLexer, style_of
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history import FileHistory, history_path
 from tinytf_cli.repl.keys import bindings, bracketed, listed
-from tinytf_cli.repl.line import PROMPT
+from tinytf_cli.repl.line import MORE_MARK, PROMPT
+from tinytf_cli.repl.python import statements, unfinished
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session_verbs import echoed
 from tinytf_cli.screen import clean_exit
 
 _DEPTHS = {
@@ -83,6 +85,8 @@ def plainly(session: Session) -> int:
     while True:
         try:
             line = input(PROMPT)
+            while unfinished(line):
+                line += "\n" + input(MORE_MARK)
         except EOFError:
             session.streams.write("\n")
             return 0
@@ -149,10 +153,10 @@ class Prompt:
         begun, self._begun = self._begun, Document()
         typed = self._prompt.prompt(default=begun)
         self._say_trouble()
-        lines = [line for line in typed.split("\n") if line.strip()] or [""]
+        lines = [line for _, line in statements(enumerate(typed.split("\n"))) if line.strip()] or [""]
         for number, line in enumerate(lines, start=1):
             if len(lines) > 1:
-                self.session.streams.write(f"{PROMPT}{printable(line, spaces=False)}\n")
+                echoed(self.session, line)
             with terminal_restored():
                 outcome = self.session.execute(line)
             if outcome.leave:
