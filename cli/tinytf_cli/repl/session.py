@@ -166,7 +166,8 @@ class Session(Host):
 
     def require_place(self) -> int:
         """The index of the present step in ``table.rows``; UsageError before any run."""
-        return min(self.place or 0, len(self.trace.steps.rows) - 1)
+        self.require_run()
+        return self.place or 0
 
     @property
     def place_words(self) -> str:
@@ -191,9 +192,14 @@ class Session(Host):
             self.follow(replace(self.run, spec=spec))
 
     def follow(self, run: Run) -> None:
-        """Make a run the present one, and record it if it is not kept."""
-        self.models.trace(run)
-        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run))
+        """Make a run the present one, at the same step if it has that, and record it if it is not kept."""
+        before, place = self.table.rows if self.run else (), self.place
+        rows = self.models.trace(run).steps.rows
+        if place is not None:
+            step, layer = before[place]
+            same = (at for at, (other, of) in enumerate(rows) if (other.name, of) == (step.name, layer))
+            place = next(same, min(place, len(rows) - 1))
+        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), place=place)
 
     def undo(self) -> str:
         """Go back to the state before the last line that changed something, and return that line."""
