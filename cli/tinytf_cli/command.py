@@ -46,6 +46,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "train": "Train a model on the text files of CORPUS.",
         "runs": "Compare training runs: losses, curves and milestones.",
         "watch": "Follow a training run until it is finished.",
+        "replay": "Play a training run as a film: what was learned when.",
     },
     "Models": {
         "models": "List the models that can be opened here.",

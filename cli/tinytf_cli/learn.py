@@ -35,7 +35,7 @@ _PROSE = 110
 _KEYS = {
     " ": "on", Keys.Enter: "on", Keys.ControlJ: "on", Keys.Right: "next",
     "b": "back", Keys.Left: "back", Keys.Backspace: "back",
-    "e": "explain", "q": "leave", Keys.ControlC: "leave", Keys.ControlD: "leave", Keys.SIGINT: "leave",
+    "e": "explain", "q": "leave", Keys.ControlD: "leave", Keys.ControlC: "interrupt", Keys.SIGINT: "interrupt",
     Keys.Up: "up", Keys.Down: "down", Keys.PageUp: "page up", Keys.PageDown: "page down",
     **{digit: digit for digit in "123456789"},
 }  # fmt: skip
@@ -231,7 +231,10 @@ def screen_of(
     def take() -> None:
         """Do what the waiting keys say, as far as the lesson that each is about has been computed."""
         while waiting and pages.ready and not app.is_done:
-            if not pages.press(waiting.popleft()):
+            key = waiting.popleft()
+            if key == "interrupt":
+                app.exit(exception=KeyboardInterrupt())
+            elif not pages.press(key):
                 app.exit()
 
     def text() -> ANSI:
@@ -276,8 +279,10 @@ def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) 
         app.renderer.erase(leave_alternate_screen=False)
         app.invalidate()
 
-    with clean_exit(redraw):
-        app.run()
-    output.note(pages.farewell())
-    if place.trouble:
-        output.note(place.trouble)
+    try:
+        with clean_exit(redraw):
+            app.run()
+    finally:
+        output.note(pages.farewell())
+        if place.trouble:
+            output.note(place.trouble)

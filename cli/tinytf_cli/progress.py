@@ -17,6 +17,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_PICTURES = 2.0
 _SECONDS_BEFORE_PREPARING, _SECONDS_BETWEEN_UPDATES = 1.0, 0.2
 _WIDEST = 78
+_SECONDS_BETWEEN_MEASURES = 0.5
 
 
 class TrainingProgress:
@@ -72,6 +73,17 @@ class TrainingProgress:
         held_out = "" if metrics.held_out_loss is None else f"  held-out {metrics.held_out_loss:.4f}"
         text = f"step {metrics.step}/{self.steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}{held_out}"
         self._line(f"{text}  {left / 60:.1f} min left")
+
+    def measuring(self, done: int, of: int) -> None:
+        """The last measurement of the held-out text has read so many batches."""
+        now = time.monotonic()
+        said = f"measuring the held-out text, batch {done + 1:,} of {of:,}"
+        if self.board is not None and now - self.said >= _SECONDS_BETWEEN_MEASURES:
+            self.board.draw(said)
+            self.said = time.monotonic()
+        elif self.board is None and now - self.said >= _SECONDS_BETWEEN_LINES:
+            self._line(f"step {self.steps}/{self.steps}  {said}")
+            self.said = now
 
     def _line(self, text: str) -> None:
         self.clear()

@@ -10,7 +10,7 @@ import click
 
 from tinytf.config import CHOICES, ModelConfig
 from tinytf.errors import UsageError
-from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, stored_recipe
+from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, resumed_recipe, stored_recipe
 from tinytf_cli.command import DECLARED_BY, argument, option
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _GROUPS = {
         "repeats_first",
     ),
     "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip"),
-    "Measure": ("eval_every", "save_every", "keep", "probe_every", "sample_tokens"),
+    "Measure": ("eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames"),
     "Compute": ("accumulate", "dtype", "compile", "first_weights", "seed"),
 }  # fmt: skip
 """The fields of a recipe that are options, by their groups in --help."""
@@ -77,20 +77,30 @@ class RunOptions:
 
     corpus: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), metavar="[CORPUS]...")
     out: Path | None = option(type=click.Path(path_type=Path), help="Folder of the run; default: a new one in runs/.")
-    resume: bool = option(is_flag=True, help="Continue the run in --out, as if it had never stopped.")
+    resume: bool = option(
+        is_flag=True,
+        help="Continue the run in --out, as if it had never stopped; --steps and how it is watched may change.",
+    )
     overwrite: bool = option(is_flag=True, help="Remove the run in --out first.")
     recipe: Path | None = option(type=click.Path(path_type=Path), help="A TOML file with model, data and optimiser.")
     preset: str | None = option(metavar="NAME", help="The architecture of a preset, such as llama-tiny.")
     begin_from: str | None = option("--from", metavar="MODEL", help="Begin from this model and its tokenizer.")
+    at_step: int | None = option(
+        type=click.IntRange(1), help="With --from RUN: branch off at its checkpoint of this step, with its recipe."
+    )
+    without: tuple[str, ...] = option(
+        multiple=True, metavar="HEAD", help="With --at-step: cut out a head, such as L1H2, for good. Repeatable."
+    )
     tokenizer: str | None = option(metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model to take it from.")
 
 
 def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> Recipe:
     """The stored recipe of the ``resumed`` run, or that of a file, a preset and the options together.
 
-    Raises UsageError for an option that differs from the stored recipe.
+    Raises UsageError for an option that differs from the stored recipe, and that a resumed run cannot change.
     """
     from tinytf.presets import preset
+    from tinytf.training.branch import branch_recipe
 
     changes, model = dict(given.recipe), given.model
     changes |= _tokenizer_fields(options.tokenizer)
@@ -100,12 +110,21 @@ def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> 
         if model:
             raise UsageError("--from brings its own architecture", "leave out --preset and the model's fields")
         changes["begun_from"] = options.begin_from
+    if options.at_step is None and options.without:
+        raise UsageError("--without cuts heads out of a branch", "name its start by --from RUN --at-step N")
+    if options.at_step is not None:
+        if options.begin_from is None:
+            raise UsageError("--at-step is a step of another run", "name it by --from RUN")
+        if options.recipe is not None:
+            raise UsageError("a branch has the recipe of its run", "give what differs as options")
+        del changes["begun_from"]
+        return branch_recipe(Path(options.begin_from), options.at_step, options.without, changes)
     file = None if options.recipe is None else Recipe.load(options.recipe)
     if resumed is not None and (stored := stored_recipe(resumed)) is not None:
-        asked = {**({} if file is None else file.to_dict()), **changes}
-        asked |= {"model": {**stored.model, **model}} if model else {}
-        require_same(resumed, stored, asked)
-        return stored
+        changes |= {"model": {**stored.model, **model}} if model else {}
+        of_file = {} if file is None else file.to_dict()
+        require_same(resumed, stored, {name: value for name, value in of_file.items() if name not in changes})
+        return resumed_recipe(resumed, stored, changes)
     if model:
         changes["model"] = {**({} if file is None else file.model), **model}
     if options.recipe is not None:

@@ -21,7 +21,8 @@ from tinytf_cli.repl.line import pieces_of, read_line
 from tinytf_cli.repl.models import Models
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
-from tinytf_cli.repl.state import SETTINGS, Spec
+from tinytf_cli.repl.settings import SETTINGS
+from tinytf_cli.repl.state import Spec
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def _about(session: Session, line: str, word: str) -> str:
 def test_a_line_begins_with_any_verb_or_command(session: Session) -> None:
     assert set(_offers(session, "")) == ({*session.lexicon.verbs, *COMMANDS} - {"repl"})
     assert _offers(session, "atte") == ["attention"]
-    assert _offers(session, "un") == ["undisplay", "undo"]
+    assert _offers(session, "und") == ["undisplay", "undo"]
 
 
 def test_every_verb_and_command_says_what_it_does(session: Session) -> None:
@@ -145,7 +146,7 @@ def test_nothing_is_offered_where_nothing_is_known(session: Session, line: str) 
 def test_cells_are_offered_by_the_tokens_of_the_text(session: Session) -> None:
     assert _offers(session, "explain L0H0.weights[sa") == ["L0H0.weights[sat,"]
     assert _offers(session, "explain L0H0.weights[sat,") == [
-        f"L0H0.weights[sat,{word}]" for word in ("0", "cat", "sat", "on", "4", "mat")
+        f"L0H0.weights[sat,{word}]" for word in ("The", "cat", "sat", "on", "the", "mat")
     ]
     assert _about(session, "explain L0H0.weights[sat,c", "L0H0.weights[sat,cat]") == "key 1, ·cat"
     assert _offers(session, "print logits[ma") == ["logits[mat,"]

@@ -152,7 +152,7 @@ def test_f2_explores_the_text_of_the_session_and_q_comes_back(tmp_path: Path) ->
     seen.type("w")
     seen.shows("without L3H0 (zero)")
     seen.type("q")
-    seen.shows("tinytf>", "tiny without L3H0 (zero) · The cat sat · L3.weights 78/92")  # pyte knows no second screen
+    seen.shows("tinytf>", "tiny without L3H0 (zero) · The cat sat · L3H0.weights 78/92")  # pyte knows no second screen
     seen.type("history\r")
     seen.shows("3  without L3H0")
     seen.type("\x04")

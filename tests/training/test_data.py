@@ -310,4 +310,4 @@ def test_nothing_may_be_held_out_of_masked_training():
 
 
 def test_the_last_measure_is_bounded_by_the_training():
-    assert [held_out_batches(Recipe(steps=steps)) for steps in (100, 400, 10_000)] == [100, 100, 2_500]
+    assert [held_out_batches(Recipe(steps=steps)) for steps in (100, 400, 10_000)] == [25, 100, 2_500]

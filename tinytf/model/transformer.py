@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.memory import require_free
 from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.experts import Experts, make_experts
@@ -212,9 +213,13 @@ class Transformer(nn.Module):
         the key heads begin with a preference for the token before. Copying takes such a head and another one above it
         that matches what it brings, and neither is of use, so neither is learned for long, without the other (Olsson
         et al. 2022).
+
+        Raises MemoryShortage where the weights do not fit.
         """
         with torch.device("meta"):
             model = cls(config)
+        needed = sum(parameter.nbytes for parameter in model.parameters())
+        require_free("the weights take", needed, torch.device("cpu"), "give a smaller d_model, d_ff or n_layers")
         model.to_empty(device="cpu")
         model.share_layers()
         generator = torch.Generator().manual_seed(seed)

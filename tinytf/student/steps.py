@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from tinytf.dumps.fit import in_pairs
 from tinytf.steps.operations import Add
 from tinytf.steps.table import Place, Step
 from tinytf.student.seen import Made
@@ -76,12 +77,6 @@ def _alike(found: Tensor, wanted: Tensor, tolerance: float) -> float | None:
     return None
 
 
-def in_neighbours(heads: Tensor, width: int) -> Tensor:
-    """The dimensions (…, D) of heads with each pair (i, i + width/2) of the reference's side by side, (2i, 2i + 1)."""
-    turned = heads[..., :width].unflatten(-1, (2, -1)).mT.flatten(-2)
-    return torch.cat((turned, heads[..., width:]), dim=-1)
-
-
 class Compared:
     """A reference's steps among a student's tensors.
 
@@ -138,7 +133,7 @@ class Compared:
         yield value
         if step.has_heads and value.dim() == 3 and not step.is_map:
             rotary = self.trace.config.positions == "rotary" and step.role in ("q", "k")
-            for one in (value, in_neighbours(value, self.trace.config.rope.width)) if rotary else (value,):
+            for one in (value, in_pairs(value, self.trace.config)) if rotary else (value,):
                 yield one
                 yield one.transpose(0, 1).flatten(1)  # (H, T, D) -> (T, H·D)
                 if "kv head" in step.axes:

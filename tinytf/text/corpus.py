@@ -3,6 +3,7 @@
 Only a buffer of a file, or one document of it, is ever in memory.
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -244,6 +245,7 @@ def _opened(path: Path, reading: Reading, buffer: int, hint: str = "") -> TextFi
     try:
         return _scanned(ByteSource.of(path), reading, buffer)
     except OSError as error:
+        hint = "start what writes to it first" if error.errno == errno.ENXIO else hint
         raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
 
 

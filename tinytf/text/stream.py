@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinytf.errors import UsageError
+from tinytf.files import read_once
 
 Piece = tuple[str, bool]
 """A part of a document, and whether the document ends with it."""
@@ -59,8 +60,7 @@ class ByteSource:
         found = path.stat()
         if stat.S_ISREG(found.st_mode):
             return cls(str(path), path, stamp=_stamp(found))
-        with path.open("rb") as stream:
-            data = stream.read(MOST_IN_MEMORY + 1)
+        data = read_once(path, MOST_IN_MEMORY + 1)
         if len(data) > MOST_IN_MEMORY:
             limit = f"{MOST_IN_MEMORY / 2**20:g} MiB"
             raise OSError(errno.EFBIG, f"it is no regular file and gives more than {limit}; save it to one", str(path))

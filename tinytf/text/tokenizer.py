@@ -225,11 +225,11 @@ class Tokenizer:
                 pieces = self.library.model.tokenize("\U0010fffe")
                 return pieces[0].id if len(pieces) == 1 else None
         name = getattr(self.library.model, "unk_token", None)
-        return self.library.token_to_id(name) if name else None
+        return self.id_of(name) if name else None
 
     def special_id(self, *names: str) -> int | None:
         """The id of the first of these names that is a special token here."""
-        ids = (self.library.token_to_id(name) for name in names)
+        ids = (self.id_of(name) for name in names)
         return next((token_id for token_id in ids if token_id in self.special_ids), None)
 
     @property
@@ -320,7 +320,7 @@ class Tokenizer:
 
     def _refuse_unknown(self, text: str) -> None:
         for place, char in enumerate(text):
-            if self.library.token_to_id(char) is None:
+            if self.id_of(char) is None:
                 raise TokenizerError(
                     f"the character {printable(char)!r} at {place} is not among the {self.vocab_size} characters known",
                     f"known: {''.join(printable(c) for c in sorted(self.library.get_vocab()))}",
@@ -346,6 +346,13 @@ class Tokenizer:
             if 0 in masks:
                 return masks.index(0)
         return 0
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a vocabulary entry; None where there is none, as for a word that is no Unicode."""
+        try:
+            return self.library.token_to_id(piece)
+        except UnicodeEncodeError:
+            return None
 
     def decode(self, ids: list[int]) -> str:
         """The text of these ids, special tokens left out."""

@@ -15,6 +15,13 @@ from tinytf.config import ModelConfig
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
+NAMES = {
+    "previous": "a previous-token head",
+    "duplicate": "a duplicate-token head",
+    "induction": "an induction head",
+}
+"""What a head with a high score is called."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -41,6 +48,12 @@ class Speed:
     seconds: Series
     tokens_per_second: Series
     memory_bytes: Series
+
+    @property
+    def begins(self) -> list[int]:
+        """The places of the first line of each process, whose clock starts at 0."""
+        again = (np.diff(self.seconds) <= 0) | (np.diff(self.step) <= 0)
+        return [0, *(np.flatnonzero(again) + 1).tolist()]
 
 
 @dataclass(frozen=True)
@@ -97,9 +110,22 @@ class History:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Speed, as measured last."""
-        known = self.speed.tokens_per_second[np.isfinite(self.speed.tokens_per_second)]
-        return float(known[-1]) if known.size else None
+        """Speed of the last process: as measured last, and of a finished run the median, since its last line is short.
+
+        Without what passes between the steps, such as measuring the held-out text.
+        """
+        known = self.speed.tokens_per_second[self.speed.begins[-1] :] if self.speed.step.size else np.zeros(0)
+        known = known[np.isfinite(known)]
+        return None if not known.size else float(np.median(known) if self.finished else known[-1])
+
+    @property
+    def elapsed(self) -> float | None:
+        """Seconds that all processes of this run took, as far as their work was kept; None without a line."""
+        speed = self.speed
+        if not speed.step.size:
+            return None
+        ends = [*(first - 1 for first in speed.begins[1:]), -1]
+        return float(np.nansum([speed.seconds[end] for end in ends]))
 
     @property
     def seconds_left(self) -> float | None:
@@ -112,8 +138,7 @@ class History:
         step, seconds = self.speed.step, self.speed.seconds
         if step.size < 2:
             return None
-        restarts = np.flatnonzero((np.diff(seconds) <= 0) | (np.diff(step) <= 0)) + 1
-        first = max(int(restarts[-1]) if restarts.size else 0, step.size - 2 - step.size // 4)
+        first = max(self.speed.begins[-1], step.size - 2 - step.size // 4)
         if step.size - first < 2:
             return None
         pace = float(seconds[-1] - seconds[first]) / float(step[-1] - step[first])

@@ -1,12 +1,14 @@
 """AdamW with decay for matrices alone, and the learning rate of every step."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from tinytf.training.recipe import Recipe
+from tinytf.errors import UsageError
+from tinytf.training.recipe import FREE, Recipe
 
 
 def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
@@ -37,6 +39,22 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     progress = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
     low = recipe.lr * recipe.final_lr
     return low + (recipe.lr - low) * SCHEDULES[recipe.schedule](progress)
+
+
+def changes_of(run: Path, before: Recipe, recipe: Recipe, done: int) -> Iterator[str]:
+    """What a run does otherwise after ``done`` steps than it began, a line each.
+
+    Raises UsageError for fewer steps than are done.
+    """
+    if recipe.steps < done:
+        raise UsageError(f"{run} has done {done:,} steps, and {recipe.steps:,} are asked for", "give at least as many")
+    for name in FREE:
+        old, new = getattr(before, name), getattr(recipe, name)
+        if old != new:
+            yield f"{name} is {new:,} from step {done + 1:,} on, and was {old:,}"
+    if any(learning_rate(step, before) != learning_rate(step, recipe) for step in range(done)):
+        old, new = learning_rate(min(done, before.steps - 1), before), learning_rate(done, recipe)
+        yield f"the learning rate, {old:.2e} by the schedule of {before.steps:,} steps, goes on from {new:.2e}"
 
 
 def clip_factor(norm: float, most: float) -> float:

@@ -41,6 +41,7 @@ class TrainingPlan(Report):
     """
 
     KIND = "training_plan"
+    TABLE = ("schedule",)
 
     run: Path
     recipe: Recipe

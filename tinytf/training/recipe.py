@@ -45,12 +45,15 @@ class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run.
 
     ``model`` holds ModelConfig fields, without vocab_size. ``begun_from`` names the model that the run started from,
-    whose architecture and tokenizer it has. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
+    whose architecture and tokenizer it has; a branch is one that goes on ``at_step`` of that run, ``without`` some
+    heads. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
     continues a prompt by ``sample_tokens``, and an encoder fills in a word.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
     begun_from: str = ""
+    at_step: int = field(default=0, metadata={"limits": Limits(0, 1_000_000_000)})
+    without: tuple[str, ...] = ()
     tokenizer: str = field(default="bpe", metadata={"limits": Limits(choices=TOKENIZERS)})
     vocab_size: int = _field(
         0, "Vocabulary size (not for char); 0: 2,000, or fewer if the text yields fewer.", Limits(0, 1_000_000)
@@ -80,11 +83,15 @@ class Recipe:
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
     save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
+    save_minutes: float = _field(10.0, "Minutes between checkpoints besides; 0: only by steps.", Limits(0, 1e6))
     keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
-    probe_every: int = _field(50, "Steps between measurements of the heads; 0: never.", Limits(0, 1_000_000_000))
+    probe_every: int = _field(
+        50, "Steps between measurements of the heads; 0: never, and no film.", Limits(0, 1_000_000_000)
+    )
     sample_tokens: int = _field(
         40, "Length of the sample with every held-out loss; 0: no sample.", Limits(0, 1_000_000)
     )
+    frames: bool = _field(False, "Keep the weights with every frame of the film, in bfloat16.")
     dtype: str = _field("float32", "Type of the computation; weights stay float32.", Limits(choices=DTYPES))
     first_weights: str = _field(
         "even",
@@ -152,8 +159,8 @@ class Recipe:
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
             fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
-        require_fields(fields, _TYPES, "a recipe", UsageError, source)  # limits: an option may be over the file
-        return cls(**fields)
+        # Limits come later: an option may be over the file.
+        return cls(**require_fields(fields, _TYPES, "a recipe", UsageError, source))
 
     @classmethod
     def load(cls, path: Path, **changes: Any) -> Self:
@@ -172,6 +179,8 @@ FIELDS = fields_of(
     Recipe, {one.name: one.metadata["limits"] for one in dataclasses.fields(Recipe) if "limits" in one.metadata}
 )
 """The values that each field of a recipe may have."""
+FREE = ("steps", "eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens")
+"""Those that a resumed run may change: no number so far depends on them, but for the schedule's on ``steps``."""
 
 
 def stored_recipe(run: Path) -> Recipe | None:
@@ -188,3 +197,12 @@ def require_same(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> None:
                 f"{run} was started with {name} {getattr(stored, name)!r}, and {value!r} is asked for",
                 "leave the option out, or begin another run",
             )
+
+
+def resumed_recipe(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> Recipe:
+    """The recipe that a run goes on with: its own, with the FREE fields that are ``asked`` for.
+
+    Raises UsageError for another field that differs.
+    """
+    require_same(run, stored, {name: value for name, value in asked.items() if name not in FREE})
+    return dataclasses.replace(stored, **{name: value for name, value in asked.items() if name in FREE})

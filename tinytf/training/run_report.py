@@ -21,6 +21,7 @@ class RunReport(Report):
     """A training run so far; of a damaged one ``history`` is None, and ``problem`` says why."""
 
     KIND = "run"
+    TABLE = ("metrics",)
 
     name: str
     path: Path
@@ -99,6 +100,7 @@ class RunsReport(Report):
     """The runs in some folders, the one with the lowest held-out loss first, the damaged ones last."""
 
     KIND = "runs"
+    TABLE = ("runs",)
 
     runs: tuple[RunReport, ...]
     folders: tuple[Path, ...]

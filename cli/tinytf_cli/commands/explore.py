@@ -30,7 +30,8 @@ def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     """
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS
-    from tinytf_cli.repl.state import Settings, Spec
+    from tinytf_cli.repl.settings import Settings
+    from tinytf_cli.repl.state import Spec
 
     text = " ".join(asked.words)
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
@@ -54,9 +55,9 @@ def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     if not terminal.coloured:
         os.environ["NO_COLOR"] = "1"
     from tinytf_cli.explore.app import Explorer
-    from tinytf_cli.explore.panes import Scene
+    from tinytf_cli.explore.keys import KEYS
 
-    app = Explorer(session, terminal, Scene(session.model, session.trace), _checkpoints(folder) if folder else [])
+    app = Explorer(KEYS, session, terminal, _checkpoints(folder) if folder else [])
     status = app.run()
     session.change(settings=settings)
     if app.fault is not None:

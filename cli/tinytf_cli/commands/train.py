@@ -1,8 +1,8 @@
 """``tinytf train``: a model from a text."""
 
 import itertools
-import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -48,12 +48,14 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     """CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
     separates documents. A resumed run knows its files. Every field of the model is an option too: --d-model 256
     --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: vocabulary,
-    examples, the loss before and after. Ctrl-C stops after the step, with a checkpoint.
+    examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a checkpoint; a second one stops
+    at once.
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
     from tinytf.training.loop import train as trained
     from tinytf.training.plan import plan
+    from tinytf.training.processes import started_as
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
     from tinytf.training.tensorboard import summary_writer
@@ -63,21 +65,24 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
 
     if run.out is None and (run.resume or run.overwrite):
         raise UsageError("--resume and --overwrite need an existing run", "name it by --out")
-    out = _new_run(run.corpus) if run.out is None else run.out
+    parent = Path(run.begin_from or "") if run.at_step and not run.resume else None
+    out = _new_run(run.corpus or (() if parent is None else (parent,))) if run.out is None else run.out
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if asked.explained and asked.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if asked.dry_run and (run.resume or asked.explain or asked.tensorboard or asked.shard):
-        raise UsageError("--dry-run plans a new run", "leave out --resume, --explain, --tensorboard and --shard")
+    if asked.dry_run and (run.resume or run.at_step or asked.explain or asked.tensorboard or asked.shard):
+        more = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
+        raise UsageError("--dry-run plans a new run", more)
     if run.resume and run.overwrite:
         raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
     if asked.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
     resolved = resolved_recipe(given, run, resumed)
-    own_tokenizer, model = _begin(resolved.begun_from, run.tokenizer, asked.device)
-    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed, output)
+    begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
+    own_tokenizer, model = _begin(begun_from, run.tokenizer, asked.device)
+    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed or parent, output)
     device = pick_device(asked.device)
     progress = TrainingProgress(resolved.steps, out)
     if asked.dry_run:
@@ -97,10 +102,10 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             if resolved.tokenizer != "char" and not resolved.vocab_size and count < USUAL_VOCABULARY:
                 output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
         setups[:] = [setup]
-        progress.update(metrics, setup)
+        with suppress(OSError):  # a terminal that was closed stops no training
+            progress.update(metrics, setup)
 
-    stop = current()
-    with stop.held():
+    with current().asked() as interrupted:
         last = trained(
             files,
             resolved,
@@ -109,7 +114,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             device,
             resume=run.resume,
             overwrite=run.overwrite,
-            interrupted=lambda: stop.happened,
+            interrupted=interrupted,
             tokenizer=own_tokenizer,
             model=model,
             explain=asked.explain or 0,
@@ -118,8 +123,10 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             tensorboard=asked.tensorboard,
             shard=asked.shard,
             on_progress=progress.prepare,
+            on_note=output.note,
+            on_held_out=progress.measuring,
         )
-    if os.environ.get("RANK", "0") == "0":  # only the first of several processes reports
+    if started_as()[0] == 0:  # only the first of several processes reports
         progress.finish(last.step)
         if setups:
             # A divided model is whole in the checkpoint.

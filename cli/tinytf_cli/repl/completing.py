@@ -21,7 +21,7 @@ from tinytf_cli.repl.helping import PAGES
 from tinytf_cli.repl.line import Piece, escaped, pieces_of
 from tinytf_cli.repl.looking import FLAGS
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.state import SETTINGS, find_setting
+from tinytf_cli.repl.settings import SETTINGS, find_setting
 from tinytf_cli.repl.verbs import TOPICS, Verb
 
 _MOST = 500
@@ -56,6 +56,8 @@ def offered(session: Session, line: str) -> tuple[int, Iterator[Offer]]:
     """The words that the end of a line can become, and where they begin relative to the cursor (0 or less)."""
     if len(line) > LONGEST:
         return 0, iter(())
+    if line.lstrip().partition(" ")[1]:
+        line = session.lexicon.expanded(line)
     pieces = pieces_of(line, session.lexicon.redirects)
     words = [piece for piece in pieces if piece.kind == "word"]
     last = pieces[-1] if pieces else Piece("space", 0, 0)
@@ -89,9 +91,10 @@ def _first(session: Session, begun: str) -> Iterator[Offer]:
     if slash:
         yield from (Offer(f"{word}{one.word}", one.about, True) for one in beginning(f"/{flag}", _FLAGS))
         return
-    for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.names.values())):
+    for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.own.values())):
         if name.startswith(begun) and name != "repl":
             yield Offer(name, _summary(session, name), True)
+    yield from beginning(begun, session.state.aliases.items())
 
 
 def _summary(session: Session, name: str) -> str:
@@ -272,6 +275,10 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
     ),
     "stop": lambda session, begun, words: beginning(
         begun, ((str(stop.number), stop.words) for stop in session.state.stops)
+    ),
+    "alias": lambda session, begun, words: beginning(begun, session.state.aliases.items()),
+    "run": lambda session, begun, words: beginning(
+        begun, ((name, str(run.text)) for name, run in session.state.kept.items())
     ),
     "condition": _conditions,
     "setting": _settings,

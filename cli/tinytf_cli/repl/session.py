@@ -24,9 +24,11 @@ from tinytf.trace.address import Address
 from tinytf_cli.failing import Failure, explained, say, usage_message
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
-from tinytf_cli.output import Output, ReaderGone
+from tinytf_cli.output import Output, ReaderGone, Result
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
-from tinytf_cli.repl.state import Entry, Log, Run, Settings, Spec, State
+from tinytf_cli.repl.log import Entry, Log
+from tinytf_cli.repl.settings import Settings
+from tinytf_cli.repl.state import Run, Spec, State
 from tinytf_cli.repl.streams import Capture, Streams
 from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
 from tinytf_cli.screen import Terminated
@@ -47,13 +49,14 @@ _LIVE = ("generate", "train", "watch")
 class Outcome:
     """The outcome of a line: its exit status (0, 1, 2, 130), the ``text`` it wrote, what failed.
 
-    After one with ``leave`` the session is over.
+    After one with ``leave`` the session is over. ``results`` are what the text was drawn from.
     """
 
     status: int
     text: str = ""
     failure: Failure | None = None
     leave: bool = False
+    results: tuple[Result, ...] = ()
 
 
 class Leave(Exception):
@@ -77,7 +80,7 @@ class Session(Host):
         interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
-        self.lexicon, self.log = Lexicon(verbs), Log()
+        self.lexicon, self.log = Lexicon(verbs, self), Log()
         self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0
@@ -186,16 +189,28 @@ class Session(Host):
 
     def take(self, spec: Spec) -> None:
         """Continue with another model, or with other steps ablated; the present text is run through it."""
-        runs = self.state.runs
-        self.change(spec=spec, runs=(*runs[-1:], replace(runs[-1], spec=spec)) if runs else ())
-        if runs:
-            self.models.trace(self.state.runs[-1])
+        if self.run is None:
+            self.change(spec=spec)
+        else:
+            self.follow(replace(self.run, spec=spec))
+
+    def follow(self, run: Run) -> None:
+        """Make a run the present one, and record it if it is not kept."""
+        self.models.trace(run)
+        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run))
 
     def undo(self) -> str:
         """Go back to the state before the last line that changed something, and return that line."""
         entry = self.log.last_change()
         assert entry.before is not None
         self.state = entry.before
+        return entry.line
+
+    def redo(self) -> str:
+        """Go back to the state after the line that was undone last, and return that line."""
+        entry = self.log.last_undone()
+        assert entry.after is not None
+        self.state = entry.after
         return entry.line
 
     def terminal(self) -> Terminal:
@@ -227,14 +242,15 @@ class Session(Host):
         began, before, outer, leave = time.perf_counter(), self.state, self.typed, False
         interrupt = self.interrupt
         interrupt.happened = False
-        failure, status, captured = None, 0, Capture()
+        failure, status, captured, wrote = None, 0, Capture(), False
         self.typed = Typed(line)
         try:
-            self.typed = read_line(line if line.strip() else self._movement, self.lexicon.redirects)
+            line = self.lexicon.expanded(line if line.strip() else self._movement)
+            self.typed = read_line(line, self.lexicon.redirects)
             live = self._typed_name() in _LIVE
             with self.streams.capturing(self.typed, self.settings, live=live) as captured:
                 status = self._dispatch()
-            self.streams.deliver(captured, self.typed, self.settings, live=live)
+            wrote = self.streams.deliver(captured, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):
             raise
         except Leave:
@@ -249,16 +265,16 @@ class Session(Host):
             interrupt.happened, status, failure = False, 130, None
         done = status == 0
         if self.typed.words or self.typed.sign or not done:  # else it is a comment
-            entry = Entry(self.typed.line.strip(), done, self._typed_name())
+            entry = Entry(self.typed.line.strip(), done, self._typed_name(), wrote)
             self.state = self.log.remember(entry, before, self.state)
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
-        return Outcome(status, captured.text, failure, leave)
+        return Outcome(status, captured.text, failure, leave, tuple(result for result, _ in captured.results))
 
-    def begin(self, text: str = "", *, quiet: bool = True) -> Outcome:
-        """Open the model and run ``text``, if they were given, as the first lines of the log."""
-        outcome, spec, usual = Outcome(0), self.state.spec, Spec()
-        if spec != usual:
+    def begin(self, text: str = "", spec: Spec | None = None, *, quiet: bool = True) -> Outcome:
+        """Open the model, that of ``spec``, and run ``text``, if they were given, as lines of the log."""
+        outcome, spec, usual = Outcome(0), spec or self.state.spec, Spec()
+        if spec != usual or spec != self.state.spec:
             asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}
             changed = {name: value for name, value in asked.items() if value != getattr(usual, name)}
             words = [
@@ -322,7 +338,14 @@ class Session(Host):
         if code == "!":
             text: str | None = _traceback(self.last_error)
         elif code:
-            text = _evaluated(code, self._python_scope())
+            scope = self._python_scope()
+            before = dict(scope)
+            try:
+                text = _evaluated(code, scope)
+            except BaseException:  # a line that fails leaves no name behind, as it is no line of the transcript
+                scope.clear()
+                scope.update(before)
+                raise
         else:
             raise UsageError("! needs Python after it", "such as: ! trace['L0H0.weights'].sum(-1)")
         if text is not None:

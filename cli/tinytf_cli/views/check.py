@@ -15,6 +15,7 @@ from tinytf_cli.views.blocks import Block, Column, Figure, Line, Piece, Span, Ta
 from tinytf_cli.views.parts import folded, next_lines, note
 
 _MOST_NAMES = 24
+_MOST_LINES = 4
 
 
 def _safe(text: str) -> str:
@@ -127,6 +128,13 @@ class CheckView:
         yield note(f"on the text {_safe(found.encoding.text)}")
         for said in found.given:
             yield note(f"forward was handed {_safe(said)}")
+        lines = found.printed.splitlines()
+        if lines:
+            yield note("until it had run once, it printed")
+            most = len(lines) if self.full else _MOST_LINES
+            yield from (Line(_safe(line), 4) for line in lines[:most])
+            if len(lines) > most:
+                yield Line(Span(f"… and {plural(len(lines) - most, 'more line')}", "dim"), 4)
 
 
 def _invariance(one: Invariance, full: bool) -> Line:

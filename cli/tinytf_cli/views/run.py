@@ -64,13 +64,21 @@ LAYOUTS = (
 
 
 class RunView:
-    """The report of a run that is not damaged, drawn; ``quiet`` are the seconds since its last line."""
+    """The report of a run that is not damaged, drawn; ``quiet`` are the seconds since its last line.
+
+    ``doing`` says what it does where it does not train.
+    """
 
     def __init__(
-        self, found: RunReport, seconds_left: float | None = None, quiet: float = 0.0, layout: Layout = LAYOUTS[0]
+        self,
+        found: RunReport,
+        seconds_left: float | None = None,
+        quiet: float = 0.0,
+        layout: Layout = LAYOUTS[0],
+        doing: str = "",
     ) -> None:
         assert found.history is not None
-        self.found, self.history, self.quiet, self.layout = found, found.history, quiet, layout
+        self.found, self.history, self.quiet, self.layout, self.doing = found, found.history, quiet, layout, doing
         self.seconds_left = self.history.seconds_left if seconds_left is None else seconds_left
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
@@ -98,8 +106,8 @@ class RunView:
             yield from milestone_lines(history, last)
 
     def _state(self) -> str:
-        if self.history.finished:
-            return "finished"
+        if self.doing or self.history.finished:
+            return self.doing or "finished"
         return f"no new line for {duration(self.quiet)}" if self.quiet >= _QUIET else "not finished"
 
     def _numbers(self) -> list[tuple[str, str]]:

@@ -1,0 +1,191 @@
+"""The panes of lists: the text, the steps, the heads of a layer, the prediction; each beside the run before."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.cells import cell_len
+
+from tinytf.analysis.heads import measure_heads
+from tinytf.analysis.prediction import Prediction
+from tinytf_cli.explore.place import Place, matrix
+from tinytf_cli.explore.scene import Look, Scene
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Meter, Piece, Span, Table
+
+
+def outline(look: Look) -> tuple[list[int], Table]:
+    """The steps of the present part, the other layers folded; and of each line the row that it stands for.
+
+    Each has its histogram, or, against the run before, how far it moved.
+    """
+    scene, place = look.scene, look.place
+    rows = scene.trace.steps.rows
+    here = rows[min(place.row, len(rows) - 1)][1]
+    marked: dict[int, str] = {}
+    for letter, mark in look.marks.items():
+        marked[mark.row] = marked.get(mark.row, "") + letter
+    lines: list[int] = []
+    names: list[Cell] = []
+    marks: list[Cell] = []
+    bars: list[Cell] = []
+    for row, (step, layer) in enumerate(rows):
+        if layer is not None and layer != rows[row - 1][1]:
+            within = [at for at in range(row, len(rows)) if rows[at][1] == layer] if layer != here else []
+            lines.append(row)
+            names.append(Span(f"{'▾' if layer == here else '▸'} L{layer}", "strong" if layer == here else ""))
+            marks.append(_flags(look, within, marked))
+            bars.append("")
+        if layer in (None, here):
+            lines.append(row)
+            names.append(Span(("  " if layer is not None else "") + step.name, step.role))
+            marks.append(_flags(look, [row], marked))
+            bars.append(_moved_by(scene.change(row)) if look.against else _bars(scene.histogram(row)))
+    return lines, Table([Column("", marks), Column("", names, shrink=8), Column("", bars)], header=False)
+
+
+def _flags(look: Look, rows: Sequence[int], marked: Mapping[int, str]) -> Cell:
+    """Whether some rows are the present one, whether the session stops there, and the letters of their marks."""
+    here, stop = look.place.row in rows, not look.stops.isdisjoint(rows)
+    letters = "".join(marked.get(row, "") for row in rows)
+    return [Span("▶" if here else " ", "strong"), Span("●" if stop else "", "bad"), Span(letters[:2], "k")]
+
+
+def _bars(histogram: tuple[int, ...]) -> Cell:
+    return Histogram(histogram) if histogram else ""
+
+
+def _moved_by(change: float) -> Cell:
+    return (
+        ""
+        if math.isnan(change)
+        else Meter(min(1.0, change), Figure(change, "%.2f" if change >= 0.005 or not change else "%.0e"), "bad")
+    )
+
+
+def head_order(scene: Scene, place: Place, by: str) -> list[tuple[int, float]]:
+    """The heads of the present layer, the largest measure first; none outside the layers."""
+    _, layer = place.at(scene.trace)
+    if layer is None:
+        return []
+    return sorted(enumerate(scene.measured(by, layer)), key=lambda one: -one[1])
+
+
+def head_blocks(look: Look, most: int) -> Iterator[Block]:
+    """A bar for each head of the layer."""
+    scene, place, by = look.scene, look.place, look.by
+    order = head_order(scene, place, by)
+    if not order:
+        yield Line(Span("  outside the layers", "dim"))
+        return
+    full = max((value for _, value in order), default=0.0) or 1.0
+    shown = order[:most]
+    _, layer = place.at(scene.trace)
+    moved = _moved_heads(scene, by, layer)
+    deltas = [Column("Δ", [_delta(moved[head]) for head, _ in shown], "right")] if moved else []
+    yield Table(
+        [
+            Column("", [Span("▶" if head == place.part else "", "strong") for head, _ in shown]),
+            Column("", [f"H{head}" for head, _ in shown]),
+            Column("", [Meter(max(0.0, value / full), Figure(value, "%.3f"), "attention") for _, value in shown]),
+            *deltas,
+        ],
+        header=bool(moved),
+    )
+
+
+def _moved_heads(scene: Scene, by: str, layer: int | None) -> list[float]:
+    """By how much the measure of each head of a layer is larger than in the run before; empty without one like it."""
+    before = scene.before
+    if before is None or layer is None or layer >= before.config.n_layers:
+        return []
+    if before.config.n_heads != scene.trace.config.n_heads:
+        return []
+    earlier = measure_heads(before, by, [layer])[0].tolist()
+    return [now - then for now, then in zip(scene.measured(by, layer), earlier, strict=True)]
+
+
+def next_blocks(scene: Scene, most: int) -> Iterator[Block]:
+    """What the model predicts, and how far each probability moved since the run before."""
+    if not scene.predicted:
+        yield Line("  no prediction: the text has no [MASK], or the model no head")
+    several = len(scene.predicted) > 1
+    for one in scene.predicted[: max(1, most // 6)]:
+        if several:
+            yield Line(Span(one.title, "output"), single=True)
+        shown = one.top[:most]
+        columns = [
+            Column("", [Span(likely.shown, "output") for likely in shown], shrink=6),
+            Column(
+                "",
+                [
+                    Figure(likely.logit, "%.3f")
+                    if likely.probability is None
+                    else Meter(likely.probability, Figure(likely.probability, "%.3f"), "output")
+                    for likely in shown
+                ],
+            ),
+        ]
+        moved = _moved(scene, one)
+        if moved:
+            columns.append(Column("Δ", [_delta(change) for change in moved[: len(shown)]], "right"))
+        yield Table(columns, header=bool(moved))
+
+
+def _delta(change: float) -> Cell:
+    return Span("–", "dim") if abs(change) < 5e-4 else Figure(change, "%+.3f", "k" if change > 0 else "q")
+
+
+def _moved(scene: Scene, one: Prediction) -> list[float]:
+    """By how much each probability is larger than in the run before; empty where there is none to compare."""
+    if scene.before is None:
+        return []
+    trace = scene.before
+    shares, same = trace.steps.probabilities, trace.config.vocab_size == scene.model.config.vocab_size
+    position = len(trace.tokens) - 1 if one.what == "next" else one.position
+    if shares is None or shares.operation is None or not same or not one.of_tokens or position >= len(trace.tokens):
+        return []
+    known = shares.operation.forward(trace.logits_at(position))
+    return [(likely.probability or 0.0) - float(known[likely.id]) for likely in one.top]
+
+
+def text_line(look: Look, width: int, note: Sequence[Piece]) -> Line:
+    """The tokens around the chosen one, it and that of the chosen column marked, and a note at the right end."""
+    tokens = look.scene.trace.tokens
+    row, column = chosen_tokens(look)
+    spans, _ = token_spans(look, width - sum(cell_len(one.text) for one in note if isinstance(one, Span)) - 3)
+    words: list[Piece] = [Span("…", "dim")] if spans.start else []
+    for number in range(spans.start, spans.stop):
+        if number > spans.start:
+            words.append(Span("│", "dim"))
+        shown = tokens[number].shown
+        words.append(Span(f"[{shown}]", "q") if number == row else Span(shown, "k" if number == column else ""))
+    if spans.stop < len(tokens):
+        words.append(Span("…", "dim"))
+    taken = sum(cell_len(one.text) for one in (*words, *note) if isinstance(one, Span))
+    return Line([*words, " " * max(2, width - taken), *note], single=True)
+
+
+def token_spans(look: Look, width: int) -> tuple[range, list[int]]:
+    """The tokens around the chosen one that fit a line, and the column at which each of them ends."""
+    row, _ = chosen_tokens(look)
+    widths = [cell_len(token.shown) + 1 + 2 * (at == row) for at, token in enumerate(look.scene.trace.tokens)]
+    first, last, room = max(row, 0), max(row, 0) + 1, width - 2 - widths[max(row, 0)]
+    while room > 0 and (first > 0 or last < len(widths)):
+        back = first > 0 and (last == len(widths) or row - first <= last - row)
+        room -= widths[first - 1] if back else widths[last]
+        if room > 0:
+            first, last = (first - 1, last) if back else (first, last + 1)
+    ends = [int(first > 0) + sum(widths[first : at + 1]) for at in range(first, last)]
+    return range(first, last), ends
+
+
+def chosen_tokens(look: Look) -> tuple[int, int]:
+    """The positions of the tokens that the chosen cell belongs to; −1 for none."""
+    trace, place = look.scene.trace, look.place
+    found = matrix(trace, place)
+    if found is None:
+        return -1, -1
+    step, _ = place.at(trace)
+    row, column = place.inside(found.shape[0], found.shape[1])
+    if step.is_vocabulary:
+        row = trace.recording.logit_rows[row]
+    return (row if len(step.axes[-2:]) == 2 else -1), (column if step.axes[-1] == "key" else -1)
