@@ -66,9 +66,9 @@ class Trainer:
         explain: int = 0,
         explained: Sequence[str] = (),
         tensorboard: bool = False,
+        on_progress: Stage = lambda *_: None,
         on_note: Callable[[str], None] = lambda _: None,
         on_held_out: Callable[[int, int], None] = unheard,
-        on_progress: Stage = lambda *_: None,
     ) -> None:
         self.on_note = on_note
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
