@@ -172,6 +172,10 @@ class Tokenizer:
     ) -> None:
         self.library = library
         self.kind = _kind_of(library)
+        self.dropout = getattr(library.model, "dropout", None) or 0.0
+        """The share of merges that its file leaves out at random; here all are made."""
+        if self.dropout:
+            library.model.dropout = None
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
@@ -336,7 +340,8 @@ class Tokenizer:
             first = last = min(self._added_before, len(masks)) if masks else 0
         said = [f"{' '.join(names[:first])} added before"] if first else []
         said += [f"{' '.join(names[last:])} added after"] if last < len(names) else []
-        return ", ".join(said) or "no start or end token added"
+        dropped = f", BPE dropout of {self.dropout:g} off" if self.dropout else ""
+        return (", ".join(said) or "no start or end token added") + dropped
 
     @cached_property
     def _added_before(self) -> int:

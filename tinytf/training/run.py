@@ -44,6 +44,7 @@ from tinytf.training.sampler import Sampler
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
+from tinytf.training.tokens import Stage
 from tinytf.training.update import Update, UpdateWatch, chosen
 
 
@@ -67,6 +68,7 @@ class Trainer:
         tensorboard: bool = False,
         on_note: Callable[[str], None] = lambda _: None,
         on_held_out: Callable[[int, int], None] = unheard,
+        on_progress: Stage = lambda *_: None,
     ) -> None:
         self.on_note = on_note
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
@@ -85,7 +87,7 @@ class Trainer:
                 model = load_run(found) if model is not None or recipe.begun_from else None
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
-        self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
+        self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model, on_progress)
         if group.writes:
             if overwrite:
                 remove_run(out)
@@ -127,6 +129,7 @@ class Trainer:
         self.loss = group.synchronised(BatchLoss(self.model, self.adapters))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
+            on_progress("compiling the model, which takes minutes", 0, 0)
 
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """All remaining steps."""

@@ -84,12 +84,15 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     own_tokenizer, model = _begin(begun_from, run.tokenizer, asked.device)
     files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed or parent, output)
     device = pick_device(asked.device)
+    progress = TrainingProgress(resolved.steps, out)
     if asked.dry_run:
-        found = plan(files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite)
+        found = plan(
+            files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
+            on_progress=progress.prepare,
+        )  # fmt: skip
+        progress.clear()
         output.show(Result.of(PlanView(found)))
         return 0
-    progress = TrainingProgress(resolved.steps, out)
-
     setups: list[Setup] = []
     updates: list[Update] = []
 
@@ -121,6 +124,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             shard=asked.shard,
             on_note=output.note,
             on_held_out=progress.measuring,
+            on_progress=progress.prepare,
         )
     if started_as()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 from textual import events
 from textual.app import App, ComposeResult
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.theme import Theme
 from textual.widgets import Input
 
@@ -39,6 +39,8 @@ _HINTS = (
     "↑↓ step", "←→ head", "PgUp PgDn layer", "hjkl cell", "Enter arithmetic", "w without", "t text", ": line",
     "L lens", "a attribution", "g gradient", "d against", "Tab z panes",
 )  # fmt: skip
+_BANNER = 26
+"""The columns at the right end of the text, for the time and the number of the step."""
 _PAUSE = 0.15
 """Seconds without a key after which the panes that a line fills follow the text."""
 
@@ -85,6 +87,7 @@ class Explorer(App[int]):
         self.seconds = 0.0
         self._note: Span | None = None
         self._waiting = ""
+        self._size_drawn = Size()
         self._busy: tuple[str, float] | None = None
         self._outlined: list[int] = []
         self._cells: tuple[int, int, int, Map] | None = None
@@ -160,7 +163,7 @@ class Explorer(App[int]):
         stops = [stop for stop in self.session.state.stops if stop.where]
         held = frozenset(row for row in range(len(rows)) if any(stop.is_at(rows, row) for stop in stops))
         self.look = look = replace(look, stops=held)
-        panes["text"].show([text_line(look, panes["text"].extent.width, self._banner())])
+        panes["text"].show([text_line(look, self.size.width, _BANNER, self._banner())])
         self._outlined, steps = outline(look)
         here = max((line for line, row in enumerate(self._outlined) if row == look.place.row), default=0)
         moved = "   moved by" if look.against else ""
@@ -202,8 +205,10 @@ class Explorer(App[int]):
                 corner = "┌" if top and left else "┬" if top or (not left and name == "next") else "├"
                 pane.active = name == self.active and not self.single
                 pane.put(where, "" if name in ("text", "status") else "─" if name == "steps" else corner)
-        _put(self.edit, Region(0, 0, max(20, width - self._banner_width() - 2), 1))
-        _put(self.line, Region(2, height - 1, max(1, width - 2), 1))
+        if self._size_drawn != self.size:
+            self._size_drawn = self.size
+            _put(self.edit, Region(0, 0, max(20, width - _BANNER), 1))
+            _put(self.line, Region(2, height - 1, max(1, width - 2), 1))
 
     def _draw_step(self) -> None:
         """The map of the present step, and where its cells are."""
@@ -221,9 +226,6 @@ class Explorer(App[int]):
         took = f"{self.seconds * 1000:.0f} ms   " if self.seconds else ""
         at = f"step {self.look.place.row + 1}/{len(self.trace.steps.rows)} "
         return [Span(took, "good"), Span(at, "dim")]
-
-    def _banner_width(self) -> int:
-        return sum(cell_len(one.text) for one in self._banner() if isinstance(one, Span))
 
     def draw_status(self) -> None:
         """The last line: what is waited for, what went wrong, and what is not as usual; then the keys."""
@@ -530,7 +532,7 @@ class Explorer(App[int]):
             self.go(replace(self.look.place, cell=(found.rows.start + row, found.columns.start + across)))
 
     def _text_chosen(self, _: int, column: int) -> None:
-        shown, ends = token_spans(self.look, self.size.width - self._banner_width() - 3)
+        shown, ends = token_spans(self.look, self.size.width - _BANNER)
         number = next((number for number, end in zip(shown, ends, strict=True) if column < end), None)
         if number is not None:
             self.go(replace(self.look.place, cell=(number, self.look.place.cell[1])))
