@@ -26,7 +26,6 @@ _EXTRAS = (
     ("huggingface_hub", "hub:ORG/NAME, models of the hub", 'pip install "tinytf[hub]"'),
     ("transformers", "certify, and models in memory", 'pip install "tinytf[certify]"'),
     ("tensorboard", "train --tensorboard", 'pip install "tinytf[tensorboard]"'),
-    ("ray", "sweep --ray", 'pip install "tinytf[ray]"'),
 )
 _COMPILERS = ("c++", "g++", "clang++")
 _TEXT = "The cat sat on the mat."
