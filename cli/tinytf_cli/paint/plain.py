@@ -23,7 +23,7 @@ _KEPT = {sign: chr(0xE000 + place) for place, sign in enumerate((*_SPOKEN, "·",
 
 def _as_it_is(text: str) -> str:
     """A text in which no sign is to become a word."""
-    return text.translate(str.maketrans(_KEPT))
+    return text.translate({ord(sign): kept for sign, kept in _KEPT.items()})
 
 
 def _token(label: str) -> str:

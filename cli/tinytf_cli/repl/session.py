@@ -358,6 +358,14 @@ class Session(Host):
             lines = [Line(printable(line, spaces=False), single=True) for line in text.splitlines() or [""]]
             self.output(self.terminal(), "text", None).show(answer("python", {"text": text}, *lines))
 
+    @property
+    def python_names(self) -> dict[str, Any]:
+        """The names that Python sees, as far as they are there without opening or recording anything."""
+        modules = {"torch": "torch", "np": "numpy"}
+        found = {name: sys.modules[module] for name, module in modules.items() if module in sys.modules}
+        known = {**found, "session": self, **({"model": self.model} if self.is_open else {})}
+        return {**self._scope, **known, **({"trace": self.recorded} if self.recorded is not None else {})}
+
     def _python_scope(self) -> dict[str, Any]:
         """The names that Python sees; what a user assigned stays."""
         import numpy as np
