@@ -244,6 +244,8 @@ def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
         raise UsageError(f"there is no folder {path.parent}", "make it first, or write elsewhere")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", "name a file in it")
+    if path.exists() and (session := host()) is not None:
+        session.require_own(f"write over {path.name!r}")
     refuse_overwriting(path, [*_given_to_the_command(), *inputs])
 
 
