@@ -48,7 +48,7 @@ def certify(asked: Asked, extent: Extent, output: Output) -> int:
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.certify import CertifyView
 
-    texts = HARD_TEXTS
+    texts: tuple[HardText, ...] = HARD_TEXTS
     if asked.texts is not None:
         texts = tuple(HardText(f"text {number}", line) for number, line in enumerate(line_texts(asked.texts), 1))
     with progress_line(output.stderr, "texts") as progress:
