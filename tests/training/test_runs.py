@@ -63,7 +63,7 @@ def test_a_run_that_only_warms_up_ends_at_its_peak():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "both"}, "objective 'both' is not one of causal, masked"),
+        ({"objective": "both"}, "objective 'both' is not one of causal, masked, chat"),
         ({"tokenizer": "words"}, "tokenizer 'words' is not one of char, bpe, wordpiece"),
         ({"steps": 0}, "steps 0 is below 1"),
         ({"block": 1}, "block 1 is below 2"),
@@ -155,7 +155,7 @@ def files_of(recipe: Recipe, out: Path) -> dict[str, bytes]:
     seen = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     assert seen == sorted([
         "checkpoints", "config.json", "corpus.json", "frames", "metrics.jsonl", "model.safetensors", "piped",
-        "recipe.json", "samples.jsonl", "tokenizer.json", "tokens",
+        "recipe.json", "samples.jsonl", "text.json", "tokenizer.json", "tokens",
     ])  # fmt: skip
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("[!.]*") if path.is_file()}
 

@@ -122,9 +122,9 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
             shard=asked.shard,
+            on_progress=progress.prepare,
             on_note=output.note,
             on_held_out=progress.measuring,
-            on_progress=progress.prepare,
         )
     if started_as()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:
