@@ -64,7 +64,7 @@ def write_cast(path: Path) -> None:
 async def write_frame(path: Path) -> None:
     """The explorer without the induction head, against the run before."""
     from tinytf_cli.explore.app import Explorer
-    from tinytf_cli.explore.panes import Scene
+    from tinytf_cli.explore.keys import KEYS
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS
     from tinytf_cli.repl.settings import Settings
@@ -74,7 +74,7 @@ async def write_frame(path: Path) -> None:
     session = Session(VERBS, Spec("tiny"), Settings(color="always", theme="dark"))
     session.begin(f"{TEXT} lost the")
     terminal = Terminal(width=WIDTH, height=HEIGHT, depth="truecolor", cuts=True)
-    app = Explorer(session, terminal, Scene(session.model, session.trace))
+    app = Explorer(KEYS, session, terminal)
     async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
         for key in ("pageup", "pageup", "l", "l", "l", "l"):
             await pilot.press(key)

@@ -20,7 +20,7 @@ MEBI = 2**20
 SMALL, CONFIGURATION, TOKENIZER = 1 * MEBI, 16 * MEBI, 256 * MEBI
 """The most bytes of a file that somebody writes by hand, of a configuration, and of a tokenizer."""
 
-_SECONDS_FOR_A_READER = 5.0
+_SECONDS_FOR_THE_OTHER_END = 5.0
 _KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device",
           stat.S_ISSOCK: "a socket"}  # fmt: skip
 _NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
@@ -47,7 +47,28 @@ def read_bytes(path: Path, limit: int) -> bytes:
         if size > limit:
             said = f"it has {size:,} bytes, and the limit for such a file is {limit:,}"
             raise OSError(errno.EFBIG, said, str(path))
-        return file.read(limit)
+        return file.read(size or limit)  # a read sets aside all that it is asked for; /proc gives no size
+
+
+def read_once(path: Path, limit: int) -> bytes:
+    """Up to ``limit`` bytes of what cannot be read again, a pipe or a device.
+
+    Waits some seconds for somebody to write to a pipe, and then for as long as they do. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        is_pipe, until = stat.S_ISFIFO(os.fstat(descriptor).st_mode), time.monotonic() + _SECONDS_FOR_THE_OTHER_END
+        while not (begin := stream.read(MEBI)) and is_pipe:
+            if begin is None:  # nothing yet, but somebody has it open
+                break
+            if time.monotonic() > until:
+                raise OSError(errno.ENXIO, "nobody writes to this pipe", str(path))
+            time.sleep(0.01)
+        os.set_blocking(descriptor, True)
+        parts = [begin or b""]
+        while (left := limit - sum(map(len, parts))) > 0 and (part := stream.read(left)):
+            parts.append(part)
+        return b"".join(parts)
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes]) -> int:
@@ -70,7 +91,7 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> int:
 
 def _open_to_write(path: Path) -> int:
     """A descriptor of a device or pipe; waits some seconds for a reader of a pipe, not for ever."""
-    until = time.monotonic() + _SECONDS_FOR_A_READER
+    until = time.monotonic() + _SECONDS_FOR_THE_OTHER_END
     while True:
         try:
             descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))

@@ -12,7 +12,7 @@ from statistics import median
 from textual.widgets import Input
 
 from tinytf_cli.explore.app import Explorer
-from tinytf_cli.explore.panes import Scene
+from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.settings import Settings
@@ -29,7 +29,7 @@ async def typed(app: Explorer, count: int) -> list[float]:
         for number in range(count):
             began = time.perf_counter()
             edit.insert_text_at_cursor(" a sunny day"[number % 12])
-            while app.scene.trace.encoding.text != edit.value:
+            while app.trace.encoding.text != edit.value:
                 await asyncio.sleep(0.001)
             found.append((time.perf_counter() - began) * 1000)
     return found
@@ -44,7 +44,7 @@ def main() -> None:
     session = Session(VERBS, Spec(chosen.model), Settings(color="always", theme="dark"))
     session.begin(chosen.text)
     terminal = Terminal(width=120, height=40, depth="truecolor", cuts=True)
-    found = asyncio.run(typed(Explorer(session, terminal, Scene(session.model, session.trace)), chosen.repeat))
+    found = asyncio.run(typed(Explorer(KEYS, session, terminal), chosen.repeat))
     goal = 50 if chosen.model == "tiny" else 300
     print(f"{chosen.model}: median {median(found):.0f} ms, largest {max(found):.0f}, goal {goal}")
 

@@ -1,8 +1,12 @@
 """The explorer, driven by Textual's pilot: every key, the mouse, text edited live, other sizes and models."""
 
 import asyncio
+import itertools
+import os
 import random
+import re
 import shutil
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +19,28 @@ from textual.widgets import Input
 
 from tinytf.loading import load
 from tinytf_cli.explore.app import Explorer
+from tinytf_cli.explore.arrange import arranged
 from tinytf_cli.explore.keys import KEYS
-from tinytf_cli.explore.panes import Scene
+from tinytf_cli.explore.panels import USUAL
 from tinytf_cli.explore.place import matrix
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.repl.state import Spec
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.blocks import Span, Words
 
 ROOT = Path(__file__).parents[2]
 TEXT = "The cat lost the ball. The cat lost the"
+BALL = load("tiny").tokenizer.encode(" ball").ids[0]
 PILOTED = Callable[["Driver"], Awaitable[None]]
+
+
+def words_of(title: Words) -> str:
+    """Words without their roles."""
+    if isinstance(title, str):
+        return title
+    return "".join(one if isinstance(one, str) else one.text for one in ([title] if isinstance(title, Span) else title))  # type: ignore[union-attr]
 
 
 class Driver:
@@ -42,20 +56,23 @@ class Driver:
             await self.settled()
 
     async def settled(self) -> None:
+        """Wait for what runs behind the screen, and for what that sets going."""
+        await self.pilot.pause()
         while self.app.engine.waiting:
             await asyncio.sleep(0.005)
-        await self.pilot.pause()
+            await self.pilot.pause()
 
     async def type(self, text: str) -> None:
         await self.press(*({" ": "space", ".": "full_stop"}.get(letter, letter) for letter in text))
 
     def shown(self, pane: str) -> str:
         """The lines of a pane."""
-        return "\n".join(strip.text for strip in self.app._pane(pane)._strips)
+        shown = self.app.panes[pane]
+        return "\n".join([words_of(shown.title), *("".join(one.text for one in line) for line in shown._lines)])
 
     @property
     def here(self) -> str:
-        return str(self.app.place.cell_address(self.app.scene.trace))
+        return str(self.app.look.place.cell_address(self.app.look.scene.trace))
 
     @property
     def lines(self) -> list[str]:
@@ -75,7 +92,7 @@ def explore(
     session = Session(VERBS, Spec(model), Settings(color="always", theme="dark"))
     assert session.begin(text).status == 0
     screen = Terminal(width=size[0], height=size[1], cuts=True, **{"depth": "truecolor", **terminal})
-    app = Explorer(session, screen, Scene(session.model, session.trace), checkpoints)
+    app = Explorer(KEYS, session, screen, checkpoints)
     drivers = []
 
     async def run() -> None:
@@ -127,7 +144,7 @@ def test_keys_walk_steps_heads_layers_and_cells() -> None:
 def test_the_chosen_cell_is_the_recorded_number() -> None:
     async def act(driver: Driver) -> None:
         await driver.press("k", "l", "l")
-        trace = driver.app.scene.trace
+        trace = driver.app.look.scene.trace
         assert f"{driver.here} = {float(trace['L3H0.weights'][8, 2]):.7g}" in driver.shown("main")
 
     explore(act)
@@ -136,7 +153,8 @@ def test_the_chosen_cell_is_the_recorded_number() -> None:
 def test_enter_shows_the_arithmetic_and_follows_the_largest_term_down_to_the_embeddings() -> None:
     async def act(driver: Driver) -> None:
         await driver.press("enter")
-        assert "checked: the arithmetic comes to the recorded" in driver.shown("main")
+        assert "checked: the arithmetic comes to the recorded" in driver.shown("arithmetic")
+        assert driver.lines[-1] == "explain 'L3H0.weights[9,0]'"
         seen = [driver.here]
         for _ in range(80):
             await driver.press("enter")
@@ -145,11 +163,14 @@ def test_enter_shows_the_arithmetic_and_follows_the_largest_term_down_to_the_emb
             seen.append(driver.here)
         assert seen[1] == "L3H0.masked[9,0]"
         assert seen[-1].startswith(("embed", "E")), seen[-1]
-        assert "this is where it begins" in driver.shown("text")
+        assert "this is where it begins" in driver.shown("status")
         await driver.press("backspace")
         assert driver.here == seen[-2]
+        assert f"explain '{seen[-2]}'" in driver.shown("arithmetic")
         await driver.press("escape")
-        assert driver.app.output is None
+        assert driver.app.active == "main"
+        await driver.press("escape")
+        assert not driver.app.opened
 
     explore(act)
 
@@ -158,9 +179,9 @@ def test_a_text_is_edited_live_and_becomes_one_line_of_the_session() -> None:
     async def act(driver: Driver) -> None:
         await driver.press("t")
         await driver.type(" cat")
-        assert driver.app.scene.trace.encoding.text == f"{TEXT} cat"
-        whole = driver.app.scene.model.trace(f"{TEXT} cat")
-        assert torch.equal(driver.app.scene.trace["L3.weights"], whole["L3.weights"])
+        assert driver.app.look.scene.trace.encoding.text == f"{TEXT} cat"
+        whole = driver.app.look.scene.model.trace(f"{TEXT} cat")
+        assert torch.equal(driver.app.look.scene.trace["L3.weights"], whole["L3.weights"])
         assert driver.here == "L3H0.weights[10,0]", "the last token stays chosen"
         assert len(driver.lines) == 1, "no line while it is typed"
         await driver.press("enter")
@@ -177,13 +198,13 @@ def test_a_text_that_cannot_be_run_is_told_and_the_last_one_stays() -> None:
         driver.app.query_one("#edit", Input).value = ""
         await driver.pilot.pause()
         await driver.settled()
-        assert "the text is empty" in driver.shown("text")
-        assert driver.app.scene.trace.encoding.text == TEXT
+        assert "the text is empty" in driver.shown("status")
+        assert driver.app.look.scene.trace.encoding.text == TEXT
         driver.app.query_one("#edit", Input).value = "cat " * 2000
         await driver.pilot.pause()
         await driver.settled()
-        assert "tokens" in driver.shown("text")
-        assert driver.app.scene.trace.encoding.text == TEXT
+        assert "tokens" in driver.shown("status")
+        assert driver.app.look.scene.trace.encoding.text == TEXT
 
     explore(act)
 
@@ -193,9 +214,12 @@ def test_without_a_head_every_pane_shows_the_difference_and_again_makes_it_whole
         await driver.press("pageup", "pageup", "w")
         assert driver.app.session.state.spec.without is not None
         assert "without L1H0" in driver.shown("status")
-        assert "-0.07" in driver.shown("next") or "Δ" in driver.shown("next")
         ablated = driver.app.session.model.trace(TEXT)
-        assert torch.equal(driver.app.scene.trace["logits"], ablated["logits"])
+        now, before = (float(one.logits_at(9).softmax(-1)[BALL]) for one in (ablated, load("tiny").trace(TEXT)))
+        fell = next(line for line in driver.shown("next").split("\n") if "·ball" in line)
+        assert fell.split()[1] == f"{now:.3f}", "what was predicted is still there, though it fell"
+        assert fell.split()[-1] == f"{now - before:+.3f}"
+        assert torch.equal(driver.app.look.scene.trace["logits"], ablated["logits"])
         assert not ablated["L1H0.head_out"].any()
         await driver.press("w")
         assert driver.app.session.state.spec.without is None
@@ -205,31 +229,93 @@ def test_without_a_head_every_pane_shows_the_difference_and_again_makes_it_whole
 
 
 @pytest.mark.parametrize(
-    ("key", "line", "words"),
+    ("key", "pane", "line", "words"),
     [
-        ("g", "grad L3H0.weights", "∂loss"),
-        ("L", "lens", "logit lens"),
-        ("a", "attribute", "logit"),
+        ("g", "gradients", "grad L3H0.weights", "∂loss/∂L3H0.weights"),
+        ("L", "lens", "lens --position 9", "entropy here"),
+        ("a", "attribution", "attribute --position 9 --top 8", "logit of ·ball at 9 ·the"),
+        ("b", "block", "trace --block L3H0", "L3H0.weights"),
     ],
 )
-def test_a_key_runs_a_line_of_the_session_and_shows_it(key: str, line: str, words: str) -> None:
+def test_a_pane_shows_what_a_line_of_the_session_answers(key: str, pane: str, line: str, words: str) -> None:
     async def act(driver: Driver) -> None:
         await driver.press(key)
         assert driver.lines[-1] == line
-        assert words in driver.shown("main")
-        assert "no more" not in driver.shown("text")
+        assert line in driver.shown(pane), "its title"
+        assert words in driver.shown(pane)
+        outcome = driver.app.session.execute(line)
+        shown = set(re.findall(r"-?\d+\.\d{3,}", driver.shown(pane)))
+        assert shown
+        assert shown <= set(re.findall(r"-?\d+\.\d{3,}", outcome.text))
+        await driver.press(key)
+        assert pane not in driver.app.in_sight, "the same key closes it"
 
     explore(act)
+
+
+def test_a_pane_follows_the_cell_and_the_text() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("L", "k")
+        assert "lens --position 8" in driver.shown("lens")
+        await driver.press("j", "t")
+        await driver.type(" cat")
+        await asyncio.sleep(0.3)
+        await driver.settled()
+        found = driver.app.look.scene.model.lens(f"{TEXT} cat", position="10")
+        assert "position 10 ·cat" in driver.shown("lens")
+        assert f"{float(found.stages[-1].entropy[0]):.3f}" in driver.shown("lens")
+        await driver.press("escape")
+        assert driver.lines[1:] == ["goto L3H0.weights", "lens --position 9"], "what the pane follows is no line"
+
+    explore(act)
+
+
+def test_panes_stand_beside_the_map_as_many_as_fit() -> None:
+    async def act(driver: Driver) -> None:
+        assert {"main", "heads", "next", "arithmetic", "lens", "attribution"} <= driver.app.in_sight
+        assert "explain 'L3H0.weights[9,0]'" in driver.shown("arithmetic")
+        await driver.press("g")
+        assert {"gradients", "arithmetic", "lens"} <= driver.app.in_sight
+        await driver.press("z")
+        assert driver.app.in_sight == {"text", "status", "steps", "gradients"}
+        await driver.press("z", "tab")
+        assert driver.app.active == "arithmetic"
+        assert len(driver.lines) == 3, "run, goto, grad"
+
+    explore(act, size=(200, 60))
+
+
+def test_on_a_small_terminal_there_are_the_steps_and_one_pane() -> None:
+    async def act(driver: Driver) -> None:
+        assert driver.app.in_sight == {"text", "status", "steps", "main"}
+        await driver.press("L")
+        assert driver.app.in_sight == {"text", "status", "steps", "lens"}
+        await driver.press("escape", "tab")
+        assert driver.app.in_sight == {"text", "status", "steps", "heads"}
+
+    explore(act, size=(80, 24))
+
+
+def test_no_two_panes_overlap_and_together_they_fill_the_screen() -> None:
+    for width, height in itertools.product((20, 59, 80, 99, 100, 120, 163, 200, 300), (3, 24, 32, 40, 60, 90)):
+        for opened in ([], ["lens"], ["lens", "gradients", "block"]):
+            for zoomed in (False, True):
+                found = arranged(width, height, opened, USUAL, "lens" if opened else "main", zoomed)
+                cells = Counter(
+                    (x, y) for where in found.values() for x in where.column_range for y in where.line_range
+                )
+                assert set(cells.values()) == {1}, (width, height, opened, zoomed)
+                assert len(cells) == width * height
 
 
 def test_d_shows_every_pane_against_the_run_before() -> None:
     async def act(driver: Driver) -> None:
         await driver.press("d")
-        assert "there is no run before" in driver.shown("text")
-        before = driver.app.scene.trace
+        assert "there is no run before" in driver.shown("status")
+        before = driver.app.look.scene.trace
         await driver.press("pageup", "pageup", "w", "pagedown", "right")
         assert "this run − the run before" in driver.shown("main")
-        now = driver.app.scene.trace
+        now = driver.app.look.scene.trace
         apart = now["L2H1.weights"] - before["L2H1.weights"]
         assert f"{driver.here} = {float(apart[9, 0]):.7g}" in driver.shown("main")
         apart, scale = now["L2.ffn"] - before["L2.ffn"], before["L2.ffn"].abs().max()
@@ -237,9 +323,12 @@ def test_d_shows_every_pane_against_the_run_before() -> None:
         assert f"{float(apart.abs().max() / scale):.2f}" in moved
         await driver.press("d")
         assert "looks at" in driver.shown("main")
+        await driver.press("L", "d")
+        assert "this run" in driver.shown("lens")
+        assert "the run before" in driver.shown("lens")
         await driver.press("D")
         assert driver.lines[-1] == "diff"
-        assert "first difference" in driver.shown("main") or "first" in driver.shown("main")
+        assert "first" in driver.shown("difference")
 
     explore(act)
 
@@ -250,11 +339,11 @@ def test_a_typed_line_is_run_and_one_that_fails_is_told() -> None:
         await driver.type("top 3")
         await driver.press("enter")
         assert driver.lines[-1] == "top 3"
-        assert "·ball" in driver.shown("main")
+        assert "·ball" in driver.shown("output")
         await driver.press("colon")
         await driver.type("print L9")
         await driver.press("enter")
-        assert "there is no layer 9" in driver.shown("text")
+        assert "there is no layer 9" in driver.shown("status")
         await driver.press("colon", "escape")
         assert driver.app.focused is None
 
@@ -276,8 +365,8 @@ def test_find_goes_to_an_address_a_step_a_token_and_a_number() -> None:
         await find("ball")
         assert driver.here == "L1H2.scores[4,2]"
         await find("hat")
-        assert "no step, no token of the text and no number" in driver.shown("text")
-        value = float(driver.app.scene.trace["L1H2.scores"][7, 3])
+        assert "no step, no token of the text and no number" in driver.shown("status")
+        value = float(driver.app.look.scene.trace["L1H2.scores"][7, 3])
         await find(f"{value:.6f}")
         assert driver.here == "L1H2.scores[7,3]"
 
@@ -286,10 +375,12 @@ def test_find_goes_to_an_address_a_step_a_token_and_a_number() -> None:
 
 def test_marks_are_set_and_gone_to() -> None:
     async def act(driver: Driver) -> None:
-        await driver.press("m", "a", "home", "apostrophe", "a")
+        await driver.press("m", "a")
+        assert re.search(r"▶a +weights", driver.shown("steps")), "the steps show it"
+        await driver.press("home", "apostrophe", "a")
         assert driver.here == "L3H0.weights[9,0]"
         await driver.press("apostrophe", "z")
-        assert "there is no mark z" in driver.shown("text")
+        assert "there is no mark z; there are a" in driver.shown("status")
 
     explore(act)
 
@@ -308,7 +399,7 @@ def test_y_copies_the_address_and_the_numbers(monkeypatch: pytest.MonkeyPatch) -
         copied: list[str] = []
         monkeypatch.setattr(driver.app, "copy_to_clipboard", copied.append)
         await driver.press("y", "Y")
-        found = matrix(driver.app.scene.trace, driver.app.place)
+        found = matrix(driver.app.look.scene.trace, driver.app.look.place)
         assert found is not None
         assert copied[0] == "L3H0.weights[9,0]"
         cells = [[float(cell) for cell in row.split("\t")] for row in copied[1].split("\n")]
@@ -341,7 +432,7 @@ def test_the_mouse_chooses_a_step_a_head_a_cell_and_a_token() -> None:
         await driver.pilot.click("#heads", offset=(6, line))
         assert driver.here.startswith("L2H3.weights")
         margin, width, lead, _ = driver.app._cells or (0, 0, 0, None)
-        await driver.pilot.click("#main", offset=(1 + margin + 2 * width + 1, lead + 5))
+        await driver.pilot.click("#main", offset=(2 + margin + 2 * width + 1, 1 + lead + 5))
         assert driver.here == "L2H3.weights[5,2]"
         await driver.pilot.click("#text", offset=(6, 0))
         assert driver.here == "L2H3.weights[1,2]"
@@ -353,7 +444,7 @@ def test_a_question_mark_lists_every_key() -> None:
     async def act(driver: Driver) -> None:
         await driver.press("question_mark")
         for key in KEYS:
-            assert key.words in driver.shown("main")
+            assert key.words in driver.shown("output")
 
     explore(act)
 
@@ -373,10 +464,10 @@ def test_n_draws_small_cells_and_brackets_the_chosen_one() -> None:
 )
 def test_every_step_is_drawn_in_every_size_and_colour(size: tuple[int, int], depth: str) -> None:
     async def act(driver: Driver) -> None:
-        for row, (step, layer) in enumerate(driver.app.scene.trace.steps.rows):
+        for row, (step, layer) in enumerate(driver.app.look.scene.trace.steps.rows):
             if layer in (None, 0):
-                driver.app.place = replace(driver.app.place, row=row)
-                driver.app.draw()
+                driver.app.go(replace(driver.app.look.place, row=row))
+                await driver.settled()
                 assert driver.shown("main").startswith((step.full_name(layer), f"L0H0.{step.name}")), step.name
                 assert f"▶ {step.name}" in " ".join(driver.shown("steps").split())
 
@@ -399,43 +490,62 @@ def test_a_training_run_is_walked_through_its_checkpoints(tmp_path: Path) -> Non
     shutil.copytree(built_in, tmp_path, dirs_exist_ok=True)
 
     async def act(driver: Driver) -> None:
-        last = driver.app.scene.trace
+        last = driver.app.look.scene.trace
         await driver.press("less_than_sign")
         assert driver.lines[-1] == f"model --quiet '{early}'"
-        assert torch.equal(driver.app.scene.trace["logits"], load(str(early)).trace(TEXT)["logits"])
+        assert torch.equal(driver.app.look.scene.trace["logits"], load(str(early)).trace(TEXT)["logits"])
         assert driver.here == "L3H0.weights[9,0]", "the same step of the other checkpoint"
         await driver.press("greater_than_sign", "greater_than_sign")
-        assert torch.equal(driver.app.scene.trace["logits"], last["logits"])
+        assert torch.equal(driver.app.look.scene.trace["logits"], last["logits"])
 
     explore(act, model=str(tmp_path), checkpoints=(early, tmp_path))
+
+
+def replayed(app: Explorer, path: Path) -> Session:
+    """A new session that runs the lines that the explorer's saved."""
+    assert app.session.execute(f"save '{path}' --force").failure is None
+    again = Session(VERBS, Spec(), Settings(color="always", theme="dark"))
+    for line in path.read_text(encoding="utf-8").splitlines():
+        assert again.execute(line).failure is None, line
+    return again
 
 
 def test_what_was_done_is_a_script_that_runs_again(tmp_path: Path) -> None:
     async def act(driver: Driver) -> None:
         await driver.press("t")
         await driver.type(" cat")
-        await driver.press("enter", "w", "enter", "colon")
-        driver.app.query_one("#line", Input).value = f"save {tmp_path}/look.session"
-        await driver.press("enter")
+        await driver.press("enter", "w", "enter", "enter", "pageup", "L", "colon")
+        await driver.type("break L1.weights")
+        await driver.press("enter", "escape")
 
     driver = explore(act)
-    again = Session(VERBS, Spec("tiny"))
-    for line in (tmp_path / "look.session").read_text(encoding="utf-8").splitlines():
-        assert again.execute(line).failure is None
-    assert again.state.spec == driver.app.session.state.spec
-    assert torch.equal(again.trace["logits"], driver.app.scene.trace["logits"])
+    again = replayed(driver.app, tmp_path / "look.session")
+    assert again.state == driver.app.session.state
+    assert again.place == driver.app.look.place.row, "the session is left where the screen was"
+    assert torch.equal(again.trace["logits"], driver.app.trace["logits"])
 
 
-def test_random_keys_and_sizes_never_end_it() -> None:
-    draw = random.Random(0)
-    keys = [one.keys.split(",")[0] for one in KEYS if one.action not in ("end", "picture")]
-    keys += ["x", "space", "full_stop", "escape", "escape", "enter", "tab", "7"]
+@pytest.mark.parametrize("seed", [int(os.environ.get("TINYTF_FUZZ_SEED", "0"))])
+def test_random_keys_and_sizes_never_end_it_and_its_lines_run_again(seed: int, tmp_path: Path) -> None:
+    """TINYTF_FUZZ=5000 presses so many keys."""
+    draw, count = random.Random(seed), int(os.environ.get("TINYTF_FUZZ", "250"))
+    keys = [one.keys.split(",")[0] for one in KEYS if one.keys not in ("q", "p")]
+    keys += ["x", "e", "full_stop", "7", "up", "down", "escape", "escape", "enter", "enter", "enter"]
 
     async def act(driver: Driver) -> None:
-        for number in range(150):
+        for number in range(count):
             await driver.pilot.press(draw.choice(keys))
             if number % 37 == 0:
-                await driver.pilot.resize_terminal(draw.randint(20, 200), draw.randint(3, 60))
-        await driver.settled()
+                await driver.pilot.resize_terminal(draw.randint(1, 220), draw.randint(1, 70))
+            if number % 11 == 0:
+                width, height = driver.app.size
+                await driver.pilot.click(offset=(draw.randrange(width), draw.randrange(height)))
+            if draw.random() < 0.3:
+                await driver.settled()
+            assert driver.app.fault is None, (number, driver.lines[-3:])
+        await driver.press("escape")
 
-    explore(act)
+    driver = explore(act)
+    again = replayed(driver.app, tmp_path / "random.session")
+    assert again.state == driver.app.session.state
+    assert torch.equal(again.trace["logits"], driver.app.trace["logits"])

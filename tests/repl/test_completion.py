@@ -149,7 +149,7 @@ def test_nothing_is_offered_where_nothing_is_known(session: Session, line: str) 
 def test_cells_are_offered_by_the_tokens_of_the_text(session: Session) -> None:
     assert _offers(session, "explain L0H0.weights[sa") == ["L0H0.weights[sat,"]
     assert _offers(session, "explain L0H0.weights[sat,") == [
-        f"L0H0.weights[sat,{word}]" for word in ("0", "cat", "sat", "on", "4", "mat")
+        f"L0H0.weights[sat,{word}]" for word in ("The", "cat", "sat", "on", "the", "mat")
     ]
     assert _about(session, "explain L0H0.weights[sat,c", "L0H0.weights[sat,cat]") == "key 1, ·cat"
     assert _offers(session, "print logits[ma") == ["logits[mat,"]

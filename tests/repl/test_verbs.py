@@ -523,3 +523,35 @@ def test_the_columns_of_a_vocabulary_are_its_tokens_in_order(ran: Talk) -> None:
     tokenizer, logits = ran.session.model.tokenizer, ran.session.trace.logits_at(4)
     assert header.split()[1:8] == [tokenizer.shown(place) for place in range(1, 8)]
     assert row.split()[:8] == [f"{value:.3f}" for value in logits[:8].tolist()]
+
+
+def test_a_stop_at_heads_is_at_the_steps_that_heads_have(ran: Talk) -> None:
+    ran("break L1H2", "run")
+    first = next(at for at, (step, layer) in enumerate(ran.session.table.rows) if layer == 1 and step.has_heads)
+    assert ran.session.place == first
+    ran("delete", "break L1H* if max > -100", "run")
+    places = []
+    while "stop 1" in ran("continue"):
+        places.append(ran.session.place)
+    having = [at for at, (step, layer) in enumerate(ran.session.table.rows) if layer == 1 and step.has_heads]
+    assert [first, *places] == having
+
+
+def test_a_comparison_without_an_address_is_of_every_step(ran: Talk) -> None:
+    assert ran("break L1H2.weights[the,cat] > 0.01") == "stop 1: L1H2.weights if L1H2.weights[the,cat] > 0.01\n"
+    assert ran("tbreak norm > 50") == "stop 2: every step, once, if norm > 50\n"
+
+
+def test_what_is_read_of_a_token_is_refused_at_a_step_that_predicts_none(ran: Talk) -> None:
+    failure = ran.fails("break L1H2.weights if prob(mat) > 0.5").failure
+    assert failure is not None
+    assert failure.message == "weights predicts no token"
+    ran("break L*.out if rank(' mat') == 1", "run")
+    by_lens = ran.session.trace.steps.rows[ran.session.place or 0]
+    assert by_lens[0].name == "out"
+
+
+def test_a_stop_names_the_token_of_the_vocabulary_where_it_held(ran: Talk) -> None:
+    best = ran.session.model.shown(int(ran.session.trace["probs"][-1].argmax()))
+    ran("break probs if max > 0.1")
+    assert f"vocab {best}" in ran("run")

@@ -18,7 +18,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.training.loop import train
 from tinytf.training.losses import held_out_loss
 from tinytf.training.optimiser import learning_rate
-from tinytf.training.recipe import Recipe
+from tinytf.training.recipe import Recipe, stored_recipe
 from tinytf.training.setup import first_model
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
@@ -63,7 +63,7 @@ def test_a_run_that_only_warms_up_ends_at_its_peak():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "both"}, "objective 'both' is not one of causal, masked"),
+        ({"objective": "both"}, "objective 'both' is not one of causal, masked, chat"),
         ({"tokenizer": "words"}, "tokenizer 'words' is not one of char, bpe, wordpiece"),
         ({"steps": 0}, "steps 0 is below 1"),
         ({"block": 1}, "block 1 is below 2"),
@@ -135,7 +135,7 @@ def test_a_run_learns_and_says_what_it_did(recipe, tmp_path):
     assert [line["lr"] for line in lines] == [learning_rate(step, longer) for step in range(40)]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert seen[-1] == last
-    assert json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8")) == longer.to_dict()
+    assert stored_recipe(tmp_path / "run") == longer
 
 
 def test_the_checkpoint_is_the_model_whose_loss_was_measured(tmp_path):
@@ -154,8 +154,8 @@ def files_of(recipe: Recipe, out: Path) -> dict[str, bytes]:
     (out / "speed.jsonl").unlink()  # how fast it went is another matter
     seen = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     assert seen == sorted([
-        "checkpoints", "config.json", "corpus.json", "metrics.jsonl", "model.safetensors", "piped", "recipe.json",
-        "samples.jsonl", "tokenizer.json", "tokens",
+        "checkpoints", "config.json", "corpus.json", "frames", "metrics.jsonl", "model.safetensors", "piped",
+        "recipe.json", "samples.jsonl", "text.json", "tokenizer.json", "tokens",
     ])  # fmt: skip
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("[!.]*") if path.is_file()}
 
@@ -172,8 +172,11 @@ def test_one_seed_leaves_the_same_bytes(recipe, tmp_path):
 
 def test_another_seed_leaves_others(tmp_path):
     first, other = files_of(CAUSAL, tmp_path / "first"), files_of(changed(CAUSAL, seed=1), tmp_path / "other")
-    assert {name.split("/")[-1] for name in first if first[name] != other[name]} == {
+    differ = {name for name in first if first[name] != other[name]}
+    assert differ.issuperset(name for name in first if name.startswith("frames/step-"))
+    assert {name.split("/")[-1] for name in differ if not name.startswith("frames/")} == {
         "metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors", "recipe.json", "training.json",
+        "SHA256SUMS",
     }  # fmt: skip
 
 

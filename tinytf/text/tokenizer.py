@@ -13,7 +13,7 @@ import tokenizers
 
 from tinytf.errors import CheckpointError, TinytfError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
-from tinytf.text.chat import ChatTemplate, Conversation, Said
+from tinytf.text.chat import ChatTemplate, Conversation, Said, template_of
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -31,6 +31,7 @@ _KINDS = (
 )
 _ENDS = ("<|endoftext|>", "</s>", "[SEP]")
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "<|endoftext|>")
+_OWN = "tinytf"  # the key of what only we store in a tokenizer.json
 _MASKS = ("[MASK]", "<mask>")
 
 
@@ -171,6 +172,10 @@ class Tokenizer:
     ) -> None:
         self.library = library
         self.kind = _kind_of(library)
+        self.dropout = getattr(library.model, "dropout", None) or 0.0
+        """The share of merges that its file leaves out at random; here all are made."""
+        if self.dropout:
+            library.model.dropout = None
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
@@ -182,11 +187,26 @@ class Tokenizer:
         if not path.exists():
             raise CheckpointError(f"there is no {path.name} in {path.parent}")
         with library_errors(CheckpointError, f"{path} is not a tokenizer"):
-            return cls(tokenizers.Tokenizer.from_str(read_bytes(path, TOKENIZER).decode("utf-8")))
+            data = json.loads(read_bytes(path, TOKENIZER))
+            own = data.pop(_OWN, {})
+            chat = own.get("chat_template")
+            return cls(
+                tokenizers.Tokenizer.from_str(json.dumps(data)),
+                [int(one) for one in own.get("ends", ())],
+                own.get("mask"),
+                own.get("start"),
+                template_of(chat, dict(own.get("names", {})), path),
+            )
 
-    def to_json(self) -> str:
-        """The ``tokenizer.json`` that ``load`` reads."""
-        return json.dumps(json.loads(self.library.to_str()), ensure_ascii=False, indent=1)
+    def to_json(self, *, whole: bool = False) -> str:
+        """The ``tokenizer.json`` that ``load`` reads; the ``whole`` one has what transformers keeps in other files."""
+        data, chat = json.loads(self.library.to_str()), self.chat if whole else None
+        if whole and (self._ends or chat is not None):
+            mask = None if self._masks is _MASKS else self._masks[0]
+            data[_OWN] = {"ends": self._ends, "mask": mask, "start": self._start}
+        if chat is not None:
+            data[_OWN] |= {"chat_template": chat.stored, "names": dict(chat.names)}
+        return json.dumps(data, ensure_ascii=False, indent=1)
 
     @cached_property
     def vocab_size(self) -> int:
@@ -320,7 +340,8 @@ class Tokenizer:
             first = last = min(self._added_before, len(masks)) if masks else 0
         said = [f"{' '.join(names[:first])} added before"] if first else []
         said += [f"{' '.join(names[last:])} added after"] if last < len(names) else []
-        return ", ".join(said) or "no start or end token added"
+        dropped = f", BPE dropout of {self.dropout:g} off" if self.dropout else ""
+        return (", ".join(said) or "no start or end token added") + dropped
 
     @cached_property
     def _added_before(self) -> int:

@@ -3,7 +3,7 @@
 The examples of a step are a pure function of (seed, step).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,11 +59,16 @@ def seeded(seed: int, step: int) -> np.random.Generator:
     return np.random.default_rng([seed, step])
 
 
-def places_after(stream: Ids, token: int) -> NDArray[np.int64]:
-    """The place after each ``token`` of a stream, which is read part by part."""
+def places_where(stream: Ids, found: Callable[[Ids], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """The places of a stream where ``found`` is true; it is read part by part."""
     starts = range(0, len(stream), _LOOKED_AT_ONCE)
-    found = [np.flatnonzero(stream[i : i + _LOOKED_AT_ONCE] == token) + (i + 1) for i in starts]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+    places = [np.flatnonzero(found(stream[i : i + _LOOKED_AT_ONCE])) + i for i in starts]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *places])
+
+
+def places_after(stream: Ids, token: int) -> NDArray[np.int64]:
+    """The place after each ``token`` of a stream."""
+    return places_where(stream, lambda part: part == token) + 1
 
 
 class NextToken:

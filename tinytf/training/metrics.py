@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from tinytf.errors import TrainingError
+from tinytf.training.health import Health
 from tinytf.training.lines import append_line
 from tinytf.training.probe import HeadScores
 
@@ -20,7 +21,8 @@ _PACE_SECONDS = 2.0
 class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
-    ``milestones`` are sentences about heads that became something, or ceased to be it.
+    ``milestones`` are sentences about heads that became something, or ceased to be it; ``health`` comes with ``heads``.
+    ``stopped`` says why the run ends early.
     """
 
     step: int
@@ -30,11 +32,14 @@ class Metrics:
     held_out_loss: float | None = None
     heads: HeadScores | None = None
     milestones: tuple[str, ...] = ()
+    health: Health | None = None
+    stopped: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The line as it is written, without what was not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
-        return {**data, "heads": self.heads.to_dict()} if self.heads is not None else data
+        measured = {name: getattr(self, name).to_dict() for name in ["heads", "health"] if name in data}
+        return {**data, **measured}
 
 
 class Pace:

@@ -137,8 +137,7 @@ def vocabulary(session: Session, begun: str) -> Iterator[Offer]:
 def cell_words(tokens: tuple[str, ...]) -> list[str]:
     """How a cell names each token: by its text, or by its number if it occurs twice or cannot be typed."""
     bare = [token.strip("·") for token in tokens]
-    folded = [word.casefold() for word in bare]
     return [
-        word if _PLAIN.fullmatch(word) and not word.isdecimal() and folded.count(folded[number]) == 1 else str(number)
+        word if _PLAIN.fullmatch(word) and not word.isdecimal() and bare.count(word) == 1 else str(number)
         for number, word in enumerate(bare)
     ]

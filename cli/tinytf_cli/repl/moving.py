@@ -142,12 +142,12 @@ def _end_of_part(rows: Rows, place: int) -> int:
 def forward(session: Session, place: int, end: int) -> str:
     """Go to the first stop that holds from ``place`` to ``end``, and return what it is; else to ``end``, silently."""
     trace, rows = session.trace, session.trace.steps.rows
-    end, find = min(end, len(rows) - 1), partial(session.model.find_outcome, option="the token")
+    end, model = min(end, len(rows) - 1), session.model
     looks_back = any(term.last for stop in session.state.stops if stop.condition for term in stop.condition.terms)
     before = session.models.trace(session.state.runs[0]) if looks_back and len(session.state.runs) > 1 else None
     for at in range(place, end + 1):
         here = [stop for stop in session.state.stops if stop.is_at(rows, at)]
-        held = {stop.number: said for stop in here if (said := stop.held(trace, *rows[at], before, find)) is not None}
+        held = {stop.number: said for stop in here if (said := stop.held(trace, *rows[at], before, model)) is not None}
         stops = [replace(one, hits=one.hits + (one.number in held)) for one in session.state.stops]
         stopping = [one.number for one in stops if one.number in held and one.hits > one.passed]
         session.change(stops=tuple(one for one in stops if not (one.once and one.number in stopping)))

@@ -38,7 +38,6 @@ _DEPTHS = {
     "truecolor": ColorDepth.DEPTH_24_BIT,
 }
 _LEAST_TEXT = 8
-_NO_PATH = ("preset:", "hub:", "ollama:", "lmstudio:")
 _USUAL_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
 _PATIENCE = 0.2  # seconds
 _SHOWN = 1_000
@@ -237,10 +236,8 @@ def bar_of(session: Session) -> Bar:
     """The bar of the session's present state."""
     spec, run, place, took = session.state.spec, session.run, session.place_words, session.last_seconds
     held = session.models.nbytes if session.is_open else 0
-    path = not spec.name.startswith(_NO_PATH) and os.path.basename(spec.name.rstrip(os.sep))
-    model = f"{path or spec.name}{spec.words.removeprefix(spec.name)}"
     return Bar(
-        printable(model[:_SHOWN], spaces=False),
+        printable(spec.short[:_SHOWN], spaces=False),
         printable(str(run.text)[:_SHOWN], spaces=False) if run else "",
         place,
         session.table.rows[session.place][0].role if place and session.place is not None else "",

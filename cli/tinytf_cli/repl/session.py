@@ -23,7 +23,7 @@ from tinytf.trace.address import Address
 from tinytf_cli.failing import Failure, explained, say, usage_message
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
-from tinytf_cli.output import Output, ReaderGone
+from tinytf_cli.output import Output, ReaderGone, Result
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.python import evaluated, traceback_of
@@ -49,13 +49,14 @@ _LIVE = ("generate", "train", "watch")
 class Outcome:
     """The outcome of a line: its exit status (0, 1, 2, 130), the ``text`` it wrote, what failed.
 
-    After one with ``leave`` the session is over.
+    After one with ``leave`` the session is over. ``results`` are what the text was drawn from.
     """
 
     status: int
     text: str = ""
     failure: Failure | None = None
     leave: bool = False
+    results: tuple[Result, ...] = ()
 
 
 class Leave(Exception):
@@ -165,7 +166,8 @@ class Session(Host):
 
     def require_place(self) -> int:
         """The index of the present step in ``table.rows``; UsageError before any run."""
-        return min(self.place or 0, len(self.trace.steps.rows) - 1)
+        self.require_run()
+        return self.place or 0
 
     @property
     def place_words(self) -> str:
@@ -190,9 +192,14 @@ class Session(Host):
             self.follow(replace(self.run, spec=spec))
 
     def follow(self, run: Run) -> None:
-        """Make a run the present one, and record it if it is not kept."""
-        self.models.trace(run)
-        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run))
+        """Make a run the present one, at the same step if it has that, and record it if it is not kept."""
+        before, place = self.table.rows if self.run else (), self.place
+        rows = self.models.trace(run).steps.rows
+        if place is not None:
+            step, layer = before[place]
+            same = (at for at, (other, of) in enumerate(rows) if (other.name, of) == (step.name, layer))
+            place = next(same, min(place, len(rows) - 1))
+        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), place=place)
 
     def undo(self) -> str:
         """Go back to the state before the last line that changed something, and return that line."""
@@ -264,7 +271,7 @@ class Session(Host):
             self.state = self.log.remember(entry, before, self.state)
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
-        return Outcome(status, captured.text, failure, leave)
+        return Outcome(status, captured.text, failure, leave, tuple(result for result, _ in captured.results))
 
     def begin(self, text: str = "", spec: Spec | None = None, *, quiet: bool = True) -> Outcome:
         """Open the model, that of ``spec``, and run ``text``, if they were given, as lines of the log."""

@@ -1,7 +1,10 @@
 """The state of a session: the model and its runs, settings, stops, displays and aliases."""
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.repl.settings import Settings
 
 if TYPE_CHECKING:
+    from tinytf.loading import Model
     from tinytf.text.chat import Written
     from tinytf.trace.conditions import Condition
     from tinytf.trace.trace import Trace
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 Rows = Sequence[tuple[Step, int | None]]
 """The steps of a model in their order, each with its layer."""
 
+_NO_PATH = ("preset:", "hub:", "ollama:", "lmstudio:")
 _SAID = 3
 """The most heads of which a stop says where it held."""
 
@@ -61,6 +66,12 @@ class Spec:
     without: Without | None = None
 
     @property
+    def short(self) -> str:
+        """``words``, with the last part of a path."""
+        path = "" if self.name.startswith(_NO_PATH) else os.path.basename(self.name.rstrip(os.sep))
+        return f"{path or self.name}{self.words.removeprefix(self.name)}"
+
+    @property
     def words(self) -> str:
         """The model by the name that was asked for, its adapter, and what is ablated."""
         merged = f" + {self.adapter.name}" if self.adapter else ""
@@ -94,9 +105,10 @@ class Stop:
 
     @property
     def words(self) -> str:
-        at = str(self.where or "every step") + (", once," if self.once else "")
-        at += f", after {plural(self.passed, 'hit')}," if self.passed else ""
-        return f"{at} if {self.condition.text}" if self.condition else at.rstrip(",")
+        often = ["once"] if self.once else []
+        often += [f"after {plural(self.passed, 'hit')}"] if self.passed else []
+        words = ", ".join([str(self.where or "every step"), *often])
+        return f"{words}{',' if often else ''} if {self.condition.text}" if self.condition else words
 
     def to_dict(self) -> dict[str, Any]:
         """The stop as JSON data."""
@@ -110,19 +122,27 @@ class Stop:
         }
 
     def is_at(self, rows: Rows, place: int) -> bool:
-        """Whether it is at a step. One at a whole layer is at its first step, and with a condition at each."""
+        """Whether it is at a step. One at a layer or at heads is at their first step, and with a condition at each."""
         (step, layer), where = rows[place], self.where
         if where is None:
             return True
-        if where.layers is not None and layer not in where.layers:
+        if not self._covers(step, layer):
             return False
+        if where.step is not None or self.condition is not None:
+            return True
+        before = itertools.takewhile(lambda row: row[1] == layer, (rows[at] for at in range(place - 1, -1, -1)))
+        return not any(self._covers(*row) for row in before)
+
+    def _covers(self, step: Step, layer: int | None) -> bool:
+        """Whether a step is one that its address names: of a layer any, of a head those that heads have."""
+        where = self.where
+        if where is None or (where.layers is not None and layer not in where.layers):
+            return where is None
         if where.step is None:
-            return self.condition is not None or place == 0 or rows[place - 1][1] != layer
+            return where.heads is None or where.parts_of(step) is not None
         return where.step.name == step.name and (where.layers is not None or layer is None)
 
-    def held(
-        self, trace: "Trace", step: Step, layer: int | None, before: "Trace | None", find: Callable[[str], int]
-    ) -> str | None:
+    def held(self, trace: "Trace", step: Step, layer: int | None, before: "Trace | None", model: "Model") -> str | None:
         """What it says at a step where it holds: itself, and where its condition does; None where it does not.
 
         Several heads that it names are each looked at alone.
@@ -135,7 +155,8 @@ class Stop:
         heads = self.where.parts_of(step) if self.where is not None else None
         cell = self.where.cell if self.where is not None else ()
         each = [heads] if heads is None or len(heads) == 1 else [(head,) for head in heads]
-        moments = [Moment(trace, step, layer, some, cell, before, find) for some in each]
+        find = partial(model.find_outcome, option="the token")
+        moments = [Moment(trace, step, layer, some, cell, before, find, model.shown) for some in each]
         holding = [moment for moment in moments if self.condition.holds(moment)]
         if not holding:
             return None

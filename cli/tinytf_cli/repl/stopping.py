@@ -49,6 +49,8 @@ def _broken(session: Session, *, once: bool) -> Result:
     if not rest:
         return _listed(session)
     address, condition = _split(rest)
+    if condition is None and _COMPARES.search(rest):
+        return _added(session, "", 0, once)
     if not address:
         raise UsageError("break takes an address", "such as break L0.weights if max > 0.9; watch needs none")
     return _added(session, address, condition, once)
