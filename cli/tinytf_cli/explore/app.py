@@ -104,6 +104,7 @@ class Explorer(App[int]):
         self.panes |= self.panels
         self.edit = Input(id="edit", compact=True, select_on_focus=False)
         self.line = CommandLine(session, self.panes["offers"], self._place_offers)
+        self.edit.cursor_blink = self.line.cursor_blink = False  # a slow line has better things to carry
         ground = BACKGROUNDS[terminal.theme]
         self.register_theme(
             Theme(
