@@ -67,7 +67,8 @@ async def write_frame(path: Path) -> None:
     from tinytf_cli.explore.keys import KEYS
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS
-    from tinytf_cli.repl.state import Settings, Spec
+    from tinytf_cli.repl.settings import Settings
+    from tinytf_cli.repl.state import Spec
     from tinytf_cli.terminal import Terminal
 
     session = Session(VERBS, Spec("tiny"), Settings(color="always", theme="dark"))

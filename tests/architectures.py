@@ -370,7 +370,7 @@ class Numbers:
     def library(self) -> "Numbers":
         return self
 
-    def token_to_id(self, word: str) -> None:
+    def id_of(self, piece: str) -> None:
         return None
 
     def get_vocab(self) -> dict[str, int]:

@@ -1,5 +1,5 @@
 """``python -m tinytf`` is ``tinytf``."""
 
-from tinytf_cli.main import main
+from tinytf_cli.__main__ import main
 
 main()

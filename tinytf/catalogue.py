@@ -47,6 +47,7 @@ class Catalogue(Report):
     """The available models; ``folder`` is where directories and files were searched for."""
 
     KIND = "models"
+    TABLE = ("models",)
 
     entries: tuple[AvailableModel, ...]
     folder: Path

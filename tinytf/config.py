@@ -32,11 +32,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "router": ("softmax", "sigmoid"),
 }
 
-_MOST = 2**31 - 1
+_MOST, _MOST_LAYERS = 2**31 - 1, 1024
 _POSITIVE, _COUNT, _ABOVE_ZERO = Limits(least=1, most=_MOST), Limits(least=0, most=_MOST), Limits(above=0)
 _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
-    **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
+    **dict.fromkeys(("vocab_size", "d_model", "n_heads", "d_ff", "context"), _POSITIVE),
+    "n_layers": Limits(least=1, most=_MOST_LAYERS),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
     **dict.fromkeys(("layer_groups", "relative_buckets", "distances", "farthest", "chunk"), _COUNT),

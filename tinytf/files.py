@@ -7,8 +7,9 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tinytf.errors import CheckpointError, UsageError
 
@@ -19,12 +20,13 @@ MEBI = 2**20
 SMALL, CONFIGURATION, TOKENIZER = 1 * MEBI, 16 * MEBI, 256 * MEBI
 """The most bytes of a file that somebody writes by hand, of a configuration, and of a tokenizer."""
 
-_SECONDS_FOR_A_READER = 5.0
+_SECONDS_FOR_THE_OTHER_END = 5.0
 _KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device",
           stat.S_ISSOCK: "a socket"}  # fmt: skip
+_NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
-def open_bytes(path: Path) -> BinaryIO:
+def open_bytes(path: Path) -> BufferedReader:
     """A regular file, open for reading. Never waits for a pipe. Raises OSError that says what else it is."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -45,28 +47,51 @@ def read_bytes(path: Path, limit: int) -> bytes:
         if size > limit:
             said = f"it has {size:,} bytes, and the limit for such a file is {limit:,}"
             raise OSError(errno.EFBIG, said, str(path))
-        return file.read(limit)
+        return file.read(size or limit)  # a read sets aside all that it is asked for; /proc gives no size
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write ``data`` beside ``path`` and rename it into place, so that no reader ever sees half of it.
+def read_once(path: Path, limit: int) -> bytes:
+    """Up to ``limit`` bytes of what cannot be read again, a pipe or a device.
 
-    Links are followed. A device or a named pipe is written to. Raises OSError for a pipe that nobody reads.
+    Waits some seconds for somebody to write to a pipe, and then for as long as they do. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        is_pipe, until = stat.S_ISFIFO(os.fstat(descriptor).st_mode), time.monotonic() + _SECONDS_FOR_THE_OTHER_END
+        while not (begin := stream.read(MEBI)) and is_pipe:
+            if begin is None:  # nothing yet, but somebody has it open
+                break
+            if time.monotonic() > until:
+                raise OSError(errno.ENXIO, "nobody writes to this pipe", str(path))
+            time.sleep(0.01)
+        os.set_blocking(descriptor, True)
+        parts = [begin or b""]
+        while (left := limit - sum(map(len, parts))) > 0 and (part := stream.read(left)):
+            parts.append(part)
+        return b"".join(parts)
+
+
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> int:
+    """Write ``data``, whole or in parts, beside ``path`` and rename it into place; return how many bytes it has.
+
+    So no reader ever sees half of it. Links are followed. A device or a named pipe is written to. Raises OSError for a
+    pipe that nobody reads.
     """
     path = path.resolve()
+    parts = [data] if isinstance(data, bytes) else data
     if path.exists() and not path.is_file():
         with os.fdopen(_open_to_write(path), "wb") as stream:
-            stream.write(data)
-        return
+            return sum(map(stream.write, parts))
     with replacing(path) as beside, beside.open("wb") as stream:
-        stream.write(data)
+        size = sum(map(stream.write, parts))
         stream.flush()
         os.fsync(stream.fileno())
+    return size
 
 
 def _open_to_write(path: Path) -> int:
     """A descriptor of a device or pipe; waits some seconds for a reader of a pipe, not for ever."""
-    until = time.monotonic() + _SECONDS_FOR_A_READER
+    until = time.monotonic() + _SECONDS_FOR_THE_OTHER_END
     while True:
         try:
             descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
@@ -126,6 +151,11 @@ def _is_same(path: Path, given: str | Path | int) -> bool:
         return os.path.samestat(path.stat(), os.stat(given))
     except (OSError, ValueError):  # no such file, or a word that cannot name one
         return False
+
+
+def remedy(error: OSError, then: str) -> str:
+    """What to do about a file that could not be written: make room where there is none, then what ``then`` says."""
+    return f"make room, then {then}" if error.errno in _NO_ROOM else then
 
 
 def flush_folder(path: Path) -> None:

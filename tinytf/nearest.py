@@ -10,6 +10,4 @@ def did_you_mean(word: str, known: Iterable[str], *others: str) -> str:
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]}?"
-    if len(names) <= 12:
-        return f"known: {', '.join([*names, *others])}"
-    return ""
+    return f"known: {', '.join([*names, *others])}" if len([*names, *others]) > 0 and len(names) <= 12 else ""

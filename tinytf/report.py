@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tinytf.sheet import Array, Sheet, of_arrays, of_records, records_in
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -90,10 +92,12 @@ class Report:
     """A frozen answer. ``about`` is what it is of, as a Model's methods fill it in; without it tokens have no names.
 
     ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
+    ``TABLE`` leads to the list whose items are the rows of its table: by default, the first of ``EVENTS`` but tokens.
     """
 
     KIND: ClassVar[str]
     EVENTS: ClassVar[Mapping[str, str]] = {}
+    TABLE: ClassVar[tuple[str, ...]] = ()
 
     about: About | None = field(default=None, repr=False, compare=False)
 
@@ -155,6 +159,27 @@ class Report:
     def tensors(self) -> "dict[str, Tensor]":
         """The tensors behind it by name; empty where there are none."""
         return {}
+
+    def arrays(self) -> list[Array]:
+        """The tensors that it gives in full, which are its table where there are any."""
+        return []
+
+    def label(self, axis: str, place: int) -> str:
+        """How a place on an axis is named in a table: by its number, and a token or a class by its text too."""
+        of: str | None = None
+        if axis in ("token", "query", "key") and self.about is not None and self.about.text is not None:
+            of = self.about.text.tokens[place].shown
+        elif axis in ("vocab", "label"):
+            of = self.word(place) if axis == "vocab" else self.shown(place)
+        return str(place) if of is None else f"{place} {of}"
+
+    def sheet(self, *, long: bool = False) -> Sheet | None:
+        """Its table, ``long`` with a row for each number of a map; None where there is none."""
+        if arrays := self.arrays():
+            return of_arrays(arrays, self.label, long=long)
+        first = [name for name in self.EVENTS if name != "tokens"] or list(self.EVENTS)
+        path = self.TABLE or tuple(first[:1])
+        return of_records(records_in(self.itemised(), path)) if path else None
 
     def metadata(self) -> dict[str, Any]:
         """What a file of these tensors says about itself: what it is of, as plain JSON data."""

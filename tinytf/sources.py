@@ -234,15 +234,18 @@ def open_tokenizer(name: str) -> Tokenizer:
     return find_source(str(path) if path.is_dir() else name).vocabulary().tokenizer
 
 
+_OPENED = "tinytf opens folders with a config.json, and .gguf files"
+
+
 def source_at(path: Path) -> Source:
     """The source at a path: a run directory, a directory of transformers, or a GGUF file."""
     name = path.name or path.resolve().name
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return GgufSource(name, str(path), path)
-        raise CheckpointError(f"{path} is a file", "tinytf opens folders with a config.json, and .gguf files")
+        raise CheckpointError(f"{path} is a file", _OPENED)
     if not path.is_dir():
-        raise CheckpointError(f"{path} is neither a folder nor a file")
+        raise CheckpointError(f"{path} is neither a folder nor a file", _OPENED)
     data = read_json(path / "config.json")
     kind = RunSource if "model_type" not in data or data.get("format") == FORMAT else DirectorySource
     return kind(name, str(path), path)

@@ -34,8 +34,11 @@ class Board:
         self.name, self.reader, self.screen, self.terminal, self.fixed = name, reader, screen, terminal, fixed
         self._began: tuple[float, int] | None = None
 
-    def draw(self) -> "History":
-        """Read the news, and show the run as it is now. Raises BrokenPipeError if the reader of stdout has gone."""
+    def draw(self, doing: str = "") -> "History":
+        """Read the news, and show the run as it is now, and what it is ``doing`` besides steps.
+
+        Raises BrokenPipeError if the reader of stdout has gone.
+        """
         from tinytf.training.run_report import RunReport
         from tinytf_cli.paint.painter import paint
         from tinytf_cli.views.blocks import Line, Span
@@ -47,7 +50,7 @@ class Board:
         terminal = self.terminal if self.fixed else replace(self.terminal, width=max(20, columns))
         left = self._seconds_left(history)
         for layout in LAYOUTS:
-            view = RunView(run, left, quiet_seconds(self.reader.directory), layout)
+            view = RunView(run, left, quiet_seconds(self.reader.directory), layout, doing)
             lines = list(paint(view.blocks(terminal), terminal))
             if len(lines) < rows:
                 break

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tinytf.report import SCHEMA_VERSION
+from tinytf.sheet import Sheet, joined
 from tinytf_cli.output import Output, Result, View
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
@@ -66,5 +67,9 @@ def _joined(results: list[Result], kind: str) -> Result:
             yield Span("\n" if place else "")
             yield from result.text(terminal) if result.text else ()
 
+    def sheet(long: bool) -> Sheet | None:
+        found = [result.sheet(True) if result.sheet else None for result in results]
+        return joined(one for one in found if one) if any(found) else None
+
     tensors_of = tensors if results[0].tensors else None
-    return Result(blocks, data, events, tensors_of, text if results[0].text else None)
+    return Result(blocks, data, events, tensors_of, text if results[0].text else None, sheet=sheet)

@@ -116,7 +116,7 @@ def _run(arguments: list[str], interrupt: Interrupt) -> int:
         return 0
     except SystemExit as leaving:
         # click leaves so after completion, and with 1 when the reader of its help has gone.
-        gone = type(sys.stdout).__name__ == "PacifyFlushWrapper"
+        gone = "PacifyFlush" in type(sys.stdout).__name__
         return 0 if gone or not isinstance(leaving.code, int) else leaving.code
     except (KeyboardInterrupt, click.Abort):
         return 130

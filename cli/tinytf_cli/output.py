@@ -1,7 +1,11 @@
-"""The only place that writes: text, JSON, NDJSON, HTML, SVG and tensors, to a stream or a file."""
+"""The only place that writes: text, JSON, NDJSON, CSV, HTML, SVG and tensors, to a stream or a file."""
 
+import csv
+import functools
+import itertools
 import json
 import math
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,10 +29,15 @@ if TYPE_CHECKING:
     import torch
 
     from tinytf.report import Report
+    from tinytf.sheet import Sheet
     from tinytf_cli.views.blocks import Block, Span
 
-FORMATS = ("text", "json", "ndjson")
-EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
+FORMATS = ("text", "json", "ndjson", "csv")
+EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors")
+_FORMULA = re.compile(r"'*[=+\-@]")
+"""A text that a spreadsheet would compute, or that looks like one that was kept from that."""
+FILM = ".cast"
+"""The extension of a film for a terminal, which a result that moves can be written to."""
 
 
 class ReaderGone(Exception):
@@ -51,7 +60,8 @@ class Result:
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
     ``tensors`` the recorded tensors under their step names, ``metadata`` what a file of them says. ``text`` stands for
     the view wherever it is written without pictures: blocks, and spans of running text with line ends of their own.
-    Each part of a ``live`` result is seen as soon as it is there.
+    ``sheet`` makes the table for CSV, in its long form if it is called with true; it gives None where there is none.
+    Each part of a ``live`` result is seen as soon as it is there. ``film`` are the painted screens of one that moves.
     """
 
     blocks: "Callable[[Terminal], Iterable[Block]]"
@@ -61,12 +71,17 @@ class Result:
     text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
     live: bool = False
     metadata: Callable[[], Mapping[str, Any]] | None = None
+    sheet: "Callable[[bool], Sheet | None] | None" = None
+    film: "Callable[[Terminal], Iterable[Sequence[str]]] | None" = None
 
     @classmethod
     def of(cls, view: View) -> "Result":
         """What a view draws, and its report in the other forms."""
         found = view.found
-        return cls(view.blocks, found.to_dict, found.events, found.tensors, metadata=found.metadata)
+        return cls(
+            view.blocks, found.to_dict, found.events, found.tensors, metadata=found.metadata,
+            sheet=lambda long: found.sheet(long=long),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,9 +97,8 @@ class Output:
 
     @property
     def wants_data(self) -> bool:
-        """Whether what is written is JSON or NDJSON."""
-        suffix = "" if self.file is None else self.file.suffix.lower()
-        return self.format != "text" or suffix in (".json", ".ndjson")
+        """Whether what is written is JSON, NDJSON or CSV."""
+        return self.format != "text" or (self.file is not None and _form_of(self.file) != "text")
 
     def show(self, result: Result) -> None:
         """Write one result; a file appears whole or not at all."""
@@ -126,6 +140,8 @@ class Output:
         elif form == "ndjson":
             for event in result.events():
                 yield self._safe(to_json(event, one_line=True)) + "\n"
+        elif form == "csv":
+            yield from csv_lines(result)
         elif result.text is not None:
             from tinytf_cli.paint.painter import paint_running
 
@@ -145,14 +161,14 @@ class Output:
         extension = path.suffix.lower()
         paper = replace(self.terminal, depth="none", cuts=False)
         if extension == ".safetensors":
-            data = _tensor_bytes(result, path)
+            size = write_file(path, _tensor_bytes(result, path))
+        elif extension == FILM or (extension == ".svg" and result.film is not None):
+            size = write_file(path, _film(result, extension, self.terminal).encode("utf-8"))
         elif extension in (".html", ".svg"):
-            data = _picture(result, extension, self.terminal).encode("utf-8")
+            size = write_file(path, _picture(result, extension, self.terminal).encode("utf-8"))
         else:
-            form = {".json": "json", ".ndjson": "ndjson"}.get(extension, "text")
-            data = "".join(self._parts(result, form, paper)).encode("utf-8")
-        write_file(path, data)
-        self.note(f"wrote {path} ({len(data):,} bytes)")
+            size = write_file(path, (part.encode("utf-8") for part in self._parts(result, _form_of(path), paper)))
+        self.note(f"wrote {path} ({size:,} bytes)")
 
 
 @dataclass(frozen=True)
@@ -184,7 +200,7 @@ class Destination:
     as_json: bool = option("--json", is_flag=True, help="Same as --format json.")
     file: Path | None = option(
         "-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-        help="Write to FILE: .txt .json .ndjson .html .svg .safetensors.",
+        help="Write to FILE: .txt .json .ndjson .csv .html .svg .safetensors.",
     )  # fmt: skip
     no_pager: bool = option(is_flag=True, help="Do not page output that is longer than the screen.")
     drawing: Drawing
@@ -203,7 +219,7 @@ class Destination:
         form = "json" if self.as_json else self.form
         if self.file is not None:
             require_writable(self.file)
-            wanted = {".json": "json", ".ndjson": "ndjson"}.get(self.file.suffix.lower(), "text")
+            wanted = _form_of(self.file)
             if form not in (None, wanted):
                 raise UsageError(f"{self.file.name!r} says {wanted} and --format says {form}", "leave one of them out")
         return form or "text"
@@ -214,7 +230,7 @@ DECLARED_BY[Output] = Destination
 
 def require_writable(path: Path) -> None:
     """UsageError for an extension without a format and for what ``require_place`` refuses; before any work is done."""
-    if path.suffix.lower() not in EXTENSIONS:
+    if path.suffix.lower() not in (*EXTENSIONS, FILM):
         raise UsageError(f"{path.name!r} has no extension that says a format", f"known: {' '.join(EXTENSIONS)}")
     require_place(path)
 
@@ -231,10 +247,16 @@ def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
     refuse_overwriting(path, [*_given_to_the_command(), *inputs])
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole; TinytfError where it cannot be written."""
+def _form_of(path: Path) -> str:
+    """The one of FORMATS that an extension means; text for a picture."""
+    form = path.suffix.lower()[1:]
+    return form if form in FORMATS else "text"
+
+
+def write_file(path: Path, data: bytes | Iterable[bytes]) -> int:
+    """Write a file whole, and return how many bytes it has; TinytfError where it cannot be written."""
     try:
-        write_whole(path, data)
+        return write_whole(path, data)
     except OSError as error:
         raise TinytfError(f"cannot write {path}: {error.strerror}") from None
 
@@ -264,6 +286,44 @@ def _tensor_bytes(result: Result, path: Path) -> bytes:
     return bytes(save(tensors, metadata={"tinytf": _dumps(_jsonable(said))}))  # of several keys the order is random
 
 
+def csv_lines(result: Result) -> Iterator[str]:
+    """A table as the lines of CSV, one by one. A line may have line ends inside quotes.
+
+    Raises UsageError where the result has no table.
+    """
+    sheet = None if result.sheet is None else result.sheet(False)
+    if sheet is None:
+        raise UsageError("there is no table here to write as CSV", "JSON holds all of it: --json, or a .json file")
+    writer = csv.writer(_Line(), lineterminator="\n")
+    for row in itertools.chain([sheet.columns], sheet.rows):
+        yield writer.writerow([_csv_cell(value) for value in row])
+
+
+class _Line:
+    """A file whose ``write`` returns what it is given, and with it the ``writerow`` of a csv.writer."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def _csv_cell(value: Any) -> str:
+    """A value as CSV has it: a number in full, nothing for None and −∞, lists as JSON."""
+    if isinstance(value, str):
+        return _csv_text(value)
+    if value is None or isinstance(value, (bool, list, tuple)):
+        return "" if value is None else _dumps(_jsonable(value))
+    if isinstance(value, int) or math.isfinite(value):
+        return str(value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else ""
+
+
+@functools.lru_cache(100_000)  # a label stands in many rows
+def _csv_text(value: str) -> str:
+    """A text without what a terminal could act on; one that a spreadsheet would compute has a ' before it."""
+    text = printable(value, spaces=False)
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
 def _picture(result: Result, extension: str, terminal: Terminal) -> str:
     """What a true-colour screen of this width would show."""
     from tinytf_cli.paint.painter import paint
@@ -271,6 +331,16 @@ def _picture(result: Result, extension: str, terminal: Terminal) -> str:
 
     screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
     return picture(paint(result.blocks(screen), screen), extension, screen)
+
+
+def _film(result: Result, extension: str, terminal: Terminal) -> str:
+    """What a true-colour screen of this width would show, one picture after the other."""
+    if result.film is None:
+        raise UsageError(f"a {FILM} file is a film, and this does not move", "write to an .svg file instead")
+    from tinytf_cli.film import moving_picture, recording
+
+    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
+    return (recording if extension == FILM else moving_picture)(list(result.film(screen)), screen)
 
 
 def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from architectures import asked, config_of, encoding_of, lively
 from caught_gradients import model_of
 from whole_runs import TEXTS, apart, near, with_tensor
 
+from tinytf.analysis import restoring
 from tinytf.analysis.blame import Blame
 from tinytf.analysis.damage import Asked, Estimate, estimates, expected
-from tinytf.analysis.differing import Texts
+from tinytf.analysis.differing import Differing, Texts
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
@@ -192,6 +194,37 @@ def test_sets_explain_what_a_model_with_them_restored_explains() -> None:
         assert one.share.value == pytest.approx(1 - apart(first, scratch)[0] / whole, abs=1e-9)
     assert sets[0].added == (max(found.blamed, key=lambda one: found.gains[one.path]).address,)
     assert sets[-1].share.value >= 0.9 > sets[-2].share.value
+
+
+def test_an_interrupt_keeps_the_sets_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = model_of("llama, grouped")
+    other = near(first)
+    gains = blamed(first, other).gains
+
+    def interrupted(done: int, of: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    alone = asked(first).restoring(TEXTS[:1], asked(other), gains)
+    monkeypatch.setattr(restoring, "_CHOSEN_ON", 1)
+    assert asked(first).restoring(TEXTS, asked(other), gains, on_progress=interrupted) == alone[:2]
+
+
+def test_an_interrupt_keeps_the_texts_that_sets_are_measured_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = model_of("llama, grouped")
+    other = near(first)
+    gains, left = blamed(first, other).gains, restoring._left
+
+    def interrupted(both: Differing, text: Asked, *more: Any) -> torch.Tensor:
+        if text.ids.shape[1] == len(TEXTS[1].split()):
+            raise KeyboardInterrupt
+        return left(both, text, *more)
+
+    alone = asked(first).restoring(TEXTS[:1], asked(other), gains)
+    monkeypatch.setattr(restoring, "_left", interrupted)
+    monkeypatch.setattr(restoring, "_CHOSEN_ON", 1)
+    assert asked(first).restoring(TEXTS, asked(other), gains) == alone
+    assert {one.texts for one in alone} == {1}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,7 +22,8 @@ from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
-from tinytf_cli.repl.state import Settings, Spec
+from tinytf_cli.repl.settings import Settings
+from tinytf_cli.repl.state import Spec
 from tinytf_cli.terminal import Terminal
 
 _LETTERS = " a sunny day"

@@ -41,8 +41,11 @@ def test_a_right_file_is_0_and_what_it_prints_is_no_data(tinytf: Tinytf, right: 
     assert ran.status == 0
     assert data["holds"]
     assert data["first_wrong"] is None
-    assert "in forward" in ran.err
-    assert "is right: all 41 steps" in " ".join(" ".join(tinytf("check", f"{right}:GPT", *LIKE).lines).split())
+    assert data["printed"] == "in forward\n"
+    assert ran.err == ""
+    shown = tinytf("check", f"{right}:GPT", *LIKE)
+    assert "is right: all 41 steps" in " ".join(" ".join(shown.lines).split())
+    assert [line.strip() for line in shown.lines].count("in forward") == 1
 
 
 def test_full_shows_every_step_with_the_line_that_makes_it(tinytf: Tinytf, right: Path) -> None:
@@ -72,7 +75,7 @@ def test_it_fits_the_terminal(width: str, tinytf: Tinytf) -> None:
         (("mine.py:GPT", "--like", "gpt2-tiny", "--with", "n_layer=2"), 2, "has no 'n_layer'", "n_layers"),
         (("mine.py:GPT", "--like", "bert-base"), 2, "no language-model head", "tiny"),
         (("mine.py:GPT", "--like", "gpt3"), 2, "there is no model 'gpt3'", ""),
-        (("mine.py:GPT", "--names", "none.toml"), 2, "is no table of names", "W_Q"),
+        (("mine.py:GPT", "--names", "none.toml"), 1, "there is no file none.toml", ""),
         (("bad.py:GPT",), 1, "bad.py, line 2: ZeroDivisionError", "it says: x = 1 / 0"),
     ],
 )

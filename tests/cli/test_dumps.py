@@ -129,6 +129,22 @@ def test_two_files_are_two_recordings_and_no_texts(traced: Path, tinytf: Tinytf)
     assert "The ·cat ·sat" in with_model.out
 
 
+def test_a_dump_of_another_kind_of_model_is_compared_as_far_as_it_goes(traced: Path, tinytf: Tinytf) -> None:
+    tensors = load_file(traced)
+    del tensors["embed.tokens"]  # so that it may differ there: positions, which are computed, are computed again
+    save_file(tensors, traced)
+    ran = tinytf("diff", "--versus", str(traced), "-m", "tiny-encoder")
+    assert ran.status == 0, ran.err
+    assert "first difference at embed.out" in ran.out
+
+
+def test_numbers_that_are_none_are_counted(traced: Path, tinytf: Tinytf) -> None:
+    ran = tinytf("diff", "--versus", str(changed(traced, "L0.attn", (slice(2),), float("nan"))))
+    assert "first difference at L0.attn" in ran.out
+    assert "not finite: 256 of its 384 numbers are NaN or ∞ on one side alone" in ran.out
+    assert "cause" not in ran.out
+
+
 @pytest.mark.parametrize("command", ["trace", "attention", "score", "tokens", "generate", "diff"])
 def test_a_file_is_never_taken_for_a_text(traced: Path, tinytf: Tinytf, command: str) -> None:
     ran = tinytf(command, str(traced))
@@ -141,20 +157,31 @@ def test_a_file_is_never_taken_for_a_text(traced: Path, tinytf: Tinytf, command:
 def test_what_cannot_be_compared_is_an_error_in_one_line(tmp_path: Path, traced: Path, tinytf: Tinytf) -> None:
     np.savez(tmp_path / "a.npz", cat=np.ones(3))
     np.savez(tmp_path / "b.npz", **{"L0.q": np.ones((4, 3, 32)), "L0.\x1b[31mk": np.ones(3)})
+    np.savez(tmp_path / "many.npz", input_ids=np.arange(1000), **{"L0.q": np.ones((4, 3, 32))})
+    np.savez(tmp_path / "large.npz", input_ids=[1, 99_999], **{"L0.q": np.ones((4, 2, 32))})
+    np.savez(tmp_path / "ids.npz", input_ids=[1, 2])
+    (tmp_path / "x.npy").write_bytes(b"x")
     (tmp_path / "names.toml").write_text('cat = "L0.cat"')
     for words in (
         ("--versus", "a.npz", TEXT),
         ("--versus", "b.npz"),
         ("--versus", "none.npz"),
+        ("--versus", "many.npz"),
+        ("--versus", "large.npz"),
+        ("--versus", "ids.npz"),
+        ("--versus", "x.npy"),
         ("a.npz", "b.npz"),
         ("--versus", "b.npz", TEXT, "--names", "none.toml"),
         ("--versus", "b.npz", TEXT, "--names", "names.toml"),
         (TEXT, "The dog", "--names", "names.toml"),
         ("--versus", str(traced), "-m", "preset:gpt2", "--head", "L99H0"),
     ):
-        ran = tinytf("diff", *(str(tmp_path / word) if word.endswith((".npz", ".toml")) else word for word in words))
+        ran = tinytf(
+            "diff", *(str(tmp_path / word) if word.endswith((".npz", ".npy", ".toml")) else word for word in words)
+        )
         assert ran.status in (1, 2), words
         is_a_clean_error(ran, ran.status)
+        assert "\nhint: " in ran.err, words
     ran = tinytf("diff", "--versus", str(tmp_path / "b.npz"), TEXT)
     assert ran.status == 0
     assert "\x1b" not in ran.out

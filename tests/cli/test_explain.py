@@ -53,6 +53,12 @@ def test_every_step_back_has_a_heading_of_its_own(tinytf: Tinytf, decoder: Path)
     assert "recorded numbers of 4 cells" in ran.lines[-1]
 
 
+def test_a_depth_without_end_ends_at_the_embeddings_and_says_so(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("explain", "L0.norm1[2,5]", SENTENCE, "-m", decoder, "--depth", "1000000000")
+    assert ran.status == 0
+    assert "levels of the 1,000,000,000 asked for: nothing is below" in ran.out
+
+
 def test_a_token_of_the_vocabulary_is_named_by_its_text_or_number(tinytf: Tinytf, decoder: Path) -> None:
     tokenizer = load(str(decoder)).tokenizer
     number = tokenizer.encode(" the", special=False).tokens[0].id

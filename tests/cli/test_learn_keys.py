@@ -15,7 +15,8 @@ from rich.cells import cell_len
 from tinytf.lessons import NAMES, find
 from tinytf.lessons.live import Live
 from tinytf.loading import load
-from tinytf_cli.learn import Pages, Place, screen_of
+from tinytf_cli.learn import Pages, Place
+from tinytf_cli.paged import screen_of
 from tinytf_cli.terminal import Terminal as ScreenOf
 
 COLUMNS, ROWS = 80, 24
@@ -126,7 +127,7 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
     assert f"left at lesson {COUNT - 1}, backward".encode() in end
 
 
-def test_the_place_is_remembered_and_ctrl_c_leaves_too(state: Path) -> None:
+def test_the_place_is_remembered_and_ctrl_c_interrupts(state: Path) -> None:
     (state / "tinytf").mkdir(parents=True)
     (state / "tinytf" / "learn.json").write_text(f'{{"lesson": {MASK}}}', "utf-8")
     terminal = Terminal(state=state)
@@ -134,7 +135,7 @@ def test_the_place_is_remembered_and_ctrl_c_leaves_too(state: Path) -> None:
     assert text.startswith("mask  ")
     assert "answer   3 " in terminal.press(" ", "space next")  # the answer first, and only then the next lesson
     terminal.press(" ", f"{MASK + 1} of {COUNT}")
-    assert terminal.leave("\x03") == 0
+    assert terminal.leave("\x03") == 130
     assert f'"lesson": {MASK + 1}' in (state / "tinytf" / "learn.json").read_text("utf-8")
     assert terminal.seen.count(b"\x1b[?1049l") == 1
     assert b"Traceback" not in terminal.seen
@@ -163,9 +164,11 @@ def words_of(tmp_path: Path, typed: str) -> list[str]:
 
 def test_keys_are_words(tmp_path: Path) -> None:
     assert words_of(tmp_path, " \rb3eq") == ["on", "on", "back", "3", "explain", "leave"]
-    arrows = words_of(tmp_path, "\x1b[A\x1b[B\x1b[5~\x1b[6~\x1b[C\x1b[D\x03")
+    arrows = words_of(tmp_path, "\x1b[A\x1b[B\x1b[5~\x1b[6~\x1b[C\x1b[Dq")
     assert arrows == ["up", "down", "page up", "page down", "next", "back", "leave"]
     assert words_of(tmp_path, "Zé0\x1b[15~\x04") == ["other", "other", "other", "other", "leave"]
+    with pytest.raises(KeyboardInterrupt):
+        words_of(tmp_path, "b\x03")
 
 
 def test_keys_that_are_pressed_during_a_computation_wait(state: Path) -> None:

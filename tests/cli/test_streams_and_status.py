@@ -182,3 +182,27 @@ def test_the_module_and_the_console_script_are_one(tinytf: Tinytf, monkeypatch: 
     with streams(stdout=out), pytest.raises(SystemExit) as end:
         runpy.run_module("tinytf_cli", run_name="__main__")
     assert (end.value.code, out.got()) == (0, tinytf("--version").data)
+
+
+def test_help_for_a_reader_that_has_gone_is_quiet() -> None:
+    for arguments in (["--help"], ["trace", "--help"], ["--version"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        ran = subprocess.run([sys.executable, "-m", "tinytf", *arguments], stdout=writer, stderr=subprocess.PIPE)
+        os.close(writer)
+        assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_control_c_before_anything_is_imported_is_130_in_a_line() -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from tinytf_cli.__main__ import main\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'tinytf_cli.main':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "main()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (130, "tinytf: interrupted\n")

@@ -165,6 +165,8 @@ def test_tensors_that_are_not_finite_or_of_another_size_are_said(folder: Path, t
     assert (found.first.name, found.first.at, found.first.relative) == ("L1.attn", (2, 3), np.inf)
     (step,) = found.incomparable
     assert (step.name, step.why) == ("L1.q", "L1.q has 3 × 7 × 6 numbers, and 4 × 7 × 6 are expected")
+    assert found.first.unlike == 1
+    assert found.cause is None  # a number that is none says nothing of the formula
 
 
 def test_a_file_whose_names_match_nothing_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ def damaged(kind: str, folder: Path) -> Path:
     path = folder / ("a.npz" if kind in NPZ else "a.json" if kind in JSON else "a.safetensors")
     if kind == "a pickled array":
         np.savez(path, x=np.array([{"a": 1}], dtype=object))
+    elif kind == "half an archive":
+        np.savez(path, x=np.ones(100))
+        path.write_bytes(path.read_bytes()[:-50])
+    elif kind == "complex numbers":
+        np.savez(path, x=np.ones(3, np.complex64))
     elif kind == "a zip bomb":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as member:
             header = npy(np.zeros(0, np.float32)).replace(b"(0,)", b"(134217728,)")[: len(npy(np.zeros(0, np.float32)))]
@@ -112,6 +117,8 @@ NPZ = {
     "no header of numpy": "is damaged",
     "a header with code": "is damaged",
     "no archive": "is damaged",
+    "half an archive": "is damaged",
+    "complex numbers": "x holds complex64, which are no numbers to compare",
     "no member": "holds no tensors",
 }
 JSON = {
@@ -129,8 +136,9 @@ TENSORS = {"a header that is too long": "damaged", "no tensors": "holds no tenso
 def test_a_file_that_is_not_what_it_says_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
     began = time.monotonic()
     with pytest.raises(DumpError, match={**NPZ, **TENSORS}.get(kind, "a.json")) as caught:
-        open_dump(damaged(kind, tmp_path))
+        open_dump(damaged(kind, tmp_path)).read("x")
     assert "\n" not in caught.value.message
+    assert caught.value.hint
     assert time.monotonic() - began < 20
 
 
@@ -138,13 +146,22 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "folder.json").mkdir()
     for name in ("pipe.npz", "folder.json", "none.npz", "none.safetensors", "x.txt"):
-        with pytest.raises(DumpError):
+        with pytest.raises(DumpError) as caught:
             open_dump(tmp_path / name)
+        assert caught.value.hint
+
+
+def test_a_name_that_is_nearly_right_is_told(tmp_path: Path) -> None:
+    np.savez(tmp_path / "port.npz", x=ARRAY)
+    with pytest.raises(DumpError) as caught:
+        open_dump(tmp_path / "prot.npz")
+    assert caught.value.hint == "did you mean port.npz?"
 
 
 @pytest.mark.parametrize("ids", [[[1, 2], [3, 4]], [0.5], [-1]])
 def test_ids_that_are_none_are_refused(tmp_path: Path, ids: list) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=ARRAY, input_ids=np.array(ids))
-    with pytest.raises(DumpError):
+    with pytest.raises(DumpError) as caught:
         _ = open_dump(path).ids
+    assert caught.value.hint

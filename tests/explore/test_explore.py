@@ -25,7 +25,8 @@ from tinytf_cli.explore.panels import USUAL
 from tinytf_cli.explore.place import matrix
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
-from tinytf_cli.repl.state import Settings, Spec
+from tinytf_cli.repl.settings import Settings
+from tinytf_cli.repl.state import Spec
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Span, Words
 

@@ -189,7 +189,9 @@ def test_a_cell_of_all_heads_is_that_cell_of_each(trace, row):
     assert torch.equal(trace[f"L0-2H*.weights[{row},1]"], trace["L0-2H*.weights"][..., row, 1])
 
 
-@pytest.mark.parametrize(("word", "place"), [("The", 0), ("·the", 4), ("cat", 1), ("CAT", 1), (".", 6), ("-7", 0)])
+@pytest.mark.parametrize(
+    ("word", "place"), [("The", 0), ("·the", 4), ("the", 4), ("cat", 1), ("CAT", 1), (".", 6), ("-7", 0)]
+)
 def test_a_token_is_found_by_its_text(trace, word, place):
     assert trace.index(word, "key", 7) == place
 

@@ -10,7 +10,7 @@ from architectures import BERT, KINDS, LLAMA, SIZES, config_of
 
 from tinytf.analysis.size import parameter_count
 from tinytf.config import ModelConfig
-from tinytf.errors import ConfigError, UsageError
+from tinytf.errors import ConfigError, MemoryShortage, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.presets import PRESETS, preset
 
@@ -33,6 +33,7 @@ REFUSED = [
         "positions 'relative' is not one of learned, sinusoidal, sinusoidal_halves, rotary, alibi, none",
     ),
     ({"n_layers": 0}, "n_layers 0 is below 1"),
+    ({"n_layers": 2**31}, "n_layers 2,147,483,648 is above 1,024"),
     ({"d_ff": 2.5}, "d_ff is 2.5, and has to be a whole number"),
     ({"context": True}, "context is True, and has to be a whole number"),
     ({"dropout": 1.0}, "dropout 1.0 is outside [0, 1)"),
@@ -207,3 +208,9 @@ def test_first_weights_keep_the_size_of_what_they_map():
     assert weights["blocks.3.ffn.down.weight"].std().item() == pytest.approx(1 / 8 / 4, rel=0.05)
     assert weights["blocks.3.norm1.weight"].unique().tolist() == [1.0]
     assert weights["blocks.3.ffn.up.bias"].unique().tolist() == [0.0]
+
+
+def test_a_model_for_which_there_is_no_memory_is_never_built():
+    config = ModelConfig(**{**SIZES, "d_model": 1_000_000, "n_heads": 1, "d_ff": 1_000_000})
+    with pytest.raises(MemoryShortage, match="the weights take"):
+        Transformer.initialised(config, 0)

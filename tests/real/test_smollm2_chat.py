@@ -1,30 +1,22 @@
 """SmolLM2 answers a question that is put into its chat template, and ends a bare one at once."""
 
-import os
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from tinytf.loading import Model, load
+from tinytf.loading import Model
 from tinytf.text.chat import Conversation
+from tinytf.text.corpus import find_files
+from tinytf.training.data import IGNORED
+from tinytf.training.losses import batch_loss
+from tinytf.training.recipe import Recipe
+from tinytf.training.setup import prepare
 
 pytestmark = pytest.mark.real
 
 QUESTION = "What is the capital of France?"
-
-
-@pytest.fixture(scope="module")
-def path() -> Path:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
-    if not found:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2-135M-Instruct.Q4_1.gguf")
-    return found[0]
-
-
-@pytest.fixture(scope="module")
-def model(path: Path) -> Model:
-    return load(str(path), device="cpu")
 
 
 def test_a_conversation_is_answered_and_a_bare_question_is_not(model: Model) -> None:
@@ -44,3 +36,22 @@ def test_a_conversation_has_the_tokens_of_transformers(model: Model, path: Path)
         asked = Conversation(messages)
         theirs = reference.apply_chat_template(messages, add_generation_prompt=asked.is_open, return_dict=False)
         assert model.encode(asked).ids == theirs
+
+
+def test_the_loss_of_what_the_assistant_says_is_that_of_transformers(model: Model, path: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    chats = tmp_path / "chats.jsonl"
+    talks = [[{"role": "user", "content": QUESTION}, {"role": "assistant", "content": f"{city}."}]
+             for city in ("Paris", "It is Paris, of course", "Lyon")]  # fmt: skip
+    chats.write_text("\n".join(json.dumps({"messages": talk}) for talk in talks), "utf-8")
+    recipe = Recipe(objective="chat", block=64, batch=3, begun_from=str(path))
+    setup = prepare(find_files([chats], recipe.reading), recipe, tmp_path, model.tokenizer, model.transformer)
+    batch = setup.examples.batch(0)
+    last = torch.full((3, 1), IGNORED)
+    reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, attn_implementation="eager")
+    with torch.no_grad():
+        expected = reference(
+            input_ids=torch.cat([batch.ids, torch.zeros_like(last)], 1), labels=torch.cat([last, batch.targets], 1)
+        ).loss
+        assert float(batch_loss(model.transformer, batch)) == pytest.approx(float(expected), rel=1e-5)

@@ -179,5 +179,5 @@ def test_a_file_that_deletes_stops_by_number_is_not_run_beside_other_stops(tinyt
     alone = tinytf("repl", "-c", "break L2", "-c", "delete", "-c", f"source '{script}'")
     assert alone.lines[-1].split() == ["2", "L1.q"]
     beside = tinytf("repl", "-c", "break L2", "-c", f"source '{script}'", "-c", "break", "--on-error", "continue")
-    assert "stops.session line 3 deletes a stop by its number" in beside.err
+    assert "stops.session line 3 names a stop by its number" in beside.err
     assert beside.lines[-1].split() == ["1", "L2"]

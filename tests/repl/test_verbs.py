@@ -1,5 +1,6 @@
 """Each verb over a recorded trace: what it shows is what the library has."""
 
+import csv
 import json
 import re
 from collections.abc import Callable
@@ -274,7 +275,7 @@ def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
 
 def test_every_verb_has_a_summary_examples_that_run_and_help(ran: Talk, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
-    ran("run The dog sat on the", "set dims 8", "display L0H0.weights", "break L1")
+    ran("keep cat", "run The dog sat on the", "set dims 8", "display L0H0.weights", "break L1")
     (tmp_path / "look.session").write_text("show\n", "utf-8")
     for name, verb in ran.session.lexicon.verbs.items():
         assert verb.summary.endswith("."), name
@@ -464,6 +465,64 @@ def test_a_stop_that_holds_once_is_gone_then(ran: Talk) -> None:
     assert "no stop held" in ran("continue")
 
 
-def test_a_format_that_is_not_written_is_refused(ran: Talk, tmp_path: Path) -> None:
-    ran.fails(f"heat L0H0 > '{tmp_path / 'h.csv'}'")
+def test_a_map_and_a_table_go_to_csv(ran: Talk, tmp_path: Path) -> None:
+    """The last output may follow on a line of its own; the labels are the tokens."""
+    path, weights = tmp_path / "h.csv", ran.session.trace["L1H2.weights"]
+    for line in (f"heat L1H2 > {path}", f"> {path}"):
+        ran(line)
+        first, *rows = csv.reader(path.open(encoding="utf-8"))
+        names = [f"{place} {token}" for place, token in enumerate(ran.session.tokens)]
+        assert first == ["query/key", *names]
+        assert [row[0] for row in rows] == names
+        assert [[float(cell) for cell in row[1:]] for row in rows] == pytest.approx(weights.numpy(), rel=1e-7)
+    ran(f"top 3 > {path}")
+    best = list(csv.DictReader(path.open(encoding="utf-8")))
+    assert [int(one["id"]) for one in best] == ran.session.trace.logits_at(4).topk(3).indices.tolist()
+    ran(f"print logits[-1] > {path}")
+    row = list(csv.DictReader(path.open(encoding="utf-8")))[int(best[0]["id"])]
+    assert row["vocab"] == f"{best[0]['id']} {best[0]['token']}"
+
+
+def test_what_has_no_table_is_no_csv(ran: Talk, tmp_path: Path) -> None:
+    for line in ("where", "help"):
+        failure = ran.fails(f"{line} > {tmp_path / 'h.csv'}").failure
+        assert failure is not None
+        assert "there is no table" in failure.message
     assert not list(tmp_path.iterdir())
+
+
+def test_a_format_that_is_not_written_is_refused(ran: Talk, tmp_path: Path) -> None:
+    ran.fails(f"heat L0H0 > '{tmp_path / 'h.tsv'}'")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stop_at_heads_is_at_the_steps_that_heads_have(ran: Talk) -> None:
+    ran("break L1H2", "run")
+    first = next(at for at, (step, layer) in enumerate(ran.session.table.rows) if layer == 1 and step.has_heads)
+    assert ran.session.place == first
+    ran("delete", "break L1H* if max > -100", "run")
+    places = []
+    while "stop 1" in ran("continue"):
+        places.append(ran.session.place)
+    having = [at for at, (step, layer) in enumerate(ran.session.table.rows) if layer == 1 and step.has_heads]
+    assert [first, *places] == having
+
+
+def test_a_comparison_without_an_address_is_of_every_step(ran: Talk) -> None:
+    assert ran("break L1H2.weights[the,cat] > 0.01") == "stop 1: L1H2.weights if L1H2.weights[the,cat] > 0.01\n"
+    assert ran("tbreak norm > 50") == "stop 2: every step, once, if norm > 50\n"
+
+
+def test_what_is_read_of_a_token_is_refused_at_a_step_that_predicts_none(ran: Talk) -> None:
+    failure = ran.fails("break L1H2.weights if prob(mat) > 0.5").failure
+    assert failure is not None
+    assert failure.message == "weights predicts no token"
+    ran("break L*.out if rank(' mat') == 1", "run")
+    by_lens = ran.session.trace.steps.rows[ran.session.place or 0]
+    assert by_lens[0].name == "out"
+
+
+def test_a_stop_names_the_token_of_the_vocabulary_where_it_held(ran: Talk) -> None:
+    best = ran.session.model.shown(int(ran.session.trace["probs"][-1].argmax()))
+    ran("break probs if max > 0.1")
+    assert f"vocab {best}" in ran("run")

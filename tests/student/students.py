@@ -5,11 +5,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM  # noqa: F401 - not in every child
+
 from tinytf.loading import Model
 from tinytf.student.checked import Checked, check
 from tinytf.student.reference import reference
 
 FILES = Path(__file__).parent / "files"
+SAMPLE = Path(__file__).parents[2] / "samples" / "my_gpt.py"
+RIGHTED = {
+    "math.sqrt(C)": "math.sqrt(k.size(-1))",
+    "F.gelu(self.c_fc(x))": 'F.gelu(self.c_fc(x), approximate="tanh")',
+    "import math\n": "import math\nif __name__ == '__main__':\n    raise SystemExit('it trains')\n",
+}
+"""The mistakes of the sample, which without them is the right file ``gpt.py``, and what it must not run."""
 MISTAKES = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text("utf-8"))
 SMALL = {"n_layers": 2, "d_model": 48, "n_heads": 4, "vocab_size": 2048, "context": 32}
 LECTURE = {"activation": "relu", "qkv_bias": False, "tied_head": False, "head_bias": True}
@@ -40,8 +49,8 @@ def like(target: str) -> Model:
 def edited(target: str, folder: Path, *edits: tuple[str, str]) -> str:
     """A right file with some of its text replaced, in a folder."""
     name, _, made = target.partition(":")
-    text = (FILES / name).read_text("utf-8")
-    for right, wrong in edits:
+    text = (SAMPLE if name == "gpt.py" else FILES / name).read_text("utf-8")
+    for right, wrong in (*(RIGHTED.items() if name == "gpt.py" else ()), *edits):
         assert right in text
         text = text.replace(right, wrong)
     (folder / name).write_text(text, "utf-8")

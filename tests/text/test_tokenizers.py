@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
-from tinytf.errors import CheckpointError, TokenizerError, UsageError
+from tinytf.errors import CheckpointError, TinytfError, TokenizerError, UsageError
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import END_OF_TEXT, TRAINERS, train_bpe, train_characters, train_wordpiece
+from tinytf.text.words import find_token
 
 STORY = "The cat sat on the mat. A dog ran to the cat, and the cat ran. Then they all sat down, again and again.\n"
 everything = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -126,6 +127,22 @@ def test_a_lone_surrogate_is_refused_by_number_and_place(tokenizer, code):
     with pytest.raises(TokenizerError) as caught:
         tokenizer.encode("cat " + chr(code))
     assert caught.value.message == f"the text has a lone surrogate (U+{code:04X}) at character 4"
+
+
+@pytest.mark.parametrize("tokenizer", [bpe, wordpiece, characters], ids=["bpe", "wordpiece", "characters"])
+def test_a_word_that_is_no_unicode_is_no_entry_of_a_vocabulary(tokenizer):
+    assert tokenizer.id_of("\udc80") is None
+    with pytest.raises(TinytfError, match="lone surrogate"):
+        find_token(tokenizer, "\udc80", causal=True)
+
+
+def test_the_dropout_of_a_vocabulary_is_switched_off_and_said():
+    library = LibraryTokenizer.from_str(bpe.library.to_str())
+    library.model.dropout = 0.5
+    dropping = Tokenizer(library)
+    found = [dropping.encode("the cat sat on the mat") for _ in range(20)]
+    assert {tuple(one.ids) for one in found} == {tuple(bpe.encode("the cat sat on the mat").ids)}
+    assert found[0].added.endswith("BPE dropout of 0.5 off")
 
 
 def test_an_unknown_character_is_refused_by_name():

@@ -238,3 +238,46 @@ def test_what_a_process_says_when_another_has_ended(tmp_path: Path) -> None:
     both = [subprocess.Popen(argv, env=environ, stderr=subprocess.PIPE, text=True) for environ in ranks]
     said = [process.communicate(timeout=120)[1] for process in both]
     assert "TrainingError: another process of this run has ended" in said[0], said
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two, which is no whole number from 1"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE asks for 2 processes, and RANK, MASTER_ADDR, MASTER_PORT is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "abc", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK=abc, which is no whole"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK is 2, and WORLD_SIZE 2"),
+    ],
+)
+def test_an_environment_that_is_half_of_a_launcher_is_refused(
+    environ: dict[str, str], message: str, corpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    ran = trained(*corpus, "--out", str(tmp_path / "run"))
+    assert ran.status == 2
+    assert message in ran.said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_processes_that_do_not_come_are_awaited_by_name_and_not_for_ever(
+    rank: str, corpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = str(free_port())
+    for name, value in {"WORLD_SIZE": "2", "RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tinytf.training.processes._SILENCE", 0.1)
+    monkeypatch.setattr("tinytf.training.processes._PATIENCE", 1)
+    ran = trained(*corpus, "--out", str(tmp_path / "run"))
+    assert ran.status == 1
+    assert f"waits at 127.0.0.1:{port} for all 2 processes, at most 1 s" in ran.said
+    assert f"not all 2 processes have met at 127.0.0.1:{port} within 1 s" in ran.said
+
+
+@pytest.mark.parametrize("field", ["--d-model", "--n-layers", "--d-ff"])
+def test_a_model_of_an_absurd_size_is_refused_before_it_is_made(field: str, corpus: list[str], tmp_path: Path) -> None:
+    ran = trained(*corpus, "--out", str(tmp_path / "run"), field, "1000000000", "--n-heads", "1")
+    assert ran.status in (1, 2)
+    assert "fault" not in ran.said
+    assert not (tmp_path / "run").exists()

@@ -1,6 +1,7 @@
 """A run that was stopped, killed or ran out of room goes on as if nothing had been."""
 
 import errno
+import hashlib
 import json
 import os
 import random
@@ -14,10 +15,11 @@ import pytest
 import torch
 
 import tinytf.training.checkpoints as checkpoints
+import tinytf.training.run as the_run
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import CheckpointError, TrainingError, UsageError
-from tinytf.files import to_json
+from tinytf.files import remedy
 from tinytf.training.loop import train
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
@@ -108,6 +110,29 @@ def test_checkpoints_can_be_written_more_often_than_losses_are_measured(tmp_path
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [3, 6, 9, 12]
 
 
+def test_checkpoints_come_by_the_clock_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]  # seconds
+    monkeypatch.setattr(the_run.time, "monotonic", lambda: now[0])
+    recipe = changed(CAUSAL, save_every=100, save_minutes=1, keep=9)
+    train(STORY, recipe, tmp_path, lambda *_: now.append(now.pop() + 25))
+    assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [4, 7, 10, 12]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_resumed_run_may_take_more_steps_and_says_what_that_changes(schedule: str, tmp_path: Path) -> None:
+    recipe, notes = changed(CAUSAL, schedule=schedule), list[str]()
+    train(STORY, recipe, tmp_path / "run", interrupted=stopping_after(6))
+    longer = changed(recipe, steps=20, keep=9)
+    train(STORY, longer, tmp_path / "run", resume=True, on_note=notes.append)
+    assert notes[:2] == ["steps is 20 from step 7 on, and was 12", "keep is 9 from step 7 on, and was 2"]
+    train(STORY, longer, tmp_path / "whole")
+    steady = metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
+    assert steady == (schedule == "constant") == (len(notes) == 2)
+    assert metrics_of(tmp_path / "run")[6]["lr"] == learning_rate(6, longer)
+    with pytest.raises(UsageError, match="has done 20 steps, and 5 are asked for"):
+        train(STORY, changed(longer, steps=5), tmp_path / "run", resume=True)
+
+
 def test_lines_of_work_that_was_lost_are_written_again_and_a_torn_one_is_not_kept(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path / "whole")
     train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
@@ -117,18 +142,32 @@ def test_lines_of_work_that_was_lost_are_written_again_and_a_torn_one_is_not_kep
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
 
 
-def test_metrics_that_lack_lines_are_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "of"), [("metrics.jsonl", 6), ("samples.jsonl", 1)])
+def test_lost_lines_are_said_and_the_run_goes_on(name: str, of: int, tmp_path: Path) -> None:
+    train(STORY, CAUSAL, tmp_path / "whole")
+    run, notes = tmp_path / "run", list[str]()
+    train(STORY, CAUSAL, run, interrupted=stopping_after(6))
+    (run / name).unlink()
+    train(STORY, CAUSAL, run, resume=True, on_note=notes.append)
+    assert notes == [f"{run / name} has 0 of {of} lines; the others are lost"]
+    assert metrics_of(run)[-6:] == metrics_of(tmp_path / "whole")[-6:]
+
+
+def test_a_damaged_line_is_left_out_and_those_after_it_stay(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path, interrupted=stopping_after(6))
     lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
-    (tmp_path / "metrics.jsonl").write_text("".join(lines[:3]), "utf-8")
-    with pytest.raises(CheckpointError, match="has 3 lines, and the newest checkpoint is of step 6"):
-        train(STORY, CAUSAL, tmp_path, resume=True)
+    wrong = ['{"step": -5}\n', '{"step": "x"}\n', '{"step": null}\n', "\xff\n"]
+    (tmp_path / "metrics.jsonl").write_text("".join([lines[0], *wrong, *lines[2:]]), "utf-8")
+    notes: list[str] = []
+    train(STORY, CAUSAL, tmp_path, resume=True, on_note=notes.append)
+    assert notes == [f"{tmp_path / 'metrics.jsonl'} has 5 of 6 lines; the others are lost"]
+    assert [line["step"] for line in metrics_of(tmp_path)] == [1, *range(3, 13)]
 
 
 def test_another_recipe_text_or_run_is_refused(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
     before = files_of(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"started with lr 0.001, and 0.5 is asked for"):
+    with pytest.raises(UsageError, match=r"started with lr 0.003, and 0.5 is asked for"):
         train(STORY, changed(CAUSAL, lr=0.5), tmp_path / "run", resume=True)
     with pytest.raises(UsageError, match="was trained on another text"):
         train(STORY + " More.", CAUSAL, tmp_path / "run", resume=True)
@@ -148,6 +187,57 @@ def test_a_damaged_checkpoint_is_named(name: str, tmp_path: Path) -> None:
     damaged.write_bytes(data[: len(data) // 2])
     with pytest.raises(CheckpointError, match=name):
         train(STORY, CAUSAL, tmp_path, resume=True)
+
+
+FILES = ("model.safetensors", "optimizer.safetensors", "training.json", "tokenizer.json", "config.json")
+
+
+def damage(path: Path, data: bytes) -> None:
+    """Other bytes in a file of a checkpoint alone: the run's own model is the same file under a second name."""
+    path.unlink()
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_goes_on_from_the_whole_checkpoint_beside_a_damaged_one(name: str, tmp_path: Path) -> None:
+    run, notes = tmp_path / "run", list[str]()
+    train(STORY, CAUSAL, tmp_path / "whole")
+    train(STORY, CAUSAL, run, interrupted=stopping_after(6))
+    path = checkpoints_of(run)[-1] / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1  # one bit
+    damage(path, bytes(data))
+    train(STORY, CAUSAL, run, resume=True, on_note=notes.append)
+    (said,) = notes
+    assert str(path) in said
+    assert said.endswith("the run goes on from the checkpoint of step 4")
+    assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert metrics_of(run) == metrics_of(tmp_path / "whole")
+
+
+def test_a_checkpoint_is_checked_by_sha256sum_too(tmp_path: Path) -> None:
+    train(STORY, CAUSAL, tmp_path, interrupted=stopping_after(1))
+    place = checkpoints_of(tmp_path)[-1]
+    said = dict(reversed(line.split("  ")) for line in (place / "SHA256SUMS").read_text("ascii").splitlines())
+    assert said == {name: hashlib.sha256((place / name).read_bytes()).hexdigest() for name in FILES}
+
+
+def test_a_checkpoint_without_checksums_is_opened_as_before(tmp_path: Path) -> None:
+    train(STORY, CAUSAL, tmp_path, interrupted=stopping_after(4))
+    (checkpoints_of(tmp_path)[-1] / "SHA256SUMS").unlink()
+    assert train(STORY, CAUSAL, tmp_path, resume=True).step == 12
+
+
+def test_damaged_checkpoints_do_not_push_out_whole_ones(tmp_path: Path) -> None:
+    train(STORY, changed(CAUSAL, eval_every=12, save_every=2), tmp_path, interrupted=stopping_after(8))
+    damage(checkpoints_of(tmp_path)[-1] / "config.json", b"{}")
+    train(STORY, changed(CAUSAL, eval_every=12, save_every=2), tmp_path, resume=True, interrupted=stopping_after(1))
+    assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [6, 7]
+
+
+def test_room_is_asked_for_only_where_it_is_missing() -> None:
+    hints = [remedy(OSError(number, ""), "continue with --resume") for number in (errno.ENOSPC, errno.EROFS)]
+    assert hints == ["make room, then continue with --resume", "continue with --resume"]
 
 
 def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
@@ -217,28 +307,28 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
             process.kill()
 
 
-MOMENTS = {"open", "os.fsync", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "step"}
+MOMENTS = {"open": 120, "os.fsync": 30, "os.link": 9, "os.mkdir": 9, "os.remove": 50, "os.rename": 50, "os.rmdir": 3,
+           "step": 9}  # fmt: skip
+"""Kinds of moments, and to how many of them a run is left to come."""
 
 
-def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
+def killed_at(kind: str, count: int, run: Path, recipe: Recipe) -> None:
     """Train in a child of this process, which has all its modules already, until SIGKILL ends it at a chosen moment.
 
-    Moments are counted from 1: the end of every step, and every time that a file of the run is about to be opened,
-    flushed, renamed, linked or removed. Returns which of them it was.
+    That is the ``count``-th of its kind, from 1: the end of a step, or a file of the run that is about to be opened,
+    flushed, renamed, linked or removed.
     """
-    heard, told = os.pipe()
     child = os.fork()
     if not child:
-        left, flush = iter(range(moment - 1, -1, -1)), os.fsync
+        left, flush = iter(range(count - 1, -1, -1)), os.fsync
 
         def pass_by(what: str) -> None:
-            if not next(left):
-                os.write(told, what.encode())
+            if what == kind and not next(left):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def audited(event: str, args: tuple) -> None:
             path = str(args[0]) if event in MOMENTS else "/"
-            if (str(run) in path or "/" not in path) and not path.endswith("speed.jsonl"):  # that goes by the clock
+            if (str(run) in path or "/" not in path) and "speed.jsonl" not in path:  # that goes by the clock
                 pass_by(event)
 
         def fsync(descriptor: int) -> None:
@@ -252,31 +342,26 @@ def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
             train(STORY, recipe, run, resume=True, interrupted=lambda: bool(pass_by("step")))
         finally:
             os._exit(1)
-    os.close(told)
-    with open(heard, encoding="ascii") as pipe:
-        what = pipe.read()
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), "it ended by itself"
-    return what
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     """At drawn moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte."""
-    moments, run, recipe = random.Random(6), tmp_path / "run", changed(CAUSAL, **LONG)
+    moments, run, recipe = random.Random(7), tmp_path / "run", changed(CAUSAL, **LONG)
     run.mkdir()
     train(STORY, changed(recipe, steps=2), tmp_path / "first")  # so that no child imports anything
-    reached, seen = [], set()
-    for _ in range(50):
-        seen.add(killed_at(moments.randint(1, 150), run, recipe))
+    reached, kinds = [], [*MOMENTS] * 7
+    moments.shuffle(kinds)
+    for kind in kinds[:50]:
+        killed_at(kind, moments.randint(1, MOMENTS[kind]), run, recipe)
         for place in checkpoints_of(run):
             load_run(place)
         reached.append(max(map(checkpoint_step, checkpoints_of(run)), default=0))
-    assert seen == MOMENTS
     assert reached == sorted(reached)
     assert len(set(reached)) > 15
     short = changed(recipe, steps=reached[-1] + 4)
-    (run / "recipe.json").write_bytes(to_json(short.to_dict()))  # the constant schedule does not look at the end
     train(STORY, short, run, resume=True)
     train(STORY, short, tmp_path / "whole")
     assert metrics_of(run) == metrics_of(tmp_path / "whole")
@@ -311,6 +396,11 @@ def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"step": "2"}, "step is '2', and has to be a whole number"),
+        ({"step": -5}, "step -5 is below 0"),
+        ({"step": None}, "step is None, and has to be a whole number"),
+        ({"step": 7}, "training.json is of step 7, and its folder is step-000004"),
+        ({"best": "low"}, "best is 'low', and has to be a number"),
+        ({"best": float("nan")}, "best nan is not a finite number"),
         ({"stpe": 2}, "training has no field 'stpe'"),
         ({"milestones": {"previous": 3}}, "milestones is {'previous': 3}, and has to be an object of objects"),
     ],

@@ -5,6 +5,7 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,7 +18,8 @@ from tinytf.model.transformer import Transformer
 from tinytf.training.loop import train
 from tinytf.training.losses import held_out_loss
 from tinytf.training.optimiser import learning_rate
-from tinytf.training.recipe import Recipe
+from tinytf.training.recipe import Recipe, stored_recipe
+from tinytf.training.setup import first_model
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
@@ -61,7 +63,7 @@ def test_a_run_that_only_warms_up_ends_at_its_peak():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "both"}, "objective 'both' is not one of causal, masked"),
+        ({"objective": "both"}, "objective 'both' is not one of causal, masked, chat"),
         ({"tokenizer": "words"}, "tokenizer 'words' is not one of char, bpe, wordpiece"),
         ({"steps": 0}, "steps 0 is below 1"),
         ({"block": 1}, "block 1 is below 2"),
@@ -133,7 +135,7 @@ def test_a_run_learns_and_says_what_it_did(recipe, tmp_path):
     assert [line["lr"] for line in lines] == [learning_rate(step, longer) for step in range(40)]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert seen[-1] == last
-    assert json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8")) == longer.to_dict()
+    assert stored_recipe(tmp_path / "run") == longer
 
 
 def test_the_checkpoint_is_the_model_whose_loss_was_measured(tmp_path):
@@ -152,8 +154,8 @@ def files_of(recipe: Recipe, out: Path) -> dict[str, bytes]:
     (out / "speed.jsonl").unlink()  # how fast it went is another matter
     seen = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     assert seen == sorted([
-        "checkpoints", "config.json", "corpus.json", "metrics.jsonl", "model.safetensors", "piped", "recipe.json",
-        "samples.jsonl", "tokenizer.json", "tokens",
+        "checkpoints", "config.json", "corpus.json", "frames", "metrics.jsonl", "model.safetensors", "piped",
+        "recipe.json", "samples.jsonl", "text.json", "tokenizer.json", "tokens",
     ])  # fmt: skip
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("[!.]*") if path.is_file()}
 
@@ -170,8 +172,11 @@ def test_one_seed_leaves_the_same_bytes(recipe, tmp_path):
 
 def test_another_seed_leaves_others(tmp_path):
     first, other = files_of(CAUSAL, tmp_path / "first"), files_of(changed(CAUSAL, seed=1), tmp_path / "other")
-    assert {name.split("/")[-1] for name in first if first[name] != other[name]} == {
+    differ = {name for name in first if first[name] != other[name]}
+    assert differ.issuperset(name for name in first if name.startswith("frames/step-"))
+    assert {name.split("/")[-1] for name in differ if not name.startswith("frames/")} == {
         "metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors", "recipe.json", "training.json",
+        "SHA256SUMS",
     }  # fmt: skip
 
 
@@ -311,9 +316,9 @@ def test_a_wrong_shape_names_the_tensor_and_both_shapes(run):
 
 
 def test_a_missing_tensor_is_named_and_counted(run):
-    edit(run, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".ffn.up." in name])
+    edit(run, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".norm2." in name])
     found = refused(run).message
-    assert found.startswith(f"{run / 'model.safetensors'} lacks blocks.0.ffn.up.weight (2 of ")
+    assert found.startswith(f"{run / 'model.safetensors'} lacks blocks.0.norm2.weight (1 of ")
 
 
 def test_an_extra_tensor_is_named_with_the_nearest(run):
@@ -380,3 +385,15 @@ def test_a_loaded_model_computes_what_was_saved(run):
     same.load_state_dict(load_file(run / "model.safetensors"))
     ids = torch.arange(10)[None]
     assert torch.equal(model(ids), same.eval()(ids))
+
+
+@pytest.mark.parametrize("fields", [{}, {"objective": "masked", "tokenizer": "wordpiece"}])
+@pytest.mark.parametrize("head", [{}, {"tied_head": False}])
+def test_a_new_model_begins_with_all_tokens_about_as_probable(fields, head):
+    """The loss of random targets is then ln V, by numpy in float64."""
+    model = first_model(Recipe(model=head, **fields), 2000)
+    ids, targets = (torch.randint(0, 2000, (4, 64), generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    with torch.no_grad():
+        logits = model(ids).double().numpy()
+    found = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, targets.numpy()[..., None], -1)[..., 0]
+    assert found.mean() == pytest.approx(np.log(2000), abs=0.06)

@@ -1,7 +1,7 @@
 """The attention of a trace as a report: measures of every head, and the weights of some."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from tinytf.analysis.overview import Overview, of_layer
 from tinytf.analysis.prediction import predictions
 from tinytf.errors import UsageError
 from tinytf.report import About, Report, plain
+from tinytf.sheet import Array, Sheet, of_records
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
 from tinytf.trace.check import Check, check
@@ -131,6 +132,32 @@ class Attended(Report):
         names = [f"L{layer}H{head}.{self.step.name}" for layer, head in self.heads]
         names = names or [self.step.full_name(layer) for layer in range(self.trace.config.n_layers)]
         return {name: self.trace[name] for name in names}
+
+    def arrays(self) -> list[Array]:
+        """The weights that it gives: of the window, or of one query. Without any, the measures are the table."""
+        if self.top is not None:
+            return []
+        queries, keys = self.ranges
+        places = {"query": range(queries.start, queries.stop), "key": range(keys.start, keys.stop)}
+        return [self._array(layer, head, places) for layer, head in self.heads]
+
+    def _array(self, layer: int, head: int, places: Mapping[str, range]) -> Array:
+        name = f"L{layer}H{head}.{self.step.name}"
+        if self.query is not None:
+            return Array(f"{name}[{self.query}]", ["key"], lambda: self.weights(layer, head)[self.query])
+        queries, keys = self.ranges
+        return Array(name, ["query", "key"], lambda: self.weights(layer, head)[queries, keys], places)
+
+    def sheet(self, *, long: bool = False) -> Sheet | None:
+        """With ``top``, the largest weights of each head."""
+        if self.top is None:
+            return super().sheet(long=long)
+        label = self.label
+        return of_records(
+            {"layer": layer, "head": head, "query": label("query", q), "key": label("key", k), "weight": share}
+            for layer, head in self.heads
+            for q, k, share in self.strongest(layer, head)
+        )
 
 
 def attention(

@@ -32,9 +32,10 @@ class Compared(Data):
 
     ``largest`` is the largest difference of two cells, at the cell ``at``, where the numbers are ``values``.
     ``relative`` is the largest difference within a token in units of the largest magnitude there, and ``token`` the
-    one where it is the largest (None of a step without tokens); infinite where a number is not finite. ``cosine`` is
-    that of a token's numbers, the mean over the tokens. ``kl`` is KL(first ‖ second) in nats, the mean over the
-    positions, of logits and probabilities alone. ``note`` is what was done to the numbers of a dump.
+    one where it is the largest (None of a step without tokens); infinite where a number is not finite, and of these
+    there are ``unlike`` on one side alone. ``cosine`` is that of a token's finite numbers, the mean over the tokens.
+    ``kl`` is KL(first ‖ second) in nats, the mean over the positions, of logits and probabilities alone.
+    ``note`` is what was done to the numbers of a dump.
     """
 
     LESS: ClassVar = ("step",)
@@ -52,6 +53,7 @@ class Compared(Data):
     values: tuple[float, float]
     kl: float | None = None
     note: str = ""
+    unlike: int = 0
 
     @property
     def head(self) -> int | None:
@@ -65,7 +67,7 @@ class Sums:
     def __init__(self, step: Step) -> None:
         self.step = step
         self.axis = next((i for i, axis in enumerate(step.axes) if axis in ("token", "query")), None)
-        self.largest = -1.0
+        self.largest, self.unlike = -1.0, 0
         self.at: tuple[int, ...] = ()
         self.values = (math.nan, math.nan)
         self.shape: tuple[int, ...] = ()
@@ -80,6 +82,7 @@ class Sums:
         finite = bool(apart.max().isfinite())
         if not finite:
             apart = torch.where(a == b, 0.0, apart).nan_to_num(nan=math.inf, posinf=math.inf)  # equal where both are −∞
+            self.unlike += int(apart.isinf().sum())
         flat = int(apart.argmax())
         if float(apart.flatten()[flat]) > self.largest:
             self.largest = float(apart.flatten()[flat])
@@ -112,6 +115,7 @@ class Sums:
             self.values,
             kl,
             note,
+            self.unlike,
         )
 
     def _of_tokens(self, a: Tensor, b: Tensor, apart: Tensor) -> Tensor:

@@ -236,7 +236,8 @@ def _difference(
     for config in (first.config, second.config):
         if wanted is not None and (wanted[0] >= config.n_layers or wanted[1] >= config.n_heads):
             sizes = f"{config.n_layers} layers × {config.n_heads} heads"
-            raise AddressError(f"there is no head L{wanted[0]}H{wanted[1]}: one of the models has {sizes}")
+            said = f"there is no head L{wanted[0]}H{wanted[1]}: one of the models has {sizes}"
+            raise AddressError(said, "name one that both have")
     tolerance = max(allowed(RUN, side.dtype) for side in sides) if asked.tolerance is None else asked.tolerance
     run = Walk(first, second, alignment, wanted, tolerance)
     run.go(asked.force)
@@ -280,7 +281,11 @@ def _of_dump(model: TextModel, text: str | None, dump: Dump, truncate: bool) -> 
             f"{dump.name} does not say which text it is of", "give TEXT, or write the token ids into it, as input_ids"
         )
     if ids is not None and (beyond := [i for i in ids if i >= model.config.vocab_size]):
-        raise DumpError(f"{dump.path}: there is no token {beyond[0]:,}, {model.name} has {model.config.vocab_size:,}")
+        said = f"{dump.path}: there is no token {beyond[0]:,}, {model.name} has {model.config.vocab_size:,}"
+        raise DumpError(said, "name the model that it is of with --model")
+    if ids is not None and len(ids) > model.config.context:
+        said = f"{dump.path} is of {len(ids):,} tokens, and {model.name} takes at most {model.config.context:,}"
+        raise DumpError(said, "write the first of them alone, and their tensors")
     found = None if said is None else model.encode(said, truncate=truncate)
     if ids is None or (found is not None and found.ids == ids):
         assert found is not None

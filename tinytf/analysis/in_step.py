@@ -70,6 +70,7 @@ class Walk:
     ) -> None:
         self.tolerance = tolerance
         self.cause: Cause | None = None
+        self.differs = False
         self.sides, self.alignment, self.wanted = (first, second), alignment, head
         self.steps: list[Compared] = []
         self.incomparable: list[Incomparable] = []
@@ -159,8 +160,10 @@ class Walk:
                 said = dict.fromkeys(words for part in dumps for words in part.said.get(name, ()))
                 found = sums.compared(name, layer, note=", ".join(said))
                 self.steps.append(found)
-                if self.cause is None and found.relative > self.tolerance:
-                    self.cause = self._cause(both, (step.name, layer), b if heads is None else None)
+                if not self.differs and found.relative > self.tolerance:
+                    self.differs = True
+                    cause = self._cause(both, (step.name, layer), b if heads is None else None)
+                    self.cause = cause if cause and (cause.found or not found.unlike) else None
 
     def _cause(self, both: Both, place: Place, theirs: Tensor | None) -> Cause | None:
         """Why the first step that differs does, where it is that of a dump and of a model."""
@@ -170,11 +173,12 @@ class Walk:
         if self.alignment.positions < len(trace.tokens):
             return None
         unseen: dict[Place, None] = {}
-        waiting = [place]
+        waiting, skipped = [place], {one.name for one in self.incomparable}
         while waiting:
             one = waiting.pop()
             for source in trace.steps.sources(trace.steps.at(*one), one[1]):
-                if not dumped.has(*source) and source not in unseen:
+                here = dumped.has(*source) and trace.steps.at(*source).full_name(source[1]) not in skipped
+                if not here and source not in unseen:
                     unseen[source] = None
                     waiting.append(source)
         unseen = {one: None for one in unseen if not trace.steps.at(*one).from_stream}  # what the block before gave

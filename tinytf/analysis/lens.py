@@ -54,6 +54,7 @@ class Lens(Report):
     """
 
     KIND = "lens"
+    TABLE = ("stages", "at", "top")
     EVENTS: ClassVar = {"tokens": "token", "stages": "stage", "check": "check"}
 
     positions: tuple[int, ...]

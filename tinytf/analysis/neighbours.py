@@ -52,6 +52,7 @@ class Neighbours(Report):
     """
 
     KIND = "neighbours"
+    TABLE = ("nearest", "neighbours")
     EVENTS: ClassVar = {"tokens": "token", "nearest": "nearest"}
 
     names: tuple[str, ...]

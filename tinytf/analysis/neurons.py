@@ -131,6 +131,7 @@ class Neurons(Report):
     """
 
     KIND = "neurons"
+    TABLE = ("active", "units")
     EVENTS: ClassVar = {
         "tokens": "token",
         "active": "active",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
+from tinytf.sheet import Array
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -117,6 +118,9 @@ class Parameters(Report):
 
     def tensors(self) -> dict[str, Tensor]:
         return {str(one.where): one.values for one in self.found}
+
+    def arrays(self) -> list[Array]:
+        return [Array(str(one.where), one.where.axes, partial(getattr, one, "values")) for one in self.found]
 
 
 def _spectrum(one: ParameterValues) -> dict[str, Any]:

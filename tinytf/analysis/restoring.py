@@ -3,7 +3,8 @@
 Shapes: N texts, R runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -28,12 +29,13 @@ _SINGLY = 8
 class Restored(Data):
     """The second model with some more tensors of the first: the addresses ``added``, and ``count`` in all.
 
-    ``share`` is how much of KL(first model ‖ second) is gone.
+    ``share`` is how much of KL(first model ‖ second) is gone, on ``texts`` texts.
     """
 
     added: tuple[str, ...]
     count: int
     share: Estimate
+    texts: int
 
 
 @torch.no_grad()
@@ -51,47 +53,49 @@ def restoring(
 
     ``gains`` are what each tensor recovers alone, by its path, as far as that is known. Each round measures those that
     promise most, given those that are restored, and adds the best: one, and one more for every eight that are there.
+    An interrupt ends it with the sets that are there, on the texts that were measured.
     """
     both = Differing(model, versus)
     asked = (texts if isinstance(texts, Texts) else Texts(texts)).asked(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
-        sets = _chosen(both, asked[:_CHOSEN_ON], dict(gains), share, on_progress)
-        if not sets:
-            return ()
-        left = torch.stack([_left(both, one, {}, [{}, *(_values(both, paths) for paths in sets)]) for one in asked])
-    shares = estimates(left[:, 0:1] - left[:, 1:], left[:, 0], seed)
-    before, found = 0, []
-    for paths, estimate in zip(sets, shares, strict=True):
-        found.append(Restored(tuple(str(both.places[path][0]) for path in paths[before:]), len(paths), estimate))
-        before = len(paths)
+        sets: list[list[str]] = []
+        chosen, others = [], []
+        with suppress(KeyboardInterrupt):
+            for paths, left in _chosen(both, asked[:_CHOSEN_ON], dict(gains), share, on_progress):
+                sets.append(paths)
+                chosen.append(left)
+            for one in asked[_CHOSEN_ON:]:
+                others.append(_left(both, one, {}, [_values(both, paths) for paths in sets]))
+    if len(sets) < 2:
+        return ()
+    of_texts = torch.cat((torch.stack(chosen, dim=1), *(one[None] for one in others)))  # (N, sets)
+    shares = estimates(of_texts[:, 0:1] - of_texts[:, 1:], of_texts[:, 0], seed)
+    found = []
+    for before, paths, estimate in zip(sets, sets[1:], shares, strict=False):
+        added = tuple(str(both.places[path][0]) for path in paths[len(before) :])
+        found.append(Restored(added, len(paths), estimate, len(of_texts)))
     return tuple(found)
 
 
 def _chosen(
     both: Differing, asked: Sequence[Asked], gains: dict[str, float], share: float, on_progress: Progress
-) -> list[list[str]]:
-    """The sets by their paths."""
-    waiting = sorted(both.changed, key=lambda path: -gains.get(path, 0.0))
+) -> Iterator[tuple[list[str], Tensor]]:
+    """The sets by their paths, the empty one first, each with the KL that it leaves on every text, (N,)."""
     here: list[str] = []
-    sets: list[list[str]] = []
     whole = 0.0
-    while waiting:
+    while True:
+        waiting = (path for path in both.changed if path not in here)
         some = sorted(waiting, key=lambda path: -gains.get(path, 0.0))[:_CANDIDATES]
         rows = [{}, *(both.ours[path] for path in some)]
-        plain, *left = sum((_left(both, one, _values(both, here), rows) for one in asked), torch.zeros(())).tolist()
+        of_texts = torch.stack([_left(both, one, _values(both, here), rows) for one in asked])  # (N, rows)
+        yield list(here), of_texts[:, 0]
+        plain, *others = of_texts.sum(0).tolist()
         whole = whole or plain
-        if here:
-            sets.append(list(here))
-        if plain <= (1 - share) * whole:
-            break
-        gains |= {path: plain - kl for path, kl in zip(some, left, strict=True)}
-        best = sorted(some, key=lambda path: -gains[path])[: 1 + len(here) // _SINGLY]
-        here += best
-        waiting = [path for path in waiting if path not in best]
+        if not some or plain <= (1 - share) * whole:
+            return
+        gains |= {path: plain - kl for path, kl in zip(some, others, strict=True)}
+        here += sorted(some, key=lambda path: -gains[path])[: 1 + len(here) // _SINGLY]
         on_progress(len(here), len(both.changed))
-    else:
-        sets += [list(here)] if here else []
-    return sets
 
 
 def _values(both: Differing, paths: Sequence[str]) -> Values:

@@ -18,6 +18,7 @@ from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.memory import require_free
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, plain, unheard
+from tinytf.sheet import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
 
@@ -98,6 +99,13 @@ class Rollout(Report):
         """The rollout (T, T), the flows (queries, T), and the maps of the layers that they were made of."""
         flow = {} if self.flow is None else {"flow": self.flow.values}
         return {"rollout": self.shares} | flow | {f"L{layer}.map": one for layer, one in enumerate(self.maps)}
+
+    def arrays(self) -> list[Array]:
+        """The rollout and the flows."""
+        found, flow = [Array("rollout", ["query", "key"], lambda: self.shares)], self.flow
+        if flow is not None:
+            found.append(Array("flow", ["query", "key"], lambda: flow.values, {"query": flow.queries}))
+        return found
 
     @property
     def deviation(self) -> float:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from tinytf.analysis.parameters import Parameters, parameters
 from tinytf.analysis.prediction import Prediction, predictions
 from tinytf.gradients.faults import first_fault
 from tinytf.report import About, Report, plain
+from tinytf.sheet import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
@@ -123,9 +124,17 @@ class Traced(Report):
         asked = {} if self.parameters is None else self.parameters.tensors()
         found = self.trace.recording.tensors
         if self.addresses:
-            layers = (replace(one, layers=at) for one in self._in_full() for at in _each(one.layers))
-            found = {str(one): self.trace[one] for one in layers}
+            found = {str(one): self.trace[one] for one in self._by_layer()}
         return {"ids": torch.tensor(self.trace.encoding.ids), **found, **asked}
+
+    def arrays(self) -> list[Array]:
+        """Of the chosen steps, a tensor a layer, and the parameters; without any, the steps are the table."""
+        own = [Array(str(one), one.axes, partial(self.trace.__getitem__, one)) for one in self._by_layer()]
+        return own + ([] if self.parameters is None else self.parameters.arrays())
+
+    def _by_layer(self) -> list[Address]:
+        """The steps whose tensors are given, each layer by itself."""
+        return [replace(one, layers=at) for one in self._in_full() for at in _each(one.layers)]
 
     def metadata(self) -> dict[str, Any]:
         """The same with the positions of the logits, which are recorded where the model predicts."""

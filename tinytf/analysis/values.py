@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from tinytf.report import Report
+from tinytf.sheet import Array
 from tinytf.trace.address import Address
 from tinytf.trace.measures import MEASURES, measure
 from tinytf.trace.summary import statistics, visible
@@ -33,6 +35,12 @@ def tensor_at(trace: Trace, where: Address) -> Tensor:
     return trace.at_logit_rows(step) if step is not None and whole else trace[where]
 
 
+def array_at(trace: Trace, where: Address) -> Array:
+    """The tensor at a single address with its axes; of a vocabulary, at the positions that it is recorded at."""
+    rows = {"token": trace.recording.logit_rows} if where.step and where.step.is_vocabulary else {}
+    return Array(str(where), where.axes, partial(tensor_at, trace, where), rows)
+
+
 @dataclass(frozen=True, eq=False)
 class AddressValues(Report):
     """Every tensor at an address, with its axes."""
@@ -44,6 +52,11 @@ class AddressValues(Report):
 
     def tensors(self) -> dict[str, Tensor]:
         return {str(one): tensor_at(self.trace, one) for one in single_addresses(self.trace, self.address)}
+
+    def arrays(self) -> list[Array]:
+        if self.address.step is not None and self.address.step.name == "ids":
+            return [Array("ids", ["token"], partial(self.trace.__getitem__, self.address))]
+        return [array_at(self.trace, one) for one in single_addresses(self.trace, self.address)]
 
     def fields(self) -> dict[str, Any]:
         return {"address": str(self.address), "note": self.address.note, "values": self._values()}

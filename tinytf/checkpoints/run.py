@@ -26,7 +26,7 @@ def write_run(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor
     """Write the model's tensors, on the processor, by their names."""
     directory.mkdir(parents=True, exist_ok=True)
     write_whole(directory / "model.safetensors", save_tensors(dict(tensors)))
-    write_whole(directory / "tokenizer.json", tokenizer.to_json().encode("utf-8"))
+    write_whole(directory / "tokenizer.json", tokenizer.to_json(whole=True).encode("utf-8"))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": config.to_dict()}
     write_whole(directory / "config.json", to_json(stored))
 

@@ -58,8 +58,10 @@ class Dumped:
         """Raises DumpError where no tensor is a step of the model."""
         names = [name for name in dump.shapes if name not in IDS]
         named = resolve_all(names, table_of(config), given, table)
+        if not names:
+            raise DumpError(f"{dump.path} holds token ids alone", "write the tensors of the steps beside them")
         if not named.found:
-            first = printable(names[0], spaces=False) if names else "none"
+            first = printable(names[0], spaces=False)
             raise DumpError(
                 f"{dump.path}: none of its tensors has a name that this model knows; the first is {first}",
                 did_you_mean(first, named.known) or "--names TABLE.toml says what they mean",
@@ -237,9 +239,8 @@ def recorded_config(dump: Dump) -> ModelConfig | None:
     try:
         return ModelConfig.from_dict(dump.config)
     except (TinytfError, TypeError, ValueError) as error:
-        raise DumpError(
-            f"{dump.path} has the configuration of no model: {printable(str(error), spaces=False)}"
-        ) from None
+        said = f"{dump.path} has the configuration of no model: {printable(str(error), spaces=False)}"
+        raise DumpError(said, "write it again with this version of tinytf trace -o") from None
 
 
 def recorded_encoding(dump: Dump, tokenizer: Tokenizer | None) -> Encoding | None:

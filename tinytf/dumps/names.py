@@ -17,6 +17,7 @@ from tinytf.steps.table import Place, StepTable
 from tinytf.trace.address import parse_address
 
 OURS = "tinytf"
+_LINES = 'each line of it is "their.{n}.name" = "L{n}.q"'
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,11 @@ def read_names(path: Path | None) -> dict[str, str]:
     try:
         read = tomllib.loads(read_bytes(path, SMALL).decode("utf-8"))
     except FileNotFoundError:
-        raise DumpError(f"there is no file {path}") from None
+        raise DumpError(f"there is no file {path}", _LINES) from None
     except OSError as error:
-        raise DumpError(f"cannot read {path}: {error.strerror}") from None
+        raise DumpError(f"cannot read {path}: {error.strerror}", _LINES) from None
     except (ValueError, RecursionError) as error:  # no UTF-8, no TOML
-        raise DumpError(f"{path} is not TOML: {error}", 'each line is "their.{n}.name" = "L{n}.q"') from None
+        raise DumpError(f"{path} is not TOML: {error}", _LINES) from None
     return dict(_flat(read, "", path))
 
 
@@ -127,8 +128,11 @@ def _given(patterns: Mapping[str, str], steps: StepTable) -> Callable[[str], tup
     read = []
     for pattern, address in patterns.items():
         if not _ours(address.replace("{n}", "0"), steps):
-            parse_address(address.replace("{n}", "0"), steps)  # says what is wrong with it
-            raise UsageError(f"{address!r} is not a whole step", "such as L{n}.q")
+            try:
+                parse_address(address.replace("{n}", "0"), steps)
+            except AddressError as error:
+                raise UsageError(f"{pattern!r} is {address!r}: {error.message}", error.hint or _LINES) from None
+            raise UsageError(f"{pattern!r} is {address!r}, which is not a whole step", _LINES)
         read.append((re.compile(re.escape(pattern).replace(r"\{n\}", r"(\d{1,6})")), address))
 
     def meanings(name: str) -> tuple[Meaning, ...]:

@@ -1,5 +1,6 @@
 """Reading a file of activations: safetensors, npz, JSON and NDJSON, whoever wrote it. Nothing in it is ever run."""
 
+import difflib
 import json
 import math
 import os
@@ -15,12 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tinytf.checkpoints.load import damaged
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import DumpError, TinytfError
 from tinytf.files import MEBI, open_bytes, read_bytes
 from tinytf.text.printable import printable
 
-SUFFIXES = (".safetensors", ".npz", ".json", ".ndjson")
+_WRITTEN_BY = {
+    ".safetensors": "safetensors.numpy.save_file({name: array}, FILE) writes such a file, and tinytf trace -o FILE",
+    ".npz": "numpy.savez(FILE, input_ids=ids, **arrays) writes such a file, of plain numbers",
+    ".json": 'it is {"input_ids": […], "L0.q": nested lists, …}',
+    ".ndjson": 'each line is {"name": "L0.q", "values": nested lists}',
+}
+SUFFIXES = tuple(_WRITTEN_BY)
 IDS = ("ids", "input_ids", "token_ids")
 """What a tensor of token ids is called."""
 _LARGEST_TEXT = 512 * MEBI
@@ -60,7 +68,7 @@ class Dump:
                 raise DumpError(f"{self.path}: {name} is {sizes}, a batch of texts", "write one text to a file")
             found = found.reshape(-1).tolist()
         if not isinstance(found, list) or not all(isinstance(i, int | float) and i == i // 1 >= 0 for i in found):
-            raise DumpError(f"{self.path}: its ids are no token ids")
+            raise DumpError(f"{self.path}: its ids are no token ids", "they are whole numbers, 0 or more")
         return [int(i) for i in found]
 
     @property
@@ -87,21 +95,29 @@ def open_dump(path: str | Path) -> Dump:
     kinds = {".safetensors": _safetensors, ".npz": _npz, ".json": _json, ".ndjson": _ndjson}
     reader = kinds.get(path.suffix.lower())
     if reader is None:
-        raise DumpError(f"{path} is no file of activations", f"these are: {' '.join(SUFFIXES)}")
+        raise DumpError(f"{path} is no file of activations", f"save its arrays as one of {' '.join(SUFFIXES)}")
+    hint = _WRITTEN_BY[path.suffix.lower()]
     try:
         open_bytes(path).close()  # says what is no file at all, whichever library reads the rest
         found = reader(path)
-    except DumpError:
-        raise
     except TinytfError as error:
-        raise DumpError(error.message, error.hint) from None
+        raise DumpError(error.message, error.hint or hint) from None
     except FileNotFoundError:
-        raise DumpError(f"there is no file {path}") from None
+        near = difflib.get_close_matches(path.name, _dumps_in(path.parent), n=1)
+        raise DumpError(f"there is no file {path}", f"did you mean {near[0]}?" if near else hint) from None
     except OSError as error:
-        raise DumpError(f"cannot read {path}: {error.strerror or error}") from None
+        raise DumpError(f"cannot read {path}: {error.strerror or error}", hint) from None
     if not found.shapes:
-        raise DumpError(f"{path} holds no tensors")
+        raise DumpError(f"{path} holds no tensors", hint)
     return found
+
+
+def _dumps_in(folder: Path) -> list[str]:
+    """The names of the files there that could be meant."""
+    try:
+        return [name for name in os.listdir(folder) if name.lower().endswith(SUFFIXES)]
+    except OSError:
+        return []
 
 
 def _safetensors(path: Path) -> Dump:
@@ -130,7 +146,7 @@ def _npz(path: Path) -> Dump:
                 raise DumpError(f"{path} is refused: {said}", "write it again with numpy.savez, without compression")
             headers = {one.filename.removesuffix(".npy"): _header(archive, one, path) for one in members}
     except _UNREADABLE as error:
-        raise DumpError(f"{path} is damaged: {printable(str(error), spaces=False)}") from None
+        raise damaged(path, printable(str(error), spaces=False)) from None
 
     def array_of(name: str) -> "np.ndarray[Any, Any]":
         shape, dtype, fortran = headers[name]
@@ -140,7 +156,7 @@ def _npz(path: Path) -> Dump:
                 data = member.read(math.prod(shape) * dtype.itemsize)
             return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
         except _UNREADABLE as error:
-            raise DumpError(f"{path}: {name} is damaged: {printable(str(error), spaces=False)}") from None
+            raise damaged(path, f"{name}: {printable(str(error), spaces=False)}") from None
 
     words = {name for name, (shape, dtype, _) in headers.items() if dtype.kind == "U" and not shape}
     return Dump(
@@ -169,13 +185,13 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> tu
     if dtype.hasobject:
         raise DumpError(f"{path} is refused: {name} holds pickled objects, which could run code", "write plain arrays")
     if start + math.prod(shape) * dtype.itemsize != member.file_size:
-        raise DumpError(f"{path} is damaged: {name} says that it is {shape}, and has {member.file_size:,} bytes")
+        raise damaged(path, f"{name} says that it is {shape}, and has {member.file_size:,} bytes")
     return shape, dtype, fortran
 
 
 def _as_tensor(array: np.ndarray[Any, Any], what: str) -> Tensor:
     if array.dtype.kind not in "fiub":
-        raise DumpError(f"{what} holds {array.dtype}, which are no numbers to compare")
+        raise DumpError(f"{what} holds {array.dtype}, which are no numbers to compare", "write real numbers")
     kind = {"f": np.float64 if array.dtype.itemsize > 4 else np.float32, "b": np.int64}.get(array.dtype.kind, np.int64)
     return torch.from_numpy(array.astype(kind))
 

@@ -116,6 +116,7 @@ class Generation(Continued[GeneratedToken]):
     """
 
     KIND = "generation"
+    TABLE = ("steps",)
 
     sampling: Sampling
     seed: int = 0
@@ -203,6 +204,7 @@ class BeamSearch(Continued[BeamStep]):
     """The hypotheses of every step of a beam search, and the best ``count`` of those that ended."""
 
     KIND = "beam_search"
+    TABLE = ("hypotheses",)
 
     beams: int
     length_penalty: float
@@ -272,6 +274,7 @@ class CacheComparison(Continued[CachedStep]):
     """Time and work of every step, with a cache and without; ``bytes_per_token`` is what the cache takes for one."""
 
     KIND = "cache_comparison"
+    TABLE = ("steps",)
 
     config: ModelConfig
     bytes_per_token: int

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,7 @@ from tinytf.gradients.saliency import (
 )
 from tinytf.gradients.trace import GradientTrace, grad
 from tinytf.report import About, Progress, Report, plain, unheard
+from tinytf.sheet import Array
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
@@ -104,6 +105,7 @@ class Backward(Report):
     """
 
     KIND = "grad"
+    TABLE = ("gradients",)
     EVENTS: ClassVar = {
         "tokens": "token",
         "targets": "target",
@@ -241,6 +243,11 @@ class Backward(Report):
     def tensors(self) -> dict[str, Tensor]:
         """The gradients of all steps and parameters, by name."""
         return {**self.trace.grad.recording.tensors, **self.trace.parameters}
+
+    def arrays(self) -> list[Array]:
+        """Of the chosen steps; with derivations alone, the steps are the table."""
+        grad = self.trace.grad
+        return [Array(str(one), one.axes, partial(grad.__getitem__, one)) for one in self._in_full()]
 
 
 def backward(

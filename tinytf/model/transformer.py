@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.memory import require_free
 from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.experts import Experts, make_experts
@@ -27,6 +28,9 @@ from tinytf.model.parts import (
 )
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.table import table_of
+
+ADDED = ("attention.o.weight", ".down.weight")
+"""The ends of the names of the matrices whose products are added to the residual stream."""
 
 
 class Embeddings(nn.Module):
@@ -199,16 +203,23 @@ class Transformer(nn.Module):
         self.exchanged: tuple[str, ...] = ()
 
     @classmethod
-    def initialised(cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> "Transformer":
+    def initialised(
+        cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu", *, look_back: bool = False
+    ) -> "Transformer":
         """Random weights from ``seed``: normal 1/√d_model, so that a map keeps the size of what it maps.
 
         What is added to the residual stream starts smaller by √(2·layers) (Radford et al. 2019). Norms start at 1,
-        biases at 0, but for rotary queries and keys that have biases: in the first block half of the key heads begin
-        with a preference for the token before. Copying takes such a head and another one above it that matches what
-        it brings, and neither is of use, so neither is learned for long, without the other (Olsson et al. 2022).
+        biases at 0. With ``look_back`` rotary queries and keys that have biases get others: in the first block half of
+        the key heads begin with a preference for the token before. Copying takes such a head and another one above it
+        that matches what it brings, and neither is of use, so neither is learned for long, without the other (Olsson
+        et al. 2022).
+
+        Raises MemoryShortage where the weights do not fit.
         """
         with torch.device("meta"):
             model = cls(config)
+        needed = sum(parameter.nbytes for parameter in model.parameters())
+        require_free("the weights take", needed, torch.device("cpu"), "give a smaller d_model, d_ff or n_layers")
         model.to_empty(device="cpu")
         model.share_layers()
         generator = torch.Generator().manual_seed(seed)
@@ -217,13 +228,13 @@ class Transformer(nn.Module):
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() >= 2 and not name.endswith("bias"):
-                    adds = name.endswith(("attention.o.weight", ".down.weight"))
+                    adds = name.endswith(ADDED)
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
             for buffer in model.buffers():
                 buffer.zero_()
-            if config.positions == "rotary" and config.qkv_bias:
+            if look_back:
                 next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()
 

@@ -1,7 +1,7 @@
 """A student's module against a reference: the same weights, step by step, the first wrong step and why."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -10,14 +10,16 @@ from torch import Tensor
 from tinytf.lessons import NAMES, TITLES
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
+from tinytf.student.apart import SECONDS, Ended, apart, printed
 from tinytf.student.explained import Confirmed, Explanation
 from tinytf.student.invariances import Invariance, invariances
 from tinytf.student.lesson import lesson_of
-from tinytf.student.opened import Line, Student, StudentError, open_student
+from tinytf.student.opened import Line, Student, StudentError, failed, open_student, split_target
 from tinytf.student.running import Runner
 from tinytf.student.seen import watch
 from tinytf.student.steps import Compared, Tensors
 from tinytf.student.weights import NameRow, Pair, give, guess, others, table
+from tinytf.text.tokenizer import Encoding
 from tinytf.tolerance import STUDENT, allowed
 from tinytf.trace.trace import Trace
 
@@ -39,6 +41,14 @@ class CheckedStep(Data):
 
 
 @dataclass(frozen=True)
+class Trouble(Data):
+    """What makes numbers of the student's code meaningless from a line on."""
+
+    what: str
+    line: Line | None
+
+
+@dataclass(frozen=True)
 class Wrong(Data):
     """The first step that is wrong. ``yours`` are its first numbers in the student's code, where they are known."""
 
@@ -57,11 +67,13 @@ class Checked(Report):
     """The answer: names, steps, the first wrong one, the mistakes that were tried and confirmed, and invariances.
 
     ``call`` is how the module was built, ``given`` what its forward was handed beside the ids. ``unheld`` are the
-    parameters of the reference that no parameter of the student's holds; ``unexplained`` is the step from which on no
+    parameters of the reference that no parameter of the student's holds; ``printed`` is what the code printed until
+    it had run once; ``unexplained`` is the step from which on no
     mistake explains what is wrong, empty where there is none.
     """
 
     KIND = "check"
+    TABLE = ("steps",)
     EVENTS: ClassVar[Mapping[str, str]] = {
         "names": "name",
         "steps": "step",
@@ -76,11 +88,13 @@ class Checked(Report):
     given: tuple[str, ...]
     names: tuple[NameRow, ...]
     unheld: tuple[str, ...]
+    printed: str
     steps: tuple[CheckedStep, ...]
     first_wrong: Wrong | None
     mistakes: tuple[Confirmed, ...]
     tried: tuple[str, ...]
     unexplained: str
+    troubles: tuple[Trouble, ...]
     invariances: tuple[Invariance, ...]
     tolerance: float
 
@@ -95,8 +109,8 @@ class Checked(Report):
 
     def fields(self) -> dict[str, Any]:
         return self.members(
-            "file", "target", "call", "given", "holds", "names", "unheld", "steps", "first_wrong", "mistakes", "tried",
-            "unexplained", "invariances", "tolerance",
+            "file", "target", "call", "given", "holds", "names", "unheld", "printed", "steps", "first_wrong",
+            "mistakes", "tried", "unexplained", "troubles", "invariances", "tolerance",
         )  # fmt: skip
 
 
@@ -106,25 +120,34 @@ def check(
     *,
     text: str = TEXT,
     args: Mapping[str, Any] | None = None,
-    names: Mapping[str, Sequence[str]] | None = None,
+    names: Mapping[str, str] | None = None,
     tolerance: float | None = None,
+    seconds: float = SECONDS,
 ) -> Checked:
     """Run the class or function ``target``, FILE:NAME, with the weights of ``model`` and compare every step of a text.
 
-    This runs the code of the file. ``args`` are keywords of the constructor, ``names`` the parameters that are not to
-    be guessed. Raises UsageError for what is not there or cannot be built, StudentError where the code itself fails.
+    This runs the code of the file, in a process of its own, no stretch of it longer than ``seconds``. ``args`` are
+    keywords of the constructor, ``names`` the parameters that are not to be guessed. Raises UsageError for what is not
+    there or cannot be built, StudentError where the code itself fails.
     """
     model.transformer.require_vocabulary("there are no logits to compare")
-    trace = model.trace(text)
-    limit = allowed(STUDENT, trace.last_hidden.dtype) if tolerance is None else tolerance
-    student = open_student(target, model.config, args or {})
-    student.module.to(torch.float32)
-    return _Check(model, trace, student, names or {}, limit).report()
+
+    def found() -> tuple[Checked, Encoding]:
+        trace = model.trace(text)
+        limit = allowed(STUDENT, trace.last_hidden.dtype) if tolerance is None else tolerance
+        student = open_student(target, model.config, args or {})
+        return _Check(model, trace, student, names or {}, limit).report(), trace.encoding
+
+    try:
+        report, encoding = apart(found, seconds)
+    except Ended as end:
+        raise failed(split_target(target)[0], end.message, end.frames) from None
+    return replace(report, about=About(model, encoding))
 
 
 class _Check:
     def __init__(
-        self, model: Model, trace: Trace, student: Student, names: Mapping[str, Sequence[str]], tolerance: float
+        self, model: Model, trace: Trace, student: Student, names: Mapping[str, str], tolerance: float
     ) -> None:
         self.model, self.trace, self.student, self.tolerance = model, trace, student, tolerance
         self.ids = trace.encoding.ids
@@ -146,6 +169,7 @@ class _Check:
     def settled(self) -> Compared:
         """The comparison with the ways of the weights, where several are possible, that go furthest."""
         best, before = self.compared(self.pairs), -1
+        self.printed = printed()
         while best.first_wrong is not None and best.progress > before:
             before = best.progress
             for pairs in others(self.pairs, self.model.config):
@@ -161,21 +185,38 @@ class _Check:
         why = Explanation(compared, self.student)
         causal = not self.model.config.looks_ahead
         return Checked(
-            about=About(self.model, self.trace.encoding),
             file=str(self.student.file),
             target=self.student.name,
             call=self.student.call,
             given=self.run.given,
             names=rows,
             unheld=unheld,
+            printed=self.printed,
             steps=tuple(_steps(compared)),
             first_wrong=None if compared.first_wrong is None else self.wrong(compared, why),
             mistakes=tuple(why.found),
             tried=tuple(why.tried),
             unexplained=why.unexplained,
-            invariances=invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal),
+            troubles=() if compared.first_wrong is None else tuple(self.troubles(compared, why)),
+            invariances=()
+            if compared.tensors.nan is not None and compared.first_wrong is not None
+            else invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal),
             tolerance=self.tolerance,
         )
+
+    def troubles(self, compared: Compared, why: Explanation) -> Iterator[Trouble]:
+        """The first line that makes a NaN, and the first that makes other numbers when it runs again."""
+        made = compared.tensors.made
+        if compared.tensors.nan is not None:
+            yield Trouble("from here on there are NaN", why.line(compared.tensors.nan))
+        again = self.compared(self.pairs).tensors.made
+        for first, second in zip(made, again, strict=False):
+            if not torch.equal(first.tensor.nan_to_num(), second.tensor.nan_to_num()):
+                yield Trouble(
+                    "drawn at random: dropout that evaluation does not turn off?",
+                    why.line(first),
+                )
+                return
 
     def wrong(self, compared: Compared, why: Explanation) -> Wrong:
         """The first wrong step: the one that the first mistake changes, else the first that is not there."""

@@ -10,7 +10,7 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.files import SMALL, read_bytes
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
+from tinytf.student.apart import limited
 from tinytf.student.sizes import SIZES, Sizes, sizes_of
 
 HOW = "such as my_gpt.py:GPT"
@@ -63,7 +64,7 @@ class Student:
 
     def line(self, file: str, number: int) -> Line:
         """A line of a file of the student's."""
-        return Line(os.path.relpath(file, self.file.resolve().parent), number, linecache.getline(file, number).strip())
+        return line_of(self.file, file, number)
 
 
 def split_target(target: str) -> tuple[Path, str]:
@@ -88,42 +89,46 @@ def parse_args(text: str) -> dict[str, Any]:
 
 @contextmanager
 def running(file: Path, seed: int = 0) -> Iterator[None]:
-    """A stretch in which the student's code runs: its folder is importable, its errors are those of its lines.
+    """A stretch in which the student's code runs, within its time; what it draws at random begins with ``seed``.
 
-    What it draws at random begins with ``seed``.
-
-    Raises StudentError, with file and line, for whatever its code raises, and for an exit.
+    Afterwards torch has the defaults of before. Raises StudentError, with file and line, for whatever its code raises,
+    and for an exit.
     """
-    folder = str(file.resolve().parent)
-    sys.path.insert(0, folder)
+    torch.manual_seed(seed)
+    dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
     try:
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
+        with limited():
             yield
-    except (KeyboardInterrupt, TinytfError):
+    except TinytfError:
         raise
     except BaseException as error:
-        raise StudentError(*_told(error, file)) from error
+        frames = [(one.filename, one.lineno or 0) for one in reversed(traceback.extract_tb(error.__traceback__))]
+        said = " ".join(str(error).split())
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        if isinstance(error, SyntaxError) and error.filename:
+            said = f"SyntaxError: {error.msg}, column {error.offset}"
+            frames.insert(0, (error.filename, error.lineno or 0))
+        elif isinstance(error, SystemExit):
+            said = "it leaves Python (sys.exit) instead of returning"
+        raise failed(file, said, frames) from error
     finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(None)
+        torch.set_grad_enabled(gradients)
 
 
-def _told(error: BaseException, file: Path) -> tuple[str, str]:
-    """What went wrong in the student's code, in a line, and a hint with the line of the code."""
-    folder = file.resolve().parent
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if is_own(one.filename, folder)]
-    said = " ".join(str(error).split())
-    said = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename and is_own(error.filename, folder):
-        return f"{file.name}, line {error.lineno}: {said}", f"it says: {(error.text or '').strip()}"
-    if isinstance(error, SystemExit):
-        said = "it leaves Python (sys.exit) instead of returning"
-    if not frames:
-        return f"{file.name}: {said}", "nothing of this happened in the lines of that file; --debug shows where"
-    last = frames[-1]
-    where = f"{os.path.relpath(last.filename, folder)}, line {last.lineno}"
-    return f"{where}: {said}", f"it says: {last.line}" if last.line else ""
+def failed(file: Path, said: str, frames: Sequence[tuple[str, int]]) -> StudentError:
+    """That the student's code failed, at the innermost of its lines, in a line and a hint with the line of the code."""
+    own = next((line_of(file, *one) for one in frames if is_own(one[0], file.resolve().parent)), None)
+    if own is None:
+        hint = "nothing of this happened in its lines; --debug shows where" if frames else ""
+        return StudentError(f"{file.name}: {said}", hint)
+    return StudentError(f"{own.file}, line {own.number}: {said}", f"it says: {own.text}" if own.text else "")
+
+
+def line_of(file: Path, at: str, number: int) -> Line:
+    """A line of ``at``, a file beside that of the student's."""
+    return Line(os.path.relpath(at, file.resolve().parent), number, linecache.getline(at, number).strip())
 
 
 def is_own(filename: str, folder: Path) -> bool:
@@ -136,7 +141,7 @@ def is_own(filename: str, folder: Path) -> bool:
 
 
 def import_file(file: Path) -> ModuleType:
-    """Run a file as a module of a private name, so that ``if __name__ == "__main__"`` is not run.
+    """Run a file as a module of a private name, so that ``if __name__ == "__main__"`` is not run; of its package.
 
     Raises UsageError for a file that cannot be read, StudentError where its code fails.
     """
@@ -144,11 +149,15 @@ def import_file(file: Path) -> ModuleType:
         source = read_bytes(file, SMALL)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}", HOW) from None
-    name = f"_checked_{file.stem}"
+    folder, package = file.resolve().parent, ""
+    while (folder / "__init__.py").is_file() and folder != folder.parent:
+        folder, package = folder.parent, f"{folder.name}.{package}"
+    name = f"{package}_checked_{file.stem}"
     module = ModuleType(name)
     module.__file__ = str(file.resolve())
     module.__spec__ = importlib.util.spec_from_loader(name, loader=None)
     sys.modules[name] = module  # dataclasses look their module up
+    sys.path[:0] = [str(file.resolve().parent), str(folder)]
     with running(file):
         code: CodeType = compile(source, str(file.resolve()), "exec")
         exec(code, vars(module))
@@ -168,7 +177,9 @@ def open_student(target: str, config: ModelConfig, args: Mapping[str, Any]) -> S
         for key, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
     }
-    if not name:
+    if not name and len(own) == 1:
+        (name,) = own
+    elif not name:
         found = ", ".join(own) or "none"
         raise UsageError(f"{file} names no class", f"say which: {file}:NAME; its modules: {found}")
     made = vars(module).get(name)
@@ -178,8 +189,8 @@ def open_student(target: str, config: ModelConfig, args: Mapping[str, Any]) -> S
         build = _Call(made, module, sizes_of(config), args)
         result, words = build.made()
     if not isinstance(result, nn.Module):
-        raise UsageError(f"{name} of {file} makes a {type(result).__name__}, not a torch module", HOW)
-    return Student(file, name, result.eval(), f"{name}({words})", build)
+        raise UsageError(f"{name} of {file} makes no torch module, but one of type {type(result).__name__}", HOW)
+    return Student(file, name, result.eval().to("cpu", torch.float32), f"{name}({words})", build)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,13 @@
-"""The reference of a check: a model, or a preset whose weights are random in every place, and the table of names."""
+"""The reference of a check: a model or a preset whose weights are random in every place."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import UsageError
-from tinytf.files import SMALL, read_bytes
 from tinytf.loading import Model, load
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
@@ -58,20 +55,3 @@ def _changed(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
         fields["n_kv_heads"] = changes.get("n_kv_heads", fields["n_heads"] // config.heads_per_kv)
         fields["d_ff"] = changes.get("d_ff", config.d_ff * fields["d_model"] // config.d_model)
     return ModelConfig.from_dict(fields)
-
-
-def read_names(file: Path) -> dict[str, tuple[str, ...]]:
-    """A table of names: those of the student's parameters, with {n} for the layer, to one of ours, or several."""
-    try:
-        data = tomllib.loads(read_bytes(file, SMALL).decode("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file} is no table of names: {error}", '"blocks.{n}.attn.q.weight" = "W_Q"') from None
-    found = {}
-    for name, ours in data.items():
-        words = [ours] if isinstance(ours, str) else ours
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
-            raise UsageError(
-                f"{file}: {name!r} is no name or list of names", '"attn.qkv.weight" = ["W_Q", "W_K", "W_V"]'
-            )
-        found[name] = tuple(words)
-    return found

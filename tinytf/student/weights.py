@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
+from tinytf.dumps.fit import in_pairs
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
 from tinytf.student.layouts import Way, tensor_ways
 from tinytf.student.parameters import Ours, Theirs, parameters_of, score, targets_of
-from tinytf.student.steps import in_neighbours
 from tinytf.trace.parameters import ParameterAddress
 
 
@@ -41,11 +41,11 @@ class NameRow(Data):
     way: str
 
 
-def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, Sequence[str]] | None = None) -> list[Pair]:
+def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, str] | None = None) -> list[Pair]:
     """Which parameter of a module is which of the reference's; those that none fits are left out.
 
-    ``named`` are names of the student's parameters, with {n} for the layer, to names of ours: they are not guessed.
-    Raises UsageError for a name in it that is not there.
+    ``named`` are rows of the names table, theirs and ours as that shows them: they are not guessed. Raises UsageError
+    for a name in it that is not there, and for a parameter of another shape.
     """
     theirs, ours = parameters_of(module, config), targets_of(config)
     fixed = _fixed(named or {}, theirs, ours)
@@ -68,6 +68,11 @@ def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, Sequence[s
             continue
         taken |= {pair.theirs.template, *parts}
         found.append(pair)
+    for lost in fixed.keys() - taken:
+        shape = next(one.shape for one in theirs if one.template == lost)
+        raise UsageError(
+            f"{lost}, {' × '.join(map(str, shape))}, cannot hold {' | '.join(fixed[lost])}", "it has another shape"
+        )
     return sorted(found, key=lambda pair: pair.theirs.order)
 
 
@@ -87,26 +92,27 @@ def _neighbouring(pair: Pair, way: Way, config: ModelConfig) -> Way:
     def turned(module: str, tensor: Tensor) -> Tensor:
         if module == "attention.v":
             return tensor
-        return in_neighbours(tensor.unflatten(-1, (-1, config.d_head)), config.rope.width).flatten(-2)
+        return in_pairs(tensor.unflatten(-1, (-1, config.d_head)), config).flatten(-2)
 
     modules = [step.module for step, _ in pair.ours.steps]
     words = ", ".join(filter(None, (way.words, "in pairs 2i, 2i+1")))
     return Way(words, lambda tensors: way.make([turned(*each) for each in zip(modules, tensors, strict=True)]))
 
 
-def _fixed(named: Mapping[str, Sequence[str]], theirs: list[Theirs], ours: list[Ours]) -> dict[str, tuple[str, ...]]:
-    found = {}
-    for template, names in named.items():
-        known = [one.template for one in theirs]
+def _fixed(named: Mapping[str, str], theirs: list[Theirs], ours: list[Ours]) -> dict[str, tuple[str, ...]]:
+    found, known = {}, {one.template for one in theirs}
+    single = [one.names[0] for one in ours if len(one.names) == 1]
+    for template, words in named.items():
         if template not in known:
             raise UsageError(f"your module has no parameter {template!r}", did_you_mean(template, known))
-        wanted = tuple(re.sub(r"^L\{i\}\.", "", name) for name in names)
-        if wanted not in [one.names for one in ours]:
-            raise UsageError(
-                f"the reference has no {' | '.join(wanted)}",
-                did_you_mean(wanted[0], [one.names[0] for one in ours]),
-            )
-        found[template] = wanted
+        found[template] = tuple(re.sub(r"^L(\{\w\}|\d+)\.", "", name.strip()) for name in words.split("|"))
+        for name in found[template]:
+            if name not in single:
+                raise UsageError(
+                    f"the reference has no parameter {name!r}", did_you_mean(name, single) or f"such as {single[-1]}"
+                )
+        if found[template] not in [one.names for one in ours]:
+            raise UsageError(f"{words} do not lie side by side in one parameter", "W_Q | W_K | W_V do")
     return found
 
 

@@ -3,6 +3,7 @@
 Only a buffer of a file, or one document of it, is ever in memory.
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinytf.errors import UsageError
+from tinytf.text.rows import TABLES, is_table, row_texts, text_field
 from tinytf.text.stream import (
     ByteSource,
     Cut,
@@ -25,13 +27,30 @@ from tinytf.text.stream import (
 )
 
 SUFFIXES = (".txt", ".md")
+DOCUMENTS = ("paragraph", "line", "file")
 BUFFER = 1 << 16  # the library takes some 300 bytes for each character of a text that it encodes
 _HEAD = 8192  # bytes in which a NUL makes a file a binary one
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What is a document of a corpus: a paragraph, a line or all of a text, and a ``field`` of each row of a table.
+
+    Without a field (None) tables are read as any text; an empty one stands for the only field that is a text. With
+    ``chat`` the field is a list of messages, and the document is JSON.
+    """
+
+    document: str = "paragraph"
+    field: str | None = None
+    chat: bool = False
+
+
+@dataclass(frozen=True)
 class TextFile:
-    """A file of a corpus, hashed and counted: ``characters`` in all of it, ``paragraph_characters`` in paragraphs."""
+    """A file of a corpus, hashed and counted: ``characters`` in all of it, ``paragraph_characters`` in documents.
+
+    ``paragraphs`` are its documents. ``field`` is that of a table.
+    """
 
     source: ByteSource
     size: int
@@ -39,6 +58,7 @@ class TextFile:
     characters: int
     paragraphs: int
     paragraph_characters: int
+    field: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +71,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text files in order. Documents are paragraphs, or with ``by_file`` whole files.
+    """Text files in order, cut into documents by a ``reading``.
 
     ``buffer`` is how many bytes are read at a time, and from how many characters on a document may be cut into pieces.
     Every pass reads the files again, and raises UsageError for one that has changed: size, modification time and inode
@@ -60,12 +80,17 @@ class Corpus:
 
     files: tuple[TextFile, ...]
     skipped: tuple[Skipped, ...] = ()
-    by_file: bool = False
+    reading: Reading = Reading()
     buffer: int = BUFFER
+
+    @property
+    def by_file(self) -> bool:
+        """Whether each file is one document."""
+        return self.reading.document == "file"
 
     def whole_files(self) -> "Corpus":
         """The same files with one document each, for a tokenizer of characters."""
-        return replace(self, by_file=True)
+        return replace(self, reading=replace(self.reading, document="file"))
 
     def documents(self) -> "Documents":
         """All documents; each pass reads them again."""
@@ -76,27 +101,33 @@ class Corpus:
 
         At least one is trained on and one held out, if there are two. A single whole file is cut between characters.
         """
-        sizes = [file.characters for file in self.files if file.paragraphs]
-        if self.by_file and len(sizes) == 1:
-            at = max(1, round(sizes[0] * (1 - share)))
+        inside = [file for file in self.files if file.paragraphs]
+        if self.by_file and len(inside) == 1 and not inside[0].field:
+            at = max(1, round(inside[0].characters * (1 - share)))
             return Documents(self, 0, 1, at), Documents(self, 1, 2, at)
         border = self._border(share)
         return Documents(self, 0, border), Documents(self, border, self._count())
 
     def documents_in(self, file: TextFile) -> int:
         """How many documents a file has; none if it has no word."""
-        return min(1, file.paragraphs) if self.by_file else file.paragraphs
+        return min(1, file.paragraphs) if self.by_file and not file.field else file.paragraphs
 
     def pieces_of(self, file: TextFile, cut: Cut) -> Iterator[Piece]:
         """The documents of one file that have a word in them."""
-        texts = decoded(file.source.name, file.source.read(self.buffer))
-        return documents_of(marked(texts, self.by_file), cut, self.buffer)
+        if file.field:
+            apart = "\n\n" if self.by_file else ""  # for a tokenizer of characters, which has no end token
+            pieces: Iterator[Piece] = (
+                (text + apart, True) for text in row_texts(file.source, file.field, self.reading.chat)
+            )
+        else:
+            pieces = marked(decoded(file.source.name, file.source.read(self.buffer)), self.reading.document)
+        return documents_of(pieces, cut, self.buffer)
 
     def _count(self) -> int:
         return sum(map(self.documents_in, self.files))
 
     def _characters_in(self, file: TextFile) -> int:
-        if self.by_file:
+        if self.by_file and not file.field:
             return file.characters if file.paragraphs else 0
         return file.paragraph_characters
 
@@ -162,8 +193,16 @@ class Documents:
                     return
 
 
-def find_files(paths: Sequence[Path] | str, *, skip_unreadable: bool = False, buffer: int = BUFFER) -> Corpus:
+def find_files(
+    paths: Sequence[Path] | str,
+    reading: Reading = Reading(),
+    *,
+    skip_unreadable: bool = False,
+    buffer: int = BUFFER,
+) -> Corpus:
     """The corpus of files and folders (in folders every .txt and .md file, sorted), or of one text given as a str.
+
+    In folders tables are read where their field is named.
 
     Each file is read once here, so that its faults are known before training. Raises UsageError for a file that is
     missing, unreadable, binary or not UTF-8, for a folder without a text file, and for a corpus without a word. With
@@ -177,34 +216,36 @@ def find_files(paths: Sequence[Path] | str, *, skip_unreadable: bool = False, bu
         skipped.append(Skipped(path, why))
 
     if isinstance(paths, str):
-        files, paths = [_scanned(ByteSource("the text", data=_encoded(paths)), buffer)], ()
+        files, paths = [_scanned(ByteSource("the text", data=_encoded(paths)), reading, buffer)], ()
+    suffixes = (*SUFFIXES, *(TABLES if reading.field or reading.chat else ()))
     for given in paths:
         if not os.path.isdir(given):
-            files.append(_opened(given, buffer, "" if os.path.lexists(given) else "is its name right?"))
+            files.append(_opened(given, reading, buffer, "" if os.path.lexists(given) else "is its name right?"))
             continue
         unreadable: list[OSError] = []
         walk = os.walk(given, onerror=unreadable.append)
-        inside = sorted(Path(at, name) for at, _, names in walk for name in names if Path(name).suffix in SUFFIXES)
+        inside = sorted(Path(at, name) for at, _, names in walk for name in names if Path(name).suffix in suffixes)
         for denied in unreadable:
             skip(Path(denied.filename), f"cannot read the folder {denied.filename}: {denied.strerror}")
         if not inside:
             raise UsageError(
-                f"the folder {given} holds no {' or '.join(SUFFIXES)} file", "name files of another kind one by one"
+                f"the folder {given} holds no {' or '.join(suffixes)} file", "name files of another kind one by one"
             )
         for path in inside:
             try:
-                files.append(_opened(path, buffer))
+                files.append(_opened(path, reading, buffer))
             except UsageError as error:
                 skip(path, error.message)
     if not any(file.paragraphs for file in files):
         raise UsageError("the corpus has no word in it", "give one that is more than white space")
-    return Corpus(tuple(files), tuple(skipped), buffer=buffer)
+    return Corpus(tuple(files), tuple(skipped), reading, buffer)
 
 
-def _opened(path: Path, buffer: int, hint: str = "") -> TextFile:
+def _opened(path: Path, reading: Reading, buffer: int, hint: str = "") -> TextFile:
     try:
-        return _scanned(ByteSource.of(path), buffer)
+        return _scanned(ByteSource.of(path), reading, buffer)
     except OSError as error:
+        hint = "start what writes to it first" if error.errno == errno.ENXIO else hint
         raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
 
 
@@ -216,15 +257,16 @@ def _encoded(text: str) -> bytes:
         raise UsageError(f"the text has a lone surrogate ({place}", "it was not valid UTF-8; re-encode it") from None
 
 
-def _scanned(source: ByteSource, buffer: int) -> TextFile:
-    """Go through a source once: hash it, decode it, count its characters and paragraphs."""
+def _scanned(source: ByteSource, reading: Reading, buffer: int) -> TextFile:
+    """Go through a source once: hash it, decode it, count its characters and documents."""
     digest = hashlib.sha256()
-    size = characters = paragraphs = paragraph_characters = 0
+    size = characters = documents = document_characters = 0
+    table = reading.field is not None and is_table(source)
 
     def hashed() -> Iterator[bytes]:
         nonlocal size
         for data in source.read(buffer):
-            if size < _HEAD and (place := data[: _HEAD - size].find(0)) >= 0:
+            if not table and size < _HEAD and (place := data[: _HEAD - size].find(0)) >= 0:
                 hint = "give text files, in UTF-8"
                 raise UsageError(f"{source.name} is binary: it has a NUL byte at byte {size + place:,}", hint)
             digest.update(data)
@@ -237,6 +279,19 @@ def _scanned(source: ByteSource, buffer: int) -> TextFile:
             characters += len(text)
             yield text
 
-    for length in lengths(documents_of(marked(counted(), by_file=False), anywhere, buffer)):
-        paragraphs, paragraph_characters = paragraphs + 1, paragraph_characters + length
-    return TextFile(source, size, digest.hexdigest(), characters, paragraphs, paragraph_characters)
+    field = ""
+    if table:
+        for _ in hashed():
+            pass
+        field = text_field(source, reading.field or "", reading.chat)
+        pieces = documents_of(((text, True) for text in row_texts(source, field, reading.chat)), anywhere, buffer)
+    elif reading.chat:
+        kinds = ", ".join(TABLES)
+        raise UsageError(f"{source.name} holds no conversations", f"give a table with a field messages: {kinds}")
+    else:
+        what = "paragraph" if reading.document == "file" else reading.document
+        pieces = documents_of(marked(counted(), what), anywhere, buffer)
+    for length in lengths(pieces):
+        documents, document_characters = documents + 1, document_characters + length
+    characters = document_characters if table else characters
+    return TextFile(source, size, digest.hexdigest(), characters, documents, document_characters, field)

@@ -19,7 +19,7 @@ class IdTokenizer(Tokenizer):
 
     def encode(self, text: str, *, special: bool = True) -> Encoding:
         for word in text.split():
-            if self.library.token_to_id(word) is None:
+            if self.id_of(word) is None:
                 raise TokenizerError(
                     f"{printable(word)[:60]!r} is no id below {self.vocab_size:,}, and this model has no tokenizer",
                     "give it one, as tinytf.load(model, tokenizer), or a text of ids, as 464 3797",

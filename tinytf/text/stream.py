@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinytf.errors import UsageError
+from tinytf.files import read_once
 
 Piece = tuple[str, bool]
 """A part of a document, and whether the document ends with it."""
@@ -59,8 +60,7 @@ class ByteSource:
         found = path.stat()
         if stat.S_ISREG(found.st_mode):
             return cls(str(path), path, stamp=_stamp(found))
-        with path.open("rb") as stream:
-            data = stream.read(MOST_IN_MEMORY + 1)
+        data = read_once(path, MOST_IN_MEMORY + 1)
         if len(data) > MOST_IN_MEMORY:
             limit = f"{MOST_IN_MEMORY / 2**20:g} MiB"
             raise OSError(errno.EFBIG, f"it is no regular file and gives more than {limit}; save it to one", str(path))
@@ -99,15 +99,22 @@ def decoded(name: str, parts: Iterable[bytes]) -> Iterator[str]:
         raise UsageError(message, "re-encode it, for example with iconv -t utf-8") from None
 
 
-def marked(texts: Iterable[str], by_file: bool) -> Iterator[Piece]:
-    """Parts of documents, each with whether its document ends; a blank line may lie across two of ``texts``."""
+def marked(texts: Iterable[str], document: str) -> Iterator[Piece]:
+    """Parts of documents, each with whether its document ends; a blank line may lie across two of ``texts``.
+
+    A ``document`` is a paragraph, a line, or all of the file.
+    """
     held = ""
     for text in texts:
-        if by_file:
+        if document == "file":
             yield text, False
             continue
+        if document == "line":
+            *whole, held = (held + text).split("\n")
+            yield from ((line.removesuffix("\r"), True) for line in whole)
+            continue
         *whole, rest = between_blank_lines(held + text)
-        yield from ((document, True) for document in whole)
+        yield from ((piece, True) for piece in whole)
         body = rest.removesuffix("\r").rstrip(" \t")
         border = len(body) - 1 - body.endswith("\r\n") if body.endswith("\n") else len(rest) - rest.endswith("\r")
         held = rest[border:]  # what a blank line may begin with

@@ -13,7 +13,7 @@ import tokenizers
 
 from tinytf.errors import CheckpointError, TinytfError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
-from tinytf.text.chat import ChatTemplate, Conversation, Said
+from tinytf.text.chat import ChatTemplate, Conversation, Said, template_of
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -31,6 +31,7 @@ _KINDS = (
 )
 _ENDS = ("<|endoftext|>", "</s>", "[SEP]")
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "<|endoftext|>")
+_OWN = "tinytf"  # the key of what only we store in a tokenizer.json
 _MASKS = ("[MASK]", "<mask>")
 
 
@@ -171,6 +172,10 @@ class Tokenizer:
     ) -> None:
         self.library = library
         self.kind = _kind_of(library)
+        self.dropout = getattr(library.model, "dropout", None) or 0.0
+        """The share of merges that its file leaves out at random; here all are made."""
+        if self.dropout:
+            library.model.dropout = None
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
@@ -182,11 +187,26 @@ class Tokenizer:
         if not path.exists():
             raise CheckpointError(f"there is no {path.name} in {path.parent}")
         with library_errors(CheckpointError, f"{path} is not a tokenizer"):
-            return cls(tokenizers.Tokenizer.from_str(read_bytes(path, TOKENIZER).decode("utf-8")))
+            data = json.loads(read_bytes(path, TOKENIZER))
+            own = data.pop(_OWN, {})
+            chat = own.get("chat_template")
+            return cls(
+                tokenizers.Tokenizer.from_str(json.dumps(data)),
+                [int(one) for one in own.get("ends", ())],
+                own.get("mask"),
+                own.get("start"),
+                template_of(chat, dict(own.get("names", {})), path),
+            )
 
-    def to_json(self) -> str:
-        """The ``tokenizer.json`` that ``load`` reads."""
-        return json.dumps(json.loads(self.library.to_str()), ensure_ascii=False, indent=1)
+    def to_json(self, *, whole: bool = False) -> str:
+        """The ``tokenizer.json`` that ``load`` reads; the ``whole`` one has what transformers keeps in other files."""
+        data, chat = json.loads(self.library.to_str()), self.chat if whole else None
+        if whole and (self._ends or chat is not None):
+            mask = None if self._masks is _MASKS else self._masks[0]
+            data[_OWN] = {"ends": self._ends, "mask": mask, "start": self._start}
+        if chat is not None:
+            data[_OWN] |= {"chat_template": chat.stored, "names": dict(chat.names)}
+        return json.dumps(data, ensure_ascii=False, indent=1)
 
     @cached_property
     def vocab_size(self) -> int:
@@ -209,11 +229,11 @@ class Tokenizer:
                 pieces = self.library.model.tokenize("\U0010fffe")
                 return pieces[0].id if len(pieces) == 1 else None
         name = getattr(self.library.model, "unk_token", None)
-        return self.library.token_to_id(name) if name else None
+        return self.id_of(name) if name else None
 
     def special_id(self, *names: str) -> int | None:
         """The id of the first of these names that is a special token here."""
-        ids = (self.library.token_to_id(name) for name in names)
+        ids = (self.id_of(name) for name in names)
         return next((token_id for token_id in ids if token_id in self.special_ids), None)
 
     @property
@@ -304,7 +324,7 @@ class Tokenizer:
 
     def _refuse_unknown(self, text: str) -> None:
         for place, char in enumerate(text):
-            if self.library.token_to_id(char) is None:
+            if self.id_of(char) is None:
                 raise TokenizerError(
                     f"the character {printable(char)!r} at {place} is not among the {self.vocab_size} characters known",
                     f"known: {''.join(printable(c) for c in sorted(self.library.get_vocab()))}",
@@ -320,7 +340,8 @@ class Tokenizer:
             first = last = min(self._added_before, len(masks)) if masks else 0
         said = [f"{' '.join(names[:first])} added before"] if first else []
         said += [f"{' '.join(names[last:])} added after"] if last < len(names) else []
-        return ", ".join(said) or "no start or end token added"
+        dropped = f", BPE dropout of {self.dropout:g} off" if self.dropout else ""
+        return (", ".join(said) or "no start or end token added") + dropped
 
     @cached_property
     def _added_before(self) -> int:
@@ -330,6 +351,29 @@ class Tokenizer:
             if 0 in masks:
                 return masks.index(0)
         return 0
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a vocabulary entry; None where there is none, as for a word that is no Unicode."""
+        try:
+            return self.library.token_to_id(piece)
+        except UnicodeEncodeError:
+            return None
+
+    @cached_property
+    def _entries(self) -> list[str]:
+        """The vocabulary as the library spells it, by id, without the mark of a word's beginning or inside."""
+        return [(self.library.id_to_token(token_id) or "").lstrip("▁Ġ#") for token_id in range(self.vocab_size)]
+
+    def beginning(self, text: str) -> Iterator[int]:
+        """The ids of the entries that begin with a text, whether or not a space or ## comes before it, in their order.
+
+        Only the ASCII characters that the text begins with are looked up: without any, none is found.
+        """
+        bare = text.lstrip("·#")
+        ascii_part = bare[: next((place for place, char in enumerate(bare) if not "!" <= char <= "~"), len(bare))]
+        for token_id, piece in enumerate(self._entries if ascii_part else ()):
+            if piece.startswith(ascii_part) and self.shown(token_id).lstrip("·#").startswith(bare):
+                yield token_id
 
     def decode(self, ids: list[int]) -> str:
         """The text of these ids, special tokens left out."""

@@ -43,7 +43,7 @@ def find_token(
         return number
     if not word:
         raise UsageError(f"{option} is empty", "name a token, such as mat or '#514'")
-    special = tokenizer.library.token_to_id(word)
+    special = tokenizer.id_of(word)
     if special is not None and special in tokenizer.special_ids:
         return special
     spelled = [word] if word[0].isspace() or not causal else [f" {word}", word]

@@ -15,7 +15,7 @@ from tinytf.errors import PlacedError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step, StepTable
 from tinytf.trace.address import parse_address
-from tinytf.trace.measures import MEASURES, OUTCOMES, Moment, Term, numbers
+from tinytf.trace.measures import MEASURES, OUTCOMES, Moment, Term, has_outcome, numbers
 from tinytf.trace.trace import Trace
 
 Measured = Callable[[Term], float]
@@ -36,6 +36,7 @@ _TERM = re.compile(
     r"|\bL(?:[0-9*][\w*-]*)(?:\.[\w.]+)?(?:\[[^\]]*\])?|\b[a-z]\w*(?:\.\w+)*\[[^\]]*\]"
 )
 """A measure of an address or of a token, or an address."""
+_QUOTED = re.compile(r"""^(["'])(.+)\1$""")
 _LONGEST = 1_000
 """Characters of a condition: Python's parser recurses, and none that makes sense is as long."""
 
@@ -72,6 +73,9 @@ class Condition:
         for term in self.terms:
             if term.measure in OUTCOMES:
                 find(term.of)
+                if step is not None and not has_outcome(table, step):
+                    hint = f"{term.measure} is of the residual stream and after it: L*.{table.output}, {table.final}"
+                    raise UsageError(f"{step.name} predicts no token", hint)
                 continue
             of, where = step, None
             if term.of:
@@ -106,7 +110,7 @@ def parse_condition(text: str, line: str = "", column: int = 0) -> Condition:
 
     def put_aside(found: re.Match[str]) -> str:
         """Keep a term that is no Python, and leave a name as long as it in its place."""
-        of = (found["of"] if found["measure"] else found[0]).strip()
+        of = _QUOTED.sub(r"\2", (found["of"] if found["measure"] else found[0]).strip())
         if not of:
             raise wrong(found.start(), f"{found[0]} is of nothing", "such as: max(L0.ffn) > 9, prob(·ball) > 0.5")
         written[found.start() - start] = Term(found["measure"] or "value", of)

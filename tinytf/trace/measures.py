@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.steps.table import Step
+from tinytf.steps.table import Step, StepTable
 from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
@@ -99,8 +99,11 @@ class Numbers:
             return MEASURES[name][0](self.values) if self.step.is_distribution else math.nan
         return MEASURES[name][0](self.values if self.allowed is None else self.values[..., self.allowed])
 
-    def place(self, name: str, trace: Trace) -> str:
-        """The cell that a measure is about, with its tokens; empty for a measure of all."""
+    def place(self, name: str, trace: Trace, shown: Callable[[int], str] = str) -> str:
+        """The cell that a measure is about, with its tokens; empty for a measure of all.
+
+        ``shown`` names a token or class that the head predicts.
+        """
         if name not in _PLACED:
             return ""
         scored = _PLACED[name](self.values.double())
@@ -111,11 +114,11 @@ class Numbers:
         if self.step.is_split:
             part, found, axes = found[0], found[1:], axes[1:]
         where = Address(self.step, None if self.layer is None else (self.layer,), None if part is None else (part,))
-        named = [
-            f"{axis} {trace.tokens[at].shown}"
-            for axis, at in zip(axes, found, strict=True)
-            if axis in ("token", "query", "key")
-        ]
+        names: dict[str, Callable[[int], str]] = {
+            **dict.fromkeys(("token", "query", "key"), lambda at: trace.tokens[at].shown),
+            **dict.fromkeys(self.step.axes[-1:] if self.step.is_vocabulary else (), shown),
+        }
+        named = [f"{axis} {names[axis](at)}" for axis, at in zip(axes, found, strict=True) if axis in names]
         cell = replace(where, cell=tuple(map(str, found)))
         return f"{cell}, {', '.join(named)}" if named else str(cell)
 
@@ -166,17 +169,22 @@ def measure(trace: Trace, name: str, step: Step, layer: int | None, heads: tuple
     return numbers(trace, step, layer, heads).measured(name) if step.is_tensor else math.nan
 
 
+def has_outcome(table: StepTable, step: Step) -> bool:
+    """Whether the probability and the rank of a token can be read at a step."""
+    stream = (table.embedded, table.input, table.between, table.output, table.final)
+    return step.is_vocabulary or step.name in stream
+
+
 @torch.no_grad()
 def outcome(trace: Trace, name: str, token: int, step: Step, layer: int | None) -> float:
     """The probability or the rank of a token after the last position that the head reads; NaN at other steps."""
     table, model, position = trace.steps, trace.model, trace.recording.logit_rows[-1]
-    if step.is_vocabulary or step.name == table.final:
-        logits = trace.logits_at(position)
-    elif step.name in (table.embedded, table.input, table.between, table.output):
-        logits = model.unembed(model.final_norm(trace.step(step.name, layer)[[position]]))[0]
-    else:
+    if not has_outcome(table, step):
         return math.nan
-    logits = logits.double()
+    if step.is_vocabulary or step.name == table.final:
+        logits = trace.logits_at(position).double()
+    else:
+        logits = model.unembed(model.final_norm(trace.step(step.name, layer)[[position]]))[0].double()
     return float(logits.softmax(-1)[token]) if name == "prob" else float((logits > logits[token]).sum() + 1)
 
 
@@ -184,7 +192,7 @@ def outcome(trace: Trace, name: str, token: int, step: Step, layer: int | None) 
 class Moment:
     """A step of a trace, where terms have values: the heads and the cell that are looked at, and the run before.
 
-    ``find`` gives the number of a token or class that the head predicts.
+    ``find`` gives the number of a token or class that the head predicts, and ``shown`` its name.
     """
 
     trace: Trace
@@ -194,6 +202,7 @@ class Moment:
     cell: tuple[str, ...] = ()
     before: Trace | None = None
     find: Callable[[str], int] | None = None
+    shown: Callable[[int], str] = str
 
     def value(self, term: Term) -> float:
         """The value of a term; NaN where the step, the text or the run before has none."""
@@ -219,7 +228,7 @@ class Moment:
         if not term.last and term.measure not in OUTCOMES:
             found = self._numbers(self.trace, term)
             holder = next((one for one in found if one.measured(term.measure) == value), found[0])
-            where = holder.place(term.measure, self.trace)
+            where = holder.place(term.measure, self.trace, self.shown)
             if not where and not term.of and self.heads:
                 where = str(Address(self.step, None if self.layer is None else (self.layer,), self.heads))
         name = "" if term.measure == "value" else f"{term} "

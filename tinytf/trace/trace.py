@@ -215,9 +215,10 @@ class Trace:
             return self.config.labels.index(word)
         if axis not in ("token", "query", "key"):
             raise AddressError(f"{axis} takes a number, and {word!r} is not one")
-        shown = [token.shown for token in self.tokens]
+        shown, bare = [token.shown for token in self.tokens], word.strip("·")
         exact = [i for i, text in enumerate(shown) if text == word]
-        loose = exact or [i for i, text in enumerate(shown) if text.strip("·").casefold() == word.strip("·").casefold()]
+        same = exact or [i for i, text in enumerate(shown) if text.strip("·") == bare]
+        loose = same or [i for i, text in enumerate(shown) if text.strip("·").casefold() == bare.casefold()]
         if not loose:
             raise AddressError(
                 f"no token is {word!r}", f"tokens: {' '.join(shown[:30])}{' …' if len(shown) > 30 else ''}"

@@ -1,14 +1,15 @@
 """Checkpoints of a run: folders that appear whole or not at all, and from which a run resumes to the bit.
 
 ``RUN/checkpoints/step-000250`` holds a model as any run directory does (config.json, model.safetensors,
-tokenizer.json), optimizer.safetensors (moments, random state) and training.json (all the rest). The model of the
-newest is also that of the run itself.
+tokenizer.json), optimizer.safetensors (moments, random state), training.json (all the rest) and SHA256SUMS, as
+sha256sum writes it. The model of the newest is also that of the run itself.
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,22 +17,35 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from tinytf.checkpoints.run import load_run, write_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, checkpoint_step, checkpoints_of
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError
 from tinytf.fields import Limits, fields_of, require_fields
-from tinytf.files import flush_folder, read_json, replacing, to_json, write_whole
+from tinytf.files import (
+    SMALL,
+    flush_folder,
+    open_bytes,
+    read_bytes,
+    read_json,
+    remedy,
+    replacing,
+    to_json,
+    write_whole,
+)
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.lora import Adapters
+from tinytf.training.optimiser import moments_of
 from tinytf.training.run_files import remove_checkpoint
 from tinytf.training.sharding import part_like, whole
 
-_RANDOM = "random state"
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+RANDOM = "random state"
+_SUMS = "SHA256SUMS"
 _MODEL = ("tokenizer.json", "model.safetensors", "config.json")
+_FILES = (*_MODEL, "optimizer.safetensors", "training.json")
 
 
 @dataclass
@@ -61,8 +75,14 @@ class RunState:
     optimiser: dict[str, Tensor]
 
     @classmethod
-    def of(cls, model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor]) -> "RunState":
-        """``random`` are the states of torch's random numbers in every process."""
+    def of(
+        cls,
+        model: Transformer,
+        optimiser: torch.optim.Optimizer,
+        random: Sequence[Tensor],
+        adapters: Adapters | None = None,
+    ) -> "RunState":
+        """``random`` are the states of torch's random numbers in every process. Weights have ``adapters`` merged."""
 
         def stored(tensor: Tensor) -> Tensor:
             return whole(tensor.detach()).cpu().contiguous()
@@ -70,14 +90,23 @@ class RunState:
         weights = {name: stored(tensor) for name, tensor in model.named_parameters()}
         tensors = {
             f"{name}.{moment}": stored(optimiser.state[parameter][moment])
-            for name, parameter in model.named_parameters()
+            for name, parameter in _trained(model, adapters)
             if parameter in optimiser.state
-            for moment in _MOMENTS
+            for moment in optimiser.state[parameter]
         }
-        tensors |= {f"{_RANDOM} {rank}": state for rank, state in enumerate(random)}
+        if adapters is not None:
+            weights |= adapters.merged()
+            tensors |= {name: stored(parameter) for name, parameter in adapters.named()}
+        tensors |= {f"{RANDOM} {rank}": state for rank, state in enumerate(random)}
         if torch.cuda.is_available():
-            tensors[f"{_RANDOM} of cuda"] = torch.cuda.get_rng_state()
+            tensors[f"{RANDOM} of cuda"] = torch.cuda.get_rng_state()
         return cls(model.config, weights, tensors)
+
+
+def _trained(model: Transformer, adapters: Adapters | None) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters by their names in a checkpoint: the model's, and those of its adapters."""
+    yield from model.named_parameters()
+    yield from () if adapters is None else adapters.named()
 
 
 def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: Progress) -> Path:
@@ -92,11 +121,12 @@ def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: 
         write_run(beside, state.config, state.weights, tokenizer)
         write_whole(beside / "optimizer.safetensors", save_tensors(state.optimiser))
         write_whole(beside / "training.json", to_json(vars(progress)))
+        write_whole(beside / _SUMS, b"".join(_sum_line(beside / name) for name in _FILES))
         flush_folder(beside)
         if place.exists():
             remove_checkpoint(place)
         if place.exists():  # it holds files that no run wrote
-            for path in sorted(beside.iterdir()):  # training.json comes last
+            for path in sorted(beside.iterdir()):
                 path.replace(place / path.name)
             beside.rmdir()
         else:
@@ -111,7 +141,7 @@ def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: 
         kept = f"; the checkpoint of step {checkpoint_step(before[-1]):,} is whole" if before else ""
         raise TrainingError(
             f"cannot write the checkpoint of step {progress.step:,}: {error.strerror or error}{kept}",
-            "make room, then continue with --resume" if before else "make room, or give another --out",
+            remedy(error, "continue with --resume" if before else "give another --out"),
         ) from None
     return place
 
@@ -125,24 +155,81 @@ def _publish(stored: Path, place: Path) -> None:
             shutil.copyfile(stored, beside)
 
 
-def keep_checkpoints(run: Path, count: int, also: Collection[int]) -> None:
-    """Remove all checkpoints but the last ``count`` and those of the steps in ``also``."""
-    for place in checkpoints_of(run)[:-count]:
-        if checkpoint_step(place) not in also:
+def keep_checkpoints(run: Path, step: int, count: int, also: Collection[int]) -> None:
+    """Remove all checkpoints but the last ``count`` up to ``step`` and those of the steps in ``also``.
+
+    Those of later steps were damaged, since the run went on from an earlier one.
+    """
+    found = checkpoints_of(run)
+    reached = [place for place in found if checkpoint_step(place) <= step]
+    for place in found:
+        if place not in reached[-count:] and checkpoint_step(place) not in also:
             remove_checkpoint(place)
 
 
-def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int) -> Progress:
+def _sum_line(path: Path) -> bytes:
+    """A line of SHA256SUMS: as ``sha256sum --check`` reads it."""
+    with open_bytes(path) as file:
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n".encode("ascii")
+
+
+def newest_whole(run: Path, on_note: Callable[[str], None] = lambda _: None) -> Path | None:
+    """The newest checkpoint whose files are what they were when they were written; None without any.
+
+    ``on_note`` hears of those passed over. Raises CheckpointError where all are damaged.
+    """
+    faults: list[CheckpointError] = []
+    for place in reversed(checkpoints_of(run)):
+        try:
+            require_whole(place)
+        except CheckpointError as error:
+            faults.append(error)
+            continue
+        for fault in faults:
+            on_note(f"{fault.message}; the run goes on from the checkpoint of step {checkpoint_step(place):,}")
+        return place
+    if faults:
+        raise CheckpointError(faults[0].message, "no checkpoint of this run is whole; begin another run")
+    return None
+
+
+def require_whole(place: Path) -> None:
+    """Raise CheckpointError for a checkpoint whose files differ from their checksums, or that says nonsense."""
+    progress, sums = read_progress(place), place / _SUMS
+    if progress.step != checkpoint_step(place):
+        raise CheckpointError(f"{place / 'training.json'} is of step {progress.step:,}, and its folder is {place.name}")
+    if not sums.exists():  # an older checkpoint
+        return
+    try:
+        written = read_bytes(sums, SMALL).splitlines(keepends=True)
+        changed = [name for name in _FILES if _sum_line(place / name) not in written]
+    except OSError as error:
+        raise CheckpointError(f"{place} is damaged: cannot read {error.filename}: {error.strerror}") from None
+    if changed:
+        raise CheckpointError(f"{place / changed[0]} is damaged: it differs from its checksum in {_SUMS}")
+
+
+def read_progress(place: Path) -> Progress:
+    """What training.json of a checkpoint says. Raises CheckpointError, naming the field."""
+    path = place / "training.json"
+    return Progress(**require_fields(read_json(path), _PROGRESS, "training", CheckpointError, path))
+
+
+def restore(
+    place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int, adapters: Adapters | None = None
+) -> Progress:
     """Put model, optimiser and torch's random numbers where the checkpoint left them, in the process ``rank``.
 
-    Raises CheckpointError, naming the file, for one that is damaged or of another model.
+    Raises CheckpointError, naming the file, for one that is damaged or of another model. With ``adapters`` the model
+    itself stays: it is the one that the run began from, which the checkpoint has merged with them.
     """
     stored = load_run(place)
     if stored.config != model.config:
         raise CheckpointError(f"{place} is of another model than the recipe describes")
     with torch.no_grad():
         for mine, theirs in zip(model.parameters(), stored.parameters(), strict=True):
-            mine.copy_(part_like(mine, theirs))  # a copy: the file can still be replaced
+            if adapters is None:
+                mine.copy_(part_like(mine, theirs))  # a copy: the file can still be replaced
     path = place / "optimizer.safetensors"
     try:
         tensors = load_tensors(path.read_bytes())
@@ -150,19 +237,32 @@ def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, r
         raise CheckpointError(f"there is no {path.name} in {place}") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    for parameter in (one for group in optimiser.param_groups for one in group["params"]):
+    names = {parameter: name for name, parameter in _trained(model, adapters)}
+    if adapters is not None:
+        _restore_adapters(adapters, tensors, stored, path)
+    for parameter, kinds in [(one, moments_of(group)) for group in optimiser.param_groups for one in group["params"]]:
         optimiser.state[parameter] = state = {}
-        for moment in _MOMENTS:
+        for moment in kinds:
             tensor = tensors.get(name := f"{names[parameter]}.{moment}")
             if tensor is None or (moment != "step" and tensor.shape != parameter.shape):
                 raise CheckpointError(f"{path} lacks {name}, or has it in another shape")
             # Fused optimisers want the number of steps on the device of the parameter.
             state[moment] = tensor.to(parameter.device) if moment == "step" else part_like(parameter, tensor)
-    if f"{_RANDOM} 0" not in tensors:
-        raise CheckpointError(f"{path} lacks the {_RANDOM}")
-    torch.set_rng_state(tensors.get(f"{_RANDOM} {rank}", tensors[f"{_RANDOM} 0"]))
-    if torch.cuda.is_available() and f"{_RANDOM} of cuda" in tensors:
-        torch.cuda.set_rng_state(tensors[f"{_RANDOM} of cuda"])
-    path = place / "training.json"
-    return Progress(**require_fields(read_json(path), _PROGRESS, "training", CheckpointError, path))
+    if f"{RANDOM} 0" not in tensors:
+        raise CheckpointError(f"{path} lacks the {RANDOM}")
+    torch.set_rng_state(tensors.get(f"{RANDOM} {rank}", tensors[f"{RANDOM} 0"]))
+    if torch.cuda.is_available() and f"{RANDOM} of cuda" in tensors:
+        torch.cuda.set_rng_state(tensors[f"{RANDOM} of cuda"])
+    return read_progress(place)
+
+
+@torch.no_grad()
+def _restore_adapters(adapters: Adapters, tensors: Mapping[str, Tensor], stored: Transformer, path: Path) -> None:
+    """Put the adapters where the checkpoint left them. Raises CheckpointError where the model below them is another."""
+    for name, parameter in adapters.named():
+        if (tensor := tensors.get(name)) is None or tensor.shape != parameter.shape:
+            raise CheckpointError(f"{path} lacks {name}, or has it in another shape")
+        parameter.copy_(tensor)
+    for name, weight in adapters.merged().items():
+        if not torch.allclose(weight, stored.get_parameter(name), rtol=1e-4, atol=1e-6):
+            raise CheckpointError(f"{name} is not what the run began from", "name the model that --from named then")

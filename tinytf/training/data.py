@@ -3,7 +3,7 @@
 The examples of a step are a pure function of (seed, step).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,17 +59,23 @@ def seeded(seed: int, step: int) -> np.random.Generator:
     return np.random.default_rng([seed, step])
 
 
-def places_after(stream: Ids, token: int) -> NDArray[np.int64]:
-    """The place after each ``token`` of a stream, which is read part by part."""
+def places_where(stream: Ids, found: Callable[[Ids], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """The places of a stream where ``found`` is true; it is read part by part."""
     starts = range(0, len(stream), _LOOKED_AT_ONCE)
-    found = [np.flatnonzero(stream[i : i + _LOOKED_AT_ONCE] == token) + (i + 1) for i in starts]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+    places = [np.flatnonzero(found(stream[i : i + _LOOKED_AT_ONCE])) + i for i in starts]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *places])
+
+
+def places_after(stream: Ids, token: int) -> NDArray[np.int64]:
+    """The place after each ``token`` of a stream."""
+    return places_where(stream, lambda part: part == token) + 1
 
 
 class NextToken:
     """Windows of ``block`` tokens from the stream, in memory or mapped; each target is the token that follows.
 
-    Half of the windows begin where a document does (after an ``end`` token), the others anywhere.
+    They begin anywhere, all places equally often, but for a share ``document_starts`` that begins where a document does
+    (after an ``end`` token).
     A share ``repeats`` of the windows (all of them in the first ``repeats_first`` steps) consists instead of a few
     phrases of random ids below ``vocab_size``, repeated in random order: only copying what followed the last time
     helps, and no fixed distance does. Only tokens that can be copied are targets there. A window has at least 2
@@ -91,8 +97,8 @@ class NextToken:
                 "give a longer text or a smaller --block",
             )
         self.train, self.kept, self.recipe, self.block, self.size = train, held_out, recipe, block, recipe.batch
-        beginnings = places_after(train, end) if end is not None else np.zeros(0, dtype=np.int64)
-        self.beginnings = np.concatenate(([0], beginnings[beginnings < len(train) - block]))
+        found = places_after(train, end) if recipe.document_starts and end is not None else np.zeros(0, dtype=np.int64)
+        self.beginnings = np.concatenate(([0], found[found < len(train) - block]))
         self.vocab_size = vocab_size
 
     def batch(self, step: int) -> Batch:
@@ -100,7 +106,7 @@ class NextToken:
         starts = random.integers(0, len(self.train) - self.block, self.size)
         if len(self.beginnings) > 1:
             chosen = self.beginnings[random.integers(0, len(self.beginnings), self.size)]
-            starts = np.where(random.random(self.size) < 0.5, chosen, starts)
+            starts = np.where(random.random(self.size) < self.recipe.document_starts, chosen, starts)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
         first = self.recipe.repeats_first

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.errors import TrainingError
-from tinytf.files import write_whole
+from tinytf.files import remedy, write_whole
 
 
 def json_or_none(data: bytes | str) -> object:
@@ -46,7 +46,7 @@ def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> No
                 os.fsync(lines.fileno())
     except OSError as error:
         raise TrainingError(
-            f"cannot write to {path}: {error.strerror}", "make room, then continue with --resume"
+            f"cannot write to {path}: {error.strerror}", remedy(error, "continue with --resume")
         ) from None
 
 
@@ -57,17 +57,16 @@ def sync_lines(path: Path) -> None:
 
 
 def keep_lines(path: Path, step: int) -> int:
-    """Remove the lines after ``step``, and all from a torn one on: that work will be repeated. Returns how many stay.
+    """Remove the lines after ``step``, whose work will be repeated, and damaged ones. Returns how many stay.
 
     Raises OSError.
     """
     if not path.exists():
         return 0
     kept = []
-    for line in path.read_text("utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         row = json_or_none(line)
-        if not (isinstance(row, dict) and type(row.get("step")) is int and row["step"] <= step):
-            break
-        kept.append(line)
-    write_whole(path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
+        if isinstance(row, dict) and type(row.get("step")) is int and 0 < row["step"] <= step:
+            kept.append(line + b"\n")
+    write_whole(path, b"".join(kept))
     return len(kept)

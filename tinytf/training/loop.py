@@ -9,16 +9,20 @@ import torch
 from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import TrainingError, UsageError
+from tinytf.errors import TinytfError, UsageError
+from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
+from tinytf.report import Progress, unheard
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.branch import begin_branch
 from tinytf.training.metrics import Metrics
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.run import Trainer
-from tinytf.training.run_files import LOCK, METRICS, TOKENS, holds_run, is_free, written_files
+from tinytf.training.run_files import LOCK, METRICS, RECIPE, TOKENS, holds_run, is_free, remove_run, written_files
 from tinytf.training.setup import Setup
+from tinytf.training.tokens import Stage
 from tinytf.training.update import Update
 
 
@@ -39,16 +43,21 @@ def train(
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
     tensorboard: bool = False,
+    on_progress: Stage = lambda *_: None,
+    on_note: Callable[[str], None] = lambda _: None,
+    on_held_out: Progress = unheard,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
     ``resume`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
-    the same machine and number of threads); a finished run is left as it is. ``overwrite`` removes a run in ``out``
+    the same machine and number of threads); a finished run is left as it is. The FREE fields of the recipe may
+    differ from those of the run; ``on_note`` is told which do, a line each. ``overwrite`` removes a run in ``out``
     once the new one can begin. After each step ``interrupted`` is asked whether to stop, after a checkpoint. A
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
     ``shard`` divides model, gradients and moments among several processes. With ``tensorboard`` event files are
-    written too.
+    written too. ``on_progress`` hears what comes before the first step, ``on_held_out`` how far the last measurement of
+    the held-out text is.
 
     Raises UsageError when ``out`` holds a run already and is neither resumed nor overwritten, when it holds anything
     else, when its recipe or text differ, when ``overwrite`` would remove the text or the model to start from, and when
@@ -56,14 +65,31 @@ def train(
     good one stays).
     """
     require_place(out, resume=resume, overwrite=overwrite)
+    if shard and recipe.without:
+        raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
+    if recipe.lora and (explain or shard or model is None):
+        said = "--explain" if explain else "--shard" if shard else "a new model"
+        raise UsageError(f"LoRA does not go with {said}", "leave it out" if explain or shard else "name one by --from")
+    if explain and recipe.optimiser != "adamw":
+        raise UsageError("--explain writes out a step of AdamW, and the recipe has Muon", "leave out one of them")
+    if shard and recipe.optimiser != "adamw":
+        raise UsageError("--shard divides matrices, and Muon takes whole ones", "leave out one of them")
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
-    with processes(where, shard=shard) as group, _locked(out, group):
-        files = find_files(corpus) if isinstance(corpus, str) else corpus
+    with processes(where, shard=shard, on_note=on_note) as group, _locked(out, group):
+        files = find_files(corpus, recipe.reading) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
+        if recipe.at_step and (overwrite or not checkpoints_of(out)):
+            if group.writes:
+                if overwrite:
+                    remove_run(out)
+                write_whole(out / RECIPE, to_json(recipe.to_dict()))
+                begin_branch(files, recipe, out)
+            group.wait()
+            resume, overwrite = True, False
         run = Trainer(
             files,
             recipe,
@@ -77,6 +103,9 @@ def train(
             explain=explain,
             explained=explained,
             tensorboard=tensorboard,
+            on_progress=on_progress if group.writes else lambda *_: None,
+            on_note=on_note if group.writes else lambda _: None,
+            on_held_out=on_held_out if group.writes else unheard,
         )
         last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
@@ -102,7 +131,7 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
     group.wait()
     try:
         yield
-    except (UsageError, TrainingError):
+    except TinytfError:
         if group.writes and new and not (out / METRICS).exists():
             lock.release()
             (out / LOCK).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinytf.model.transformer import Transformer
+from tinytf.report import Progress, unheard
 from tinytf.training.data import IGNORED, Batch, Examples
 from tinytf.training.recipe import Recipe
 
@@ -12,9 +13,9 @@ from tinytf.training.recipe import Recipe
 class BatchLoss(nn.Module):
     """The summed cross-entropy of a batch over its targets, in nats; only their positions get logits."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, adapters: nn.Module | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.adapters = model, adapters  # which are registered, so that processes share their gradients
 
     def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
         hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
@@ -33,18 +34,30 @@ def batch_loss(model: Transformer, batch: Batch) -> Tensor:
     return total / (batch.targets != IGNORED).sum()
 
 
+FEW_BATCHES = 8
+"""Batches of the held-out text that are measured before the last step, and at the least."""
+
+
 def held_out_batches(recipe: Recipe) -> int:
-    """Batches of the held-out text to measure at the end: about a tenth of the work of the training, at least 100."""
-    return max(100, recipe.steps // 4)
+    """Batches of the held-out text to measure at the end: a forward pass for every four steps.
+
+    That is a cap by time, a tenth of the training, on every machine; one by the clock would make the bytes of a run
+    depend on it.
+    """
+    return max(FEW_BATCHES, recipe.steps // 4)
 
 
 @torch.no_grad()
-def held_out_loss(model: Transformer, examples: Examples, limit: int | None = None) -> float | None:
+def held_out_loss(
+    model: Transformer, examples: Examples, limit: int | None = None, on_progress: Progress = unheard
+) -> float | None:
     """Mean loss in nats per token over (at most ``limit`` batches of) the held-out text; None if there is none."""
     training = model.training
     model.eval()
     total, count = 0.0, 0
-    for batch in examples.held_out(limit):
+    batches = examples.held_out_batches if limit is None else min(limit, examples.held_out_batches)
+    for done, batch in enumerate(examples.held_out(limit)):
+        on_progress(done, batches)
         targets = int((batch.targets != IGNORED).sum())
         total += float(batch_loss(model, batch)) * targets
         count += targets

@@ -1,6 +1,7 @@
 """The lines that a run writes: metrics of each step, and now and then its speed."""
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import psutil
 
 from tinytf.errors import TrainingError
+from tinytf.training.health import Health
 from tinytf.training.lines import append_line
 from tinytf.training.probe import HeadScores
 
@@ -19,7 +21,8 @@ _PACE_SECONDS = 2.0
 class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
-    ``milestones`` are sentences about heads that became something, or ceased to be it.
+    ``milestones`` are sentences about heads that became something, or ceased to be it; ``health`` comes with ``heads``.
+    ``stopped`` says why the run ends early.
     """
 
     step: int
@@ -29,35 +32,53 @@ class Metrics:
     held_out_loss: float | None = None
     heads: HeadScores | None = None
     milestones: tuple[str, ...] = ()
+    health: Health | None = None
+    stopped: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The line as it is written, without what was not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
-        return {**data, "heads": self.heads.to_dict()} if self.heads is not None else data
+        measured = {name: getattr(self, name).to_dict() for name in ["heads", "health"] if name in data}
+        return {**data, **measured}
 
 
 class Pace:
-    """Writes speed.jsonl, a line every two seconds; metrics.jsonl has nothing that depends on the machine."""
+    """Writes speed.jsonl, a line every two seconds; metrics.jsonl has nothing that depends on the machine.
+
+    A process begins with a line of 0 seconds. Tokens per second are those of the steps alone: measuring the held-out
+    text and writing checkpoints pass between them.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._began = self._said = time.monotonic()
-        self._tokens = 0
+        self._began = self._said = self._step_began = time.monotonic()
+        self._tokens, self._training = 0, 0.0
 
-    def step(self, step: int, tokens: int, *, last: bool) -> float | None:
-        """Count a step of so many tokens; the last is always written. Returns tokens per second, if written."""
+    def begin(self, step: int) -> None:
+        """The first step of this process is about to begin, after ``step`` others."""
+        self._began = self._said = time.monotonic()
+        self._write({"step": step, "seconds": 0.0})
+
+    def step_begins(self) -> None:
+        self._step_began = time.monotonic()
+
+    def step_ends(self, tokens: int) -> None:
+        """The optimiser has made its step on so many tokens."""
         self._tokens += tokens
+        self._training += time.monotonic() - self._step_began
+
+    def write(self, step: int, *, last: bool) -> float | None:
+        """Write a line where one is due; after the last step it always is. Returns tokens per second, if written."""
         now = time.monotonic()
         if now - self._said < _PACE_SECONDS and not last:
             return None
-        speed = round(self._tokens / max(now - self._said, 1e-9), 1)
-        data = {
-            "step": step,
-            "seconds": round(now - self._began, 3),
-            "tokens_per_second": speed,
-            "memory_bytes": psutil.Process().memory_info().rss,
-        }
-        self._tokens, self._said = 0, now
-        with suppress(TrainingError):  # the run does not depend on it
-            append_line(self.path, data)
+        speed = round(self._tokens / max(self._training, 1e-9), 1)
+        memory = psutil.Process().memory_info().rss
+        seconds = round(now - self._began, 3)
+        self._write({"step": step, "seconds": seconds, "tokens_per_second": speed, "memory_bytes": memory})
+        self._tokens, self._training, self._said = 0, 0.0, now
         return speed
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with suppress(TrainingError):  # the run does not depend on it
+            append_line(self.path, line)

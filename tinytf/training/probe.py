@@ -16,18 +16,12 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.trace.hooks import stepwise
+from tinytf.training.history import NAMES
 
 _SEQUENCES = 4
 _LONGEST_COPY = 24
 _SHORTEST_COPY = 3  # in copies of two tokens induction and previous look at the same one
 _BECOMES, _REMAINS = 0.5, 0.4
-
-NAMES = {
-    "previous": "a previous-token head",
-    "duplicate": "a duplicate-token head",
-    "induction": "an induction head",
-}
-"""What a head with a high score is called."""
 
 Scores = tuple[tuple[float, ...], ...]
 

@@ -11,12 +11,22 @@ from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError, UsageError
 from tinytf.fields import ANY, Limits, fields_of, require_fields
 from tinytf.files import SMALL, read_bytes, read_json
+from tinytf.text.corpus import DOCUMENTS, Reading
 
-OBJECTIVES = ("causal", "masked")
-SCHEDULES = ("cosine", "linear", "constant")
+OBJECTIVES = ("causal", "masked", "chat")
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
+OPTIMISERS = ("adamw", "muon")
 DTYPES = ("float32", "bfloat16")
+FIRST_WEIGHTS = ("even", "normal", "look_back")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
+USUAL_LR, FINE_LR = 3e-3, 5e-5
+"""The peak learning rate of a new model, and of one that is trained on: it has much to lose."""
+_DECODER = {
+    "causal": True, "head": "lm", "positions": "rotary", "norm": "rmsnorm", "activation": "silu", "gated": True,
+    "qkv_bias": False, "o_bias": False, "ffn_bias": False,
+}  # fmt: skip
+_ENCODER = {"causal": False, "head": "mlm"}
 _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
 
 
@@ -36,40 +46,67 @@ class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run.
 
     ``model`` holds ModelConfig fields, without vocab_size. ``begun_from`` names the model that the run started from,
-    whose architecture and tokenizer it has. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
-    continues a prompt by ``sample_tokens``, and an encoder fills in a word.
+    whose architecture and tokenizer it has; a branch is one that goes on ``at_step`` of that run, ``without`` some
+    heads. ``freeze`` are addresses of weights that stay as they are. ``held_out`` text is measured every ``eval_every``
+    steps; a decoder then continues a prompt by ``sample_tokens``, and an encoder fills in a word.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
     begun_from: str = ""
+    at_step: int = field(default=0, metadata={"limits": Limits(0, 1_000_000_000)})
+    without: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
     tokenizer: str = field(default="bpe", metadata={"limits": Limits(choices=TOKENIZERS)})
     vocab_size: int = _field(
         0, "Vocabulary size (not for char); 0: 2,000, or fewer if the text yields fewer.", Limits(0, 1_000_000)
     )
-    objective: str = _field("causal", "What to predict: the next token, or masked tokens.", Limits(choices=OBJECTIVES))
+    objective: str = _field(
+        "causal",
+        "What to predict: the next token, masked tokens, or what the assistant says in a conversation.",
+        Limits(choices=OBJECTIVES),
+    )
+    document: str = _field("paragraph", "What is a document of a text file.", Limits(choices=DOCUMENTS))
+    field: str = _field("", "Field of the rows to read, in .jsonl, .csv, .tsv and .parquet files.")
     block: int = _field(128, "Training length in tokens.", Limits(2, 1_000_000))
     batch: int = _field(16, "Examples per step.", Limits(1, 65_536))
     accumulate: int = _field(1, "Parts of a batch that pass one after the other.", Limits(1, 65_536))
+    document_starts: float = _field(0.0, "Share of examples that begin where a document does.", _SHARE)
     repeats: float = _field(0.0, "Share of examples of repeated random tokens, which teach copying.", _SHARE)
     repeats_first: int = _field(0, "Steps at the start with only such examples.", Limits(0, 1_000_000_000))
     steps: int = _field(1000, "Optimiser steps.", Limits(1, 1_000_000_000))
-    lr: float = _field(1e-3, "Peak learning rate.", _POSITIVE)
+    lr: float = _field(USUAL_LR, "Peak learning rate; with --from 5e-5 unless given.", _POSITIVE)
     final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
     warmup: int = _field(100, "Steps of linear warm-up.")
     schedule: str = _field("cosine", "Learning rate after the warm-up.", Limits(choices=SCHEDULES))
+    optimiser: str = _field("adamw", "AdamW alone, or Muon for the matrices of the blocks.", Limits(choices=OPTIMISERS))
     weight_decay: float = _field(0.1, "Weight decay of matrices; gains and biases have none.", _SHARE)
     beta1: float = _field(0.9, "Adam's decay of the mean gradient.", _SHARE)
     beta2: float = _field(0.95, "Adam's decay of the mean squared gradient.", _SHARE)
     clip: float = _field(1.0, "Largest global norm of the gradients.", _POSITIVE)
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
+    patience: int = _field(
+        0, "Held-out losses in a row without a new best that end the run; 0: none do.", Limits(0, 1_000_000)
+    )
     save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
+    save_minutes: float = _field(10.0, "Minutes between checkpoints besides; 0: only by steps.", Limits(0, 1e6))
     keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
-    probe_every: int = _field(50, "Steps between measurements of the heads; 0: never.", Limits(0, 1_000_000_000))
+    probe_every: int = _field(
+        50, "Steps between measurements of the heads; 0: never, and no film.", Limits(0, 1_000_000_000)
+    )
     sample_tokens: int = _field(
         40, "Length of the sample with every held-out loss; 0: no sample.", Limits(0, 1_000_000)
     )
+    frames: bool = _field(False, "Keep the weights with every frame of the film, in bfloat16.")
     dtype: str = _field("float32", "Type of the computation; weights stay float32.", Limits(choices=DTYPES))
+    first_weights: str = _field(
+        "even",
+        "First weights: all tokens as probable, normal, or normal with planted previous-token heads.",
+        Limits(choices=FIRST_WEIGHTS),
+    )
+    lora: int = _field(0, "With --from: rank of LoRA; the model's own weights stay. 0: all train.", Limits(0, 65_536))
+    lora_alpha: int = _field(16, "Scale of LoRA, over its rank.", Limits(1, 1_000_000))
+    recompute: bool = _field(False, "Recompute activations in the backward pass: less memory, a third more work.")
     compile: bool = _field(False, "Let torch write the kernels first.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
@@ -87,24 +124,34 @@ class Recipe:
             raise UsageError(
                 f"a batch of {self.batch} cannot be split into {self.accumulate} parts", "use at most --batch parts"
             )
+        if self.lora and not self.begun_from:
+            raise UsageError("LoRA adapts a trained model, and the recipe begins a new one", "name it by --from")
         if not 0 <= self.warmup <= self.steps:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 
+    @property
+    def reading(self) -> Reading:
+        """How the files of the text are read."""
+        return Reading(self.document, self.field, self.objective == "chat")
+
     def model_config(self, vocab_size: int) -> ModelConfig:
-        """The model that this recipe trains, for a vocabulary of this size."""
-        defaults = {
-            "d_model": 128,
-            "n_layers": 4,
-            "n_heads": 4,
-            "d_ff": 512,
-            "context": max(256, self.block),
-            "causal": self.objective == "causal",
-            "head": "lm" if self.objective == "causal" else "mlm",
-        }
-        config = ModelConfig.from_dict({**defaults, **self.model, "vocab_size": vocab_size})
-        if config.causal != (self.objective == "causal"):
+        """The model that this recipe trains, for a vocabulary of this size.
+
+        What ``model`` leaves out is Llama's in a decoder: rotary positions, RMSNorm, SwiGLU, no biases. The
+        feed-forward has as many parameters gated as not.
+        """
+        fields = {
+            "d_model": 128, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
+            **(_ENCODER if self.objective == "masked" else _DECODER), **self.model, "vocab_size": vocab_size,
+        }  # fmt: skip
+        if type(width := fields["d_model"]) is int:
+            fields.setdefault("d_ff", 8 * round(width / 3) if fields.get("gated") else 4 * width)
+        config = ModelConfig.from_dict(fields)
+        if config.causal != (self.objective != "masked"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
         require_mask(config)
+        if self.first_weights == "look_back" and not (config.positions == "rotary" and config.qkv_bias):
+            raise ConfigError("look_back needs rotary positions, and biases of queries and keys", "add --qkv-bias 1")
         if self.block > config.context:
             raise ConfigError(f"block {self.block} is longer than the model's context of {config.context}")
         return config
@@ -116,31 +163,41 @@ class Recipe:
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
         """A recipe from its fields. Raises UsageError for an unknown one, with the nearest name.
 
-        The default warm-up is at most a tenth of the steps.
+        The default warm-up is at most a tenth of the steps, and a model that is begun from has a default lr of its own.
         """
+        if fields.get("begun_from"):
+            fields = {"lr": FINE_LR, **fields}
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
             fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
-        require_fields(fields, _TYPES, "a recipe", UsageError, source)  # limits: an option may be over the file
-        return cls(**fields)
+        # Limits come later: an option may be over the file.
+        return cls(**require_fields(fields, _TYPES, "a recipe", UsageError, source))
 
     @classmethod
     def load(cls, path: Path, **changes: Any) -> Self:
-        """A recipe from a TOML file, with ``changes`` on top of it."""
+        """A recipe from a TOML file, or a shipped one by its name, with ``changes`` on top of it."""
+        shipped = SHIPPED / f"{path}.toml"
+        if not path.exists() and path.name == str(path) and shipped.is_file():
+            path = shipped
         try:
             fields = tomllib.loads(read_bytes(path, SMALL).decode("utf-8"))
         except OSError as error:
-            raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from None
+            names = ", ".join(sorted(one.stem for one in SHIPPED.glob("*.toml")))
+            hint = f"a recipe is a TOML file, or one of {names}"
+            raise UsageError(f"cannot read the recipe {path}: {error.strerror}", hint) from None
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} is not TOML: {error}") from None
         return cls.from_dict({**fields, **changes}, str(path))
 
 
+SHIPPED = Path(__file__).parent.parent / "assets" / "recipes"
 _TYPES = fields_of(Recipe)
 FIELDS = fields_of(
     Recipe, {one.name: one.metadata["limits"] for one in dataclasses.fields(Recipe) if "limits" in one.metadata}
 )
 """The values that each field of a recipe may have."""
+FREE = ("steps", "patience", "eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens")
+"""Those that a resumed run may change: no number so far depends on them, but for the schedule's on ``steps``."""
 
 
 def stored_recipe(run: Path) -> Recipe | None:
@@ -157,3 +214,12 @@ def require_same(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> None:
                 f"{run} was started with {name} {getattr(stored, name)!r}, and {value!r} is asked for",
                 "leave the option out, or begin another run",
             )
+
+
+def resumed_recipe(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> Recipe:
+    """The recipe that a run goes on with: its own, with the FREE fields that are ``asked`` for.
+
+    Raises UsageError for another field that differs.
+    """
+    require_same(run, stored, {name: value for name, value in asked.items() if name not in FREE})
+    return dataclasses.replace(stored, **{name: value for name, value in asked.items() if name in FREE})

@@ -7,7 +7,7 @@ from pathlib import Path
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json, write_whole
-from tinytf.text.corpus import Corpus, find_files
+from tinytf.text.corpus import Corpus, Reading, find_files
 
 CORPUS, PIPED = "corpus.json", "piped"
 
@@ -26,8 +26,8 @@ def remember(run: Path, corpus: Corpus) -> None:
     write_whole(run / CORPUS, (json.dumps({"files": files}, indent=2) + "\n").encode("ascii"))
 
 
-def remembered(run: Path) -> Corpus | None:
-    """The text that a run was started with; None if unknown.
+def remembered(run: Path, reading: Reading) -> Corpus | None:
+    """The text that a run was started with, read as its recipe says; None if unknown.
 
     Raises UsageError for a file that is missing or has changed, CheckpointError for a damaged corpus.json.
     """
@@ -37,7 +37,7 @@ def remembered(run: Path) -> Corpus | None:
     for path, _ in files:
         if not path.is_file():
             raise UsageError(f"{path}, which {run} was started with, no longer exists", "name its new place")
-    corpus = find_files([path for path, _ in files])
+    corpus = find_files([path for path, _ in files], reading)
     for file, (path, sha256) in zip(corpus.files, files, strict=True):
         if file.sha256 != sha256:
             raise UsageError(f"{path} is no longer what {run} was started with", "name an unchanged copy")

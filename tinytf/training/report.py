@@ -58,7 +58,7 @@ class Training(Report):
 
 def report_of(run: Path, recipe: Recipe, setup: Setup, updates: Sequence[Update] = ()) -> Training:
     """What was trained in the folder ``run``."""
-    history, batch = read_history(run), setup.examples.batch(0)
+    history, batch = read_history(run), setup.examples.batch(recipe.at_step)
     after = float(batch_loss(setup.model, batch).detach())
     before, sample = float(history.loss[0]), _sample(setup)
     return Training(run, recipe, setup, history, batch[:_EXAMPLES], before, after, sample, tuple(updates))

@@ -1,6 +1,7 @@
 """One process's part in a run: steps, metrics, checkpoints; stopped at any moment, it resumes to the bit."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -9,31 +10,42 @@ import torch
 from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.checkpoints.run import load_run
-from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import CheckpointError, TrainingError, UsageError
-from tinytf.files import read_json, to_json, write_whole
+from tinytf.errors import TrainingError, UsageError
+from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
+from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.checkpoints import Progress, RunState, keep_checkpoints, restore, save_checkpoint
+from tinytf.training.branch import keep_cut
+from tinytf.training.checkpoints import (
+    Progress,
+    RunState,
+    keep_checkpoints,
+    newest_whole,
+    read_progress,
+    restore,
+    save_checkpoint,
+)
 from tinytf.training.data import IGNORED, Batch
-from tinytf.training.lines import append_line, keep_lines, sync_lines
-from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
+from tinytf.training.frames import Camera
+from tinytf.training.health import Health, StepHealth
+from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
+from tinytf.training.lora import Adapters
+from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
-from tinytf.training.optimiser import learning_rate, make_optimiser
+from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
+from tinytf.training.parts import freeze, recompute
 from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.processes import Processes
-from tinytf.training.recipe import Recipe, require_same, stored_recipe
+from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
 from tinytf.training.remembered import remember
-from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, TOKENS, clear_leftovers, remove_run
+from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
-from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare, sizes_of
 from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
+from tinytf.training.tokens import Stage
 from tinytf.training.update import Update, UpdateWatch, chosen
-
-_HELD_OUT_BATCHES = 8
-"""Batches of the held-out text that are measured before the last step."""
 
 
 class Trainer:
@@ -54,40 +66,56 @@ class Trainer:
         explain: int = 0,
         explained: Sequence[str] = (),
         tensorboard: bool = False,
+        on_progress: Stage = lambda *_: None,
+        on_note: Callable[[str], None] = lambda _: None,
+        on_held_out: Callable[[int, int], None] = unheard,
     ) -> None:
+        self.on_note = on_note
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
         if group.writes:
             clear_leftovers(out)
-        found = [] if overwrite else checkpoints_of(out)
-        if resume and (stored := stored_recipe(out)) is not None:
-            require_same(out, stored, recipe.to_dict())
+        found = None if overwrite else newest_whole(out, on_note)
+        stored = stored_recipe(out) if resume else None
+        if stored is not None:
+            self.recipe = recipe = resumed_recipe(out, stored, recipe.to_dict())
         torch.manual_seed(recipe.seed)
         if found:
-            if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(corpus):
+            if read_progress(found).corpus != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
-            tokenizer = Tokenizer.load(found[-1] / "tokenizer.json")
-            model = model if model is None else load_run(found[-1])
+            tokenizer = Tokenizer.load(found / "tokenizer.json")
+            if not recipe.lora:
+                model = load_run(found) if model is not None or recipe.begun_from else None
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
-        self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
+        self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model, on_progress)
         if group.writes:
             if overwrite:
                 remove_run(out)
             group.wait()
         whole_model = self.setup.model
+        keep_cut(whole_model, recipe.without)
+        freeze(whole_model, recipe.freeze)
+        self.adapters = Adapters(whole_model, recipe) if recipe.lora else None
+        adapters = () if self.adapters is None else (self.adapters.to(device),)
+        if recipe.recompute:
+            recompute(whole_model)
         self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
-        self.optimiser = make_optimiser(self.model, recipe)
-        self.parameters = list(self.model.parameters())
+        self.optimiser = make_optimiser(self.model, recipe, *adapters)
+        self.parameters = [one for module in (self.model, *adapters) for one in module.parameters()]
         self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
         torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
         if found:
-            self.progress = restore(found[-1], self.model, self.optimiser, group.rank)
+            self.progress = restore(found, self.model, self.optimiser, group.rank, self.adapters)
             if self.progress.processes != group.count:
                 raise UsageError(
                     f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
-        self.saved = self.progress.step
+            if stored is not None:
+                for note in changes_of(out, stored, recipe, self.progress.step):
+                    on_note(note)
+        self.saved, self.saved_at = self.progress.step, time.monotonic()
+        self.on_held_out = on_held_out
         self.explain, self.updates = explain, list[Update]()
         self.explained = [chosen(self.model, text) for text in explained]
         self.tensorboard = tensorboard and group.writes
@@ -95,24 +123,34 @@ class Trainer:
         self.pace = Pace(out / SPEED)
         self.probe = HeadProbe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
+        self.camera = Camera(self.setup, recipe, out)
         if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
-        self.loss = group.synchronised(BatchLoss(self.model))
+        self.loss = group.synchronised(BatchLoss(self.model, self.adapters))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
+            on_progress("compiling the model, which takes minutes", 0, 0)
 
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """All remaining steps."""
-        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan)
+        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
         self.begin_files()
+        if not self.progress.step:
+            self._look(0, None)
+            redivide(self.model)
         events = EventFiles(self.out / FOLDER, self.progress.step) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
-            while self.progress.step < self.recipe.steps:
+            while self.progress.step < self.recipe.steps and metrics.stopped is None:
                 metrics = self.step()
-                on_metrics(metrics, self.setup)
-                if self.group.any(interrupted()) and self.progress.step < self.recipe.steps:
+                stops = interrupted() or metrics.stopped is not None
+                if self.group.any(stops or self._save_is_due()):
+                    stops = self.group.any(stops)
                     self._save()
+                on_metrics(metrics, self.setup)
+                if stops:
                     break
+        if self.adapters is not None:
+            self.adapters.settle()
         self.model.eval()
         return metrics
 
@@ -123,38 +161,46 @@ class Trainer:
         step = self.progress.step
         try:
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
+            write_whole(self.out / SIZES, to_json(sizes_of(self.setup)))
             remember(self.out, self.corpus)
-            keep_lines(self.out / SAMPLES, step)
+            keep_lines(self.out / SPEED, step)
+            if self.recipe.probe_every:
+                self.camera.begin(step)
             (self.out / METRICS).touch()
-            kept = keep_lines(self.out / METRICS, step)
+            kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
         except OSError as error:
             raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
-        if kept < step:
-            raise CheckpointError(
-                f"{self.out / METRICS} has {kept:,} lines, and the newest checkpoint is of step {step:,}"
-            )
+        measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
+        for name, wanted in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
+            if kept[name] < wanted:
+                self.on_note(f"{self.out / name} has {kept[name]:,} of {wanted:,} lines; the others are lost")
+        if step < self.recipe.steps:
+            self.pace.begin(step)
 
     def step(self) -> Metrics:
         """One step of the optimiser, with all that is due after it."""
         recipe, step, group = self.recipe, self.progress.step, self.group
+        self.pace.step_begins()
         lr = learning_rate(step, recipe)
         for parameters in self.optimiser.param_groups:
             parameters["lr"] = lr
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
-        watch = UpdateWatch(self.model, self.optimiser, self.explained) if step + 1 == self.explain else None
+        health = StepHealth(self.model, group) if self._looks(done := step + 1) else None
+        watch = UpdateWatch(self.model, self.optimiser, self.explained) if done == self.explain else None
         norm = whole(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
+        self.pace.step_ends(batch.ids.numel())
         if watch is not None:
             self.updates = watch.updates(norm, recipe.clip)
-        done = self.progress.step = step + 1
+        self.progress.step = done
         last = done == recipe.steps
         kept = sample = speed = None
         if self.group.measures and (last or done % recipe.eval_every == 0):
-            limit = held_out_batches(recipe) if last else _HELD_OUT_BATCHES
-            kept = held_out_loss(self.model, self.setup.examples, limit)
+            limit = held_out_batches(recipe) if last else FEW_BATCHES
+            kept = held_out_loss(self.model, self.setup.examples, limit, self.on_held_out if last else unheard)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
@@ -162,27 +208,52 @@ class Trainer:
             sample = self.sampler.sample(done)
             if sample is not None and group.writes:
                 append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
-        metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
+        stopped = None if last else self._stopped()
+        seen = self._look(done, None if health is None else health.after())
+        metrics = Metrics(done, loss, lr, norm, kept, *seen, stopped)
         redivide(self.model)
         if group.writes:
             append_line(self.out / METRICS, metrics.to_dict())
-            speed = self.pace.step(done, batch.ids.numel(), last=last)
+            speed = self.pace.write(done, last=last)
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
-            finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
-            if self.group.any(not finite):
-                raise TrainingError(f"a weight is not finite after step {done}", "try a smaller --lr")
             self._save()
         return metrics
 
-    def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
-        """The scores of the heads after so many steps, and what changed, in sentences."""
+    def _stopped(self) -> str | None:
+        """Why the run ends here, before its last step: held-out has not fallen for as long as the recipe waits."""
+        recipe, progress = self.recipe, self.progress
+        waited = (progress.step - progress.best_step) // recipe.eval_every
+        if not recipe.patience or progress.best is None or waited < recipe.patience:
+            return None
+        return f"held-out has been above {progress.best:.4f}, at step {progress.best_step:,}, {waited:,} times in a row"
+
+    def _looks(self, done: int) -> bool:
+        """Whether the model is looked at after so many steps."""
         every = self.recipe.probe_every
-        if not self.group.measures or not every or done % every:
-            return None, ()
+        return bool(self.group.measures and every and (done % every == 0 or self.camera.due(done)))
+
+    def _look(self, done: int, health: Health | None) -> tuple[HeadScores | None, tuple[str, ...], Health | None]:
+        """The scores of the heads after so many steps, what changed, in sentences, and health; and a frame."""
+        if not self._looks(done):
+            return None, (), None
         scores = self.probe.measure(self.model)
-        return scores, tuple(update_milestones(self.progress.milestones, scores, done))
+        frame = self.camera.measure(self.model)
+        if health is not None:
+            health = health.of_activations(frame.tensors)
+        if self.camera.due(done):
+            weights = self.camera.weights(self.model) if self.recipe.frames else {}
+            if self.group.writes:
+                try:
+                    self.camera.write(done, frame, scores, health)
+                    if weights:
+                        self.camera.write_weights(done, weights)
+                except OSError as error:
+                    raise TrainingError(f"cannot write a frame to {self.out}: {error.strerror}") from None
+        if done % self.recipe.probe_every or not done:
+            return None, (), None
+        return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
 
     def _backward(self, batch: Batch, step: int) -> float:
         """The mean loss of a batch, part after part where gradients accumulate; leaves them in the parameters."""
@@ -211,18 +282,28 @@ class Trainer:
         saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
         raise TrainingError(f"{what} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
 
+    def _save_is_due(self) -> bool:
+        """Whether the last checkpoint is too old, by the clock of the process that writes."""
+        minutes = self.recipe.save_minutes
+        return self.group.writes and bool(minutes) and time.monotonic() - self.saved_at > 60 * minutes
+
     def _save(self) -> None:
         if self.saved == self.progress.step:
             return
-        self.saved = self.progress.step
+        finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
+        if self.group.any(not finite):
+            raise TrainingError(f"a weight is not finite after step {self.progress.step}", "try a smaller --lr")
+        self.saved, self.saved_at = self.progress.step, time.monotonic()
         random = self.group.gathered(torch.get_rng_state())
         if not self.group.measures:
             return
-        state = RunState.of(self.model, self.optimiser, random)
+        state = RunState.of(self.model, self.optimiser, random, self.adapters)
         if not self.group.writes:
             return
         sync_lines(self.out / METRICS)
         if self.events is not None:
             self.events.flush()
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
-        keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})
+        if self.adapters is not None:
+            self.adapters.save(self.out)
+        keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})

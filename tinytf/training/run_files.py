@@ -11,18 +11,28 @@ from tinytf.files import read_json
 
 METRICS, SAMPLES, SPEED = "metrics.jsonl", "samples.jsonl", "speed.jsonl"
 RECIPE, TOKENS, LOCK = "recipe.json", "tokens", ".lock"
+FRAMES, PROBES, SIZES = "frames", "probes.json", "text.json"
 _MODEL = r"config\.json | model\.safetensors | tokenizer\.json"
 _MANIFEST = re.compile(
-    rf"""(recipe | corpus)\.json | (metrics | samples | speed)\.jsonl | {_MODEL}
+    rf"""(recipe | corpus | text)\.json | (metrics | samples | speed)\.jsonl | {_MODEL}
     | tokens/(index\.json | (train | held_out)\.bin)
-    | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json)
+    | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json | SHA256SUMS)
+    | frames/(probes\.json | step-\d+\.safetensors | step-\d+/({_MODEL}))
     | tensorboard/events\.out\.tfevents\..*
+    | adapter/adapter_(config\.json | model\.safetensors)
     | piped/\d+\.txt""",
     re.VERBOSE,
 )
 """The files that a run writes, relative to its folder; no others are ever removed."""
+_FRAME = re.compile(r"step-(\d+)(?:\.safetensors)?")
 _UNFINISHED = re.compile(r"(?:(?<=/)|^)\.([^/]+)\.\d+\.part$")
 """The name of a file while ``write_whole`` writes it."""
+
+
+def frame_step(path: Path) -> int:
+    """The step that a frame of the film is named after, -1 for another file."""
+    found = _FRAME.fullmatch(path.name)
+    return int(found[1]) if found else -1
 
 
 def is_run(directory: Path) -> bool:

@@ -8,6 +8,7 @@ from tinytf.errors import GenerationError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.chats import ChatTurns
 from tinytf.training.data import NextToken
 from tinytf.training.history import Sample
 from tinytf.training.masked import MaskedTokens
@@ -30,6 +31,8 @@ class Sampler:
         self.prompt: list[int] = []
         if self.tokens and isinstance(setup.examples, MaskedTokens):
             self.prompt = _masked_sentence(setup.examples, setup.tokenizer)
+        elif self.tokens and isinstance(setup.examples, ChatTurns):
+            self.prompt = setup.examples.prompt[-max(1, setup.model.config.context // 2) :]
         elif self.tokens and isinstance(setup.examples, NextToken):
             self.prompt = _first_tokens(setup.examples, setup.tokenizer, max(1, setup.model.config.context // 2))
 

@@ -1,24 +1,36 @@
 """What a run starts from: tokenizer, examples and first weights; and where its numbers stop being finite."""
 
 import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tinytf.config import ModelConfig
-from tinytf.errors import UsageError
-from tinytf.model.transformer import Transformer
-from tinytf.text.corpus import Corpus
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.files import write_whole
+from tinytf.model.transformer import ADDED, Transformer
+from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import anywhere
 from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
+from tinytf.training.cache import kept
+from tinytf.training.chats import ChatTurns
 from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
-from tinytf.training.tokens import tokenise
+from tinytf.training.tokens import Stage, tokenise
+from tinytf.version import __version__
+
+_EMBEDDED, _FIRST_ADDED = 0.02, 0.02
+"""Of ``even`` first weights: the deviation of embeddings (Radford et al. 2019), and how much of the usual is added."""
+_OF_TOKENS = ("embed.tokens.weight", "embed.positions.weight", "embed.types.weight", "head.decoder.weight")
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,12 @@ class Setup:
 
 
 def prepare(
-    corpus: Corpus, recipe: Recipe, folder: Path, tokenizer: Tokenizer | None = None, model: Transformer | None = None
+    corpus: Corpus,
+    recipe: Recipe,
+    folder: Path,
+    tokenizer: Tokenizer | None = None,
+    model: Transformer | None = None,
+    on_progress: Stage = lambda *_: None,
 ) -> Setup:
     """Tokenizer, examples and initial model for a corpus; a given tokenizer or model is used as it is.
 
@@ -49,9 +66,11 @@ def prepare(
     train, _ = corpus.split(recipe.held_out)
     if model is None:
         recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)  # raises before anything is read
+    if recipe.objective == "chat" and (tokenizer is None or tokenizer.chat is None):
+        raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
     if tokenizer is None:
         texts = corpus.documents().texts(anywhere) if characters else train.texts()
-        tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size or USUAL_VOCABULARY)
+        tokenizer = _new_tokenizer(corpus, recipe, texts, on_progress)
         if not characters and tokenizer.vocab_size < recipe.vocab_size:
             raise UsageError(
                 f"a vocabulary of {recipe.vocab_size:,} tokens is too large for this text, which yields "
@@ -59,16 +78,87 @@ def prepare(
                 "leave the size out, or give more text",
             )
     if model is None:
-        model = Transformer.initialised(recipe.model_config(tokenizer.vocab_size), recipe.seed)
+        model = first_model(recipe, tokenizer.vocab_size)
     else:
         _require_fit(model.config, tokenizer, recipe)
-    masked = recipe.objective == "masked"
-    tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked)
+    masked, chat = recipe.objective == "masked", recipe.objective == "chat"
+    tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked, on_progress=on_progress)
     streams = (tokens.train, tokens.held_out, recipe)
     examples: Examples = (
-        MaskedTokens(*streams, tokenizer) if masked else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
+        MaskedTokens(*streams, tokenizer)
+        if masked
+        else ChatTurns(*streams)
+        if chat
+        else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
     )
     return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Texts that say how many of about ``total`` characters of them were read; each pass reads them again."""
+
+    texts: Documents
+    total: int
+    on_progress: Stage
+
+    def __iter__(self) -> Iterator[str]:
+        done = 0
+        for text in self.texts:
+            yield text
+            done += len(text)
+            self.on_progress("characters counted for the vocabulary", min(done, self.total), self.total)
+        self.on_progress("making the vocabulary", 0, 0)
+
+
+def _new_tokenizer(corpus: Corpus, recipe: Recipe, texts: Documents, on_progress: Stage) -> Tokenizer:
+    """The tokenizer of a text, from scratch; that of a large one is kept."""
+    size = recipe.vocab_size or USUAL_VOCABULARY
+    said = [__version__, recipe.tokenizer, size, recipe.held_out, vars(corpus.reading), fingerprint_of(corpus)]
+    name = f"{recipe.tokenizer}-{hashlib.sha256(json.dumps(said).encode('ascii')).hexdigest()}"
+
+    with kept(name, sum(file.size for file in corpus.files)) as folder:
+        if folder is not None:
+            with suppress(CheckpointError):
+                return Tokenizer.load(folder / "tokenizer.json")
+        total = sum(file.characters for file in corpus.files)
+        made = TRAINERS[recipe.tokenizer](_Counted(texts, total, on_progress), size)
+        if folder is not None:
+            with suppress(OSError):
+                write_whole(folder / "tokenizer.json", made.to_json().encode("utf-8"))
+        return made
+
+
+@torch.no_grad()
+def first_model(recipe: Recipe, vocab_size: int) -> Transformer:
+    """The model that a recipe begins with.
+
+    ``even`` weights make embeddings and unembedding so small that all tokens are about as probable, a loss of ln V, and
+    let the blocks add next to nothing to them at first (Zhang et al. 2019, "Fixup").
+    """
+    config = recipe.model_config(vocab_size)
+    model = Transformer.initialised(config, recipe.seed, look_back=recipe.first_weights == "look_back")
+    for name, parameter in model.named_parameters() if recipe.first_weights == "even" else ():
+        if name.startswith(_OF_TOKENS):
+            parameter.mul_(min(1.0, _EMBEDDED * config.d_model**0.5))  # they were drawn with 1/√d_model
+        elif name.endswith(ADDED):
+            parameter.mul_(_FIRST_ADDED)
+    return model
+
+
+def sizes_of(setup: Setup) -> dict[str, int | None]:
+    """The tokens to train on, those held out, and their bytes; None where a token does not stand for its bytes."""
+    train, held_out = setup.counts
+    if type(setup.examples) is not NextToken:
+        return {"tokens": train, "held_out_tokens": held_out, "held_out_bytes": None}
+    ids, counts = np.unique(setup.examples.kept, return_counts=True)
+    special = set(setup.tokenizer.special_ids)
+    size = sum(
+        len(setup.tokenizer.piece_bytes(token_id)) * count
+        for token_id, count in zip(ids.tolist(), counts.tolist(), strict=True)
+        if token_id not in special
+    )
+    return {"tokens": train, "held_out_tokens": held_out, "held_out_bytes": size}
 
 
 def fingerprint_of(corpus: Corpus) -> str:
@@ -82,10 +172,10 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
             f"the tokenizer has {tokenizer.vocab_size:,} tokens, and the model knows {config.vocab_size:,}",
             "begin from the model with its own tokenizer",
         )
-    if config.causal != (recipe.objective == "causal") or not config.predicts_tokens:
+    if config.causal != (recipe.objective != "masked") or not config.predicts_tokens:
         raise UsageError(
             f"a {config.kind} with head {config.head!r} is not trained by the {recipe.objective} objective",
-            "--objective causal is for decoders, masked for encoders with a masked head",
+            "--objective causal and chat are for decoders, masked for encoders with a masked head",
         )
     require_mask(config)
     if recipe.block > config.context:

@@ -1,8 +1,5 @@
 """``tinytf check``: a module of one's own against a reference."""
 
-import io
-import sys
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +28,10 @@ class Asked:
     tolerance: float | None = option(
         type=FloatRange(0), help="Relative difference up to which numbers count as equal.  [default: 2e-05]"
     )
+    timeout: float = option(
+        type=click.FloatRange(0, 86_400, min_open=True), default=30.0, metavar="SECONDS",
+        help="How long a run of the code may take.",
+    )  # fmt: skip
     full: bool = option(is_flag=True, help="Show every parameter and every step.")
 
 
@@ -41,16 +42,21 @@ def check(asked: Asked, output: Output) -> int:
     mistakes that people make are tried until one gives the same wrong numbers. The status is 0 where all is right, 1
     where something is wrong.
     """
+    from tinytf.dumps.names import read_names
     from tinytf.student.checked import check as checked
     from tinytf.student.opened import parse_args
-    from tinytf.student.reference import read_names, reference
+    from tinytf.student.reference import reference
     from tinytf_cli.views.check import CheckView
 
     model = reference(asked.like, parse_args(asked.with_), asked.seed)
-    names = {} if asked.names is None else read_names(asked.names)
-    with redirect_stdout(sys.stderr or io.StringIO()):  # what the student's code prints is no data of ours
-        found = checked(
-            model, asked.target, text=asked.text, args=parse_args(asked.args), names=names, tolerance=asked.tolerance
-        )
+    found = checked(
+        model,
+        asked.target,
+        text=asked.text,
+        args=parse_args(asked.args),
+        names=read_names(asked.names),
+        tolerance=asked.tolerance,
+        seconds=asked.timeout,
+    )
     output.show(Result.of(CheckView(found, asked.full)))
     return 0 if found.holds else 1

@@ -93,7 +93,7 @@ def _found(asked: Asked, opening: Opening) -> "Difference":
         return diff_dumps(open_dump(files[0]), open_dump(files[1]), model, names=names, **some)
     if files:
         raise UsageError(f"{files[0]} is a file of activations, not a text", f"tinytf diff TEXT --versus {files[0]}")
-    if asked.versus is not None and asked.versus.lower().endswith(SUFFIXES):
+    if asked.versus is not None and (asked.versus.lower().endswith(SUFFIXES) or _is_foreign(asked.versus)):
         dump = open_dump(asked.versus)
         text = _texts(asked.texts, True)[0] if asked.texts else None
         return opening.open().diff(text, dump, names=names, **settings)
@@ -108,6 +108,12 @@ def _found(asked: Asked, opening: Opening) -> "Difference":
     first, second = _texts(asked.texts, another)
     model = opening.open()
     return model.diff(first, second if second is not None else _other(opening, asked), **settings)
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether a word names a file that is no model: reading it as a dump says what dumps there are."""
+    path = Path(name)
+    return path.is_file() and path.suffix not in ("", ".gguf", ".toml")
 
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:

@@ -25,5 +25,5 @@ def doctor(asked: Asked, output: Output) -> int:
     from tinytf_cli.views.doctor import DoctorView
 
     view = DoctorView(checkup(asked.folder), output.terminal, output.pager)
-    output.show(Result(view.blocks, view.data, view.events))
+    output.show(Result(view.blocks, view.data, view.events, sheet=lambda long: view.found.sheet(long=long)))
     return 0 if view.found.holds else 1

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tinytf.generate.samplers import Sampling
     from tinytf.loading import Model
     from tinytf.model.cache import KVCache
+    from tinytf.sheet import Sheet
     from tinytf.text.tokenizer import Encoding
     from tinytf_cli.views.beams import BeamView
     from tinytf_cli.views.cached import CachedView
@@ -163,7 +165,8 @@ def generate(
                 return
             require_prompt(model.transformer, view.encoding.ids, asked.max_tokens)  # before anything is shown
             shown.append(view)
-            yield Result(view.blocks, view.data, view.events, text=None if watch else view.text, live=True)
+            text = None if watch else view.text
+            yield Result(view.blocks, view.data, view.events, text=text, live=True, sheet=partial(_sheet, view))
 
     with current().held():
         show_all(output, results(), "comparisons" if watching.explain_cache else "generations", texts.lines)
@@ -171,6 +174,10 @@ def generate(
         for note in view.notes():
             output.note(note)
     return 130 if any(view.interrupted for view in shown) else 0
+
+
+def _sheet(view: "View", long: bool) -> "Sheet | None":
+    return view.whole.sheet(long=long)
 
 
 def _require_one_way(

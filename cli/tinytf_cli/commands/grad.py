@@ -54,7 +54,9 @@ class Asked:
         help="Learning rate.",
     )
     integrated: bool = option(is_flag=True, help="Attribute to tokens by integrated gradients too.")
-    check: int = option(type=click.IntRange(0), default=0, metavar="N", help="Check N entries by finite differences.")
+    check: int = option(
+        type=click.IntRange(0, 10_000), default=0, metavar="N", help="Check N entries by finite differences."
+    )
 
 
 @command("grad")

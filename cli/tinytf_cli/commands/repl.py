@@ -2,14 +2,14 @@
 
 import itertools
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.host import host
+from tinytf_cli.host import given, host
 from tinytf_cli.interrupt import current
 from tinytf_cli.options import Opening
 from tinytf_cli.output import Drawing
@@ -29,6 +29,10 @@ class Asked:
     on_error: str = option(
         type=click.Choice(["stop", "continue"]), shown="stop", help="What a script does after a line that failed."
     )
+    startup: bool | None = option(
+        "--startup/--no-startup", default=None,
+        help="Begin with the lines of the start-up file, ~/.config/tinytf/session on Linux.  [default: at a terminal]",
+    )  # fmt: skip
 
 
 @command("repl")
@@ -40,7 +44,8 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     from tinytf_cli.repl.line import Lines, read_script, read_stream
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS, run_lines
-    from tinytf_cli.repl.state import Settings, Spec
+    from tinytf_cli.repl.settings import Settings
+    from tinytf_cli.repl.state import Spec
 
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run another text")
@@ -49,7 +54,17 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     session.debug = bool(click.get_current_context().params.get("debug"))
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     interactive = at_a_terminal and not asked.commands and not asked.files
-    begin = session.begin(" ".join(asked.words), quiet=not interactive)
+    chosen = None
+    if interactive if asked.startup is None else asked.startup:
+        from tinytf_cli.repl.startup import run_startup, startup_path
+
+        path = startup_path()
+        if path.exists() or asked.startup:
+            run_startup(session, path)
+            drawn = {name: value for name, value in vars(drawing).items() if given(name)}
+            session.change(settings=replace(session.settings, **drawn))
+            chosen = spec if given("model", "device", "dtype", "seed", "adapter") else None
+    begin = session.begin(" ".join(asked.words), chosen, quiet=not interactive)
     if begin.failure is not None or begin.status:
         session.say(begin)
         return begin.status

@@ -1,8 +1,8 @@
 """``tinytf train``: a model from a text."""
 
 import itertools
-import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,7 +17,7 @@ from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
-    from tinytf.text.corpus import Corpus
+    from tinytf.text.corpus import Corpus, Reading
     from tinytf.training.metrics import Metrics
     from tinytf.training.setup import Setup
     from tinytf.training.update import Update
@@ -48,12 +48,14 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     """CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
     separates documents. A resumed run knows its files. Every field of the model is an option too: --d-model 256
     --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: vocabulary,
-    examples, the loss before and after. Ctrl-C stops after the step, with a checkpoint.
+    examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a checkpoint; a second one stops
+    at once.
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
     from tinytf.training.loop import train as trained
     from tinytf.training.plan import plan
+    from tinytf.training.processes import started_as
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
     from tinytf.training.tensorboard import summary_writer
@@ -63,28 +65,34 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
 
     if run.out is None and (run.resume or run.overwrite):
         raise UsageError("--resume and --overwrite need an existing run", "name it by --out")
-    out = _new_run(run.corpus) if run.out is None else run.out
+    parent = Path(run.begin_from or "") if run.at_step and not run.resume else None
+    out = _new_run(run.corpus or (() if parent is None else (parent,))) if run.out is None else run.out
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if asked.explained and asked.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if asked.dry_run and (run.resume or asked.explain or asked.tensorboard or asked.shard):
-        raise UsageError("--dry-run plans a new run", "leave out --resume, --explain, --tensorboard and --shard")
+    if asked.dry_run and (run.resume or run.at_step or asked.explain or asked.tensorboard or asked.shard):
+        more = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
+        raise UsageError("--dry-run plans a new run", more)
     if run.resume and run.overwrite:
         raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
     if asked.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
     resolved = resolved_recipe(given, run, resumed)
-    own_tokenizer, model = _begin(resolved.begun_from, run.tokenizer, asked.device)
-    files = _read(run.corpus, asked.skip_unreadable, resumed, output)
+    begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
+    own_tokenizer, model = _begin(begun_from, run.tokenizer, asked.device)
+    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed or parent, output)
     device = pick_device(asked.device)
+    progress = TrainingProgress(resolved.steps, out)
     if asked.dry_run:
-        found = plan(files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite)
+        found = plan(
+            files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
+            on_progress=progress.prepare,
+        )  # fmt: skip
+        progress.clear()
         output.show(Result.of(PlanView(found)))
         return 0
-    progress = TrainingProgress(resolved.steps, out)
-
     setups: list[Setup] = []
     updates: list[Update] = []
 
@@ -94,10 +102,10 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             if resolved.tokenizer != "char" and not resolved.vocab_size and count < USUAL_VOCABULARY:
                 output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
         setups[:] = [setup]
-        progress.update(metrics, setup)
+        with suppress(OSError):  # a terminal that was closed stops no training
+            progress.update(metrics, setup)
 
-    stop = current()
-    with stop.held():
+    with current().asked() as interrupted:
         last = trained(
             files,
             resolved,
@@ -106,7 +114,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             device,
             resume=run.resume,
             overwrite=run.overwrite,
-            interrupted=lambda: stop.happened,
+            interrupted=interrupted,
             tokenizer=own_tokenizer,
             model=model,
             explain=asked.explain or 0,
@@ -114,9 +122,14 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
             shard=asked.shard,
+            on_progress=progress.prepare,
+            on_note=output.note,
+            on_held_out=progress.measuring,
         )
-    if os.environ.get("RANK", "0") == "0":  # only the first of several processes reports
-        progress.finish(last.step)
+    if started_as()[0] == 0:  # only the first of several processes reports
+        if last.stopped is not None:
+            output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
+        progress.finish(last.step if last.stopped is None else resolved.steps)
         if setups:
             # A divided model is whole in the checkpoint.
             setup = replace(setups[0], model=load_run(out)) if asked.shard else setups[0]
@@ -124,7 +137,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             output.show(replace(report, live=True))  # nobody may be there to leave a pager
         if asked.explain and not updates:
             output.note(f"step {asked.explain:,} was not among the steps of this run, so there is no update to show")
-    return 130 if last.step < resolved.steps else 0
+    return 130 if last.step < resolved.steps and last.stopped is None else 0
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
@@ -154,13 +167,15 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
         raise UsageError(said, error.hint) from None
 
 
-def _read(paths: tuple[Path, ...], skip_unreadable: bool, resumed: Path | None, output: Output) -> "Corpus":
+def _read(
+    paths: tuple[Path, ...], reading: "Reading", skip_unreadable: bool, resumed: Path | None, output: Output
+) -> "Corpus":
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
     from tinytf.text.corpus import find_files
     from tinytf.training.remembered import remembered
 
     if not paths and resumed is not None:
-        if (known := remembered(resumed)) is not None:
+        if (known := remembered(resumed, reading)) is not None:
             return known
         if not (resumed / "recipe.json").exists():
             raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
@@ -168,8 +183,11 @@ def _read(paths: tuple[Path, ...], skip_unreadable: bool, resumed: Path | None, 
             raise UsageError(f"{resumed} does not know where its text is", "name the same files, or pipe the text in")
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
-        return find_files(text)
-    found = find_files(paths, skip_unreadable=skip_unreadable)
+        return find_files(text, reading)
+    found = find_files(paths, reading, skip_unreadable=skip_unreadable)
     for skipped in found.skipped:
         output.note(f"{skipped.path} is skipped: {skipped.why}")
+    for file in found.files:
+        if file.field and not reading.field:
+            output.note(f"of {file.source.name}, the field {file.field} of {file.paragraphs:,} rows is learned")
     return found

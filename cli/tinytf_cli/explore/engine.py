@@ -14,8 +14,9 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.explore.place import Place
 from tinytf_cli.explore.scene import Scene
 from tinytf_cli.repl.line import shell_quoted
+from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.session import Outcome, Session
-from tinytf_cli.repl.state import Entry, Log, Run
+from tinytf_cli.repl.state import Run
 from tinytf_cli.repl.streams import Capture, Streams
 
 

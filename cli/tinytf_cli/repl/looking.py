@@ -11,8 +11,6 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address
-from tinytf_cli.command import FloatRange
-from tinytf_cli.options import Extent
 from tinytf_cli.output import Result
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from tinytf.analysis.values import AddressValues
     from tinytf.loading import Model
     from tinytf.trace.trace import Trace
-    from tinytf_cli.repl.state import Settings
+    from tinytf_cli.repl.settings import Settings
 
 FLAGS = {"shape": "its axes", "stats": "mean, range and the like", "values": "every number", "json": "as data"}
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
@@ -127,6 +125,7 @@ def top(session: Session, count: int, position: str | None) -> Result:
         "predictions",
         lambda terminal: prediction_blocks(trace, found),
         lambda: {"predictions": [one.to_dict() for one in found]},
+        ("predictions", "top"),
     )
 
 
@@ -175,42 +174,6 @@ def _displayed(session: Session) -> Result:
     return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
 
 
-@_verb(
-    "diff", names_models=True, usage="[TEXT TEXT]", takes=("text",),
-    examples=("diff", "diff --head L0H1 --top 3"),
-)  # fmt: skip
-@click.option("--tolerance", type=FloatRange(0), help="Relative difference that counts as none.")
-@click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of each.")
-@click.option("--rows", type=click.IntRange(0), help="Positions shown; 0 for all.")
-@click.option("--full", is_flag=True, help="Show every step.")
-@click.option("--all", "everything", is_flag=True, help="Show every step, head, position and token.")
-def diff(
-    session: Session,
-    tolerance: float | None,
-    head: str | None,
-    top: int,
-    rows: int | None,
-    full: bool,
-    everything: bool,
-) -> Result:
-    """Compare the last two runs: where they begin to differ, and how.
-
-    They may be two texts, one text through two models, or one text with and without some steps. With two texts it is
-    the command of the same name.
-    """
-    from tinytf_cli.views.difference import DifferenceView
-
-    runs = session.state.runs
-    if len(runs) < 2:
-        raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
-    a, b = (session.models.model(run.spec) for run in runs)
-    first, second = (session.models.trace(run) for run in runs)
-    found = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
-    limit = Extent(everything).rows(rows)
-    return Result.of(DifferenceView(found, limit, full, head is not None, top))
-
-
 @dataclass(frozen=True)
 class _AddressView:
     """The tensors at an address, in a ``form``: a flag of ``print``, or ``heat``."""
@@ -240,8 +203,10 @@ class _AddressView:
 def address_result(session: Session, where: Address, form: str = "", rows: int | None = None) -> Result:
     """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
     from tinytf.analysis.values import AddressValues
+    from tinytf.report import About
 
-    return Result.of(_AddressView(AddressValues(session.trace, where), _with_rows(session.settings, rows), form))
+    found = AddressValues(session.trace, where, about=About(session.model, session.trace.encoding))
+    return Result.of(_AddressView(found, _with_rows(session.settings, rows), form))
 
 
 def _with_rows(settings: "Settings", rows: int | None) -> "Settings":
@@ -307,4 +272,4 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
     return where
 
 
-LOOKING = (print_address, heat, heads, top, display, undisplay, diff)
+LOOKING = (print_address, heat, heads, top, display, undisplay)

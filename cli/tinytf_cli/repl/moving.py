@@ -1,55 +1,25 @@
-"""Verbs that run a text and move through its steps, and the stops on the way."""
+"""Verbs that move through the steps of the present run."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.trace.address import parse_address
-from tinytf_cli.inputs import read_conversations
 from tinytf_cli.numbers import plural
 from tinytf_cli.output import Result
 from tinytf_cli.repl.looking import address_result, find_address
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.state import Rows, Run, Stop
-from tinytf_cli.repl.verbs import answer, made_of, verb
-from tinytf_cli.views.blocks import Block, Column, Line, Span, Table
+from tinytf_cli.repl.state import Rows
+from tinytf_cli.repl.verbs import made_of, verb
+from tinytf_cli.views.blocks import Line, Span
 
 _AROUND = 11
-_NO_STOP = "no stop held on the way; this is the last step"
+NO_STOP = "no stop held on the way; this is the last step"
 _COUNT = click.IntRange(1)
-_ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
-_COMPARES = re.compile("[<>=]")
-_IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
 _verb = partial(verb, topic="moving")
-
-
-@_verb("run", "r", takes=("text",), examples=('run "The cat sat on the"', "run The cat"))
-@click.argument("words", nargs=-1, metavar="TEXT")
-@click.option("--truncate", is_flag=True, help="Truncate a text that is longer than the model's context.")
-@click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
-@click.option("--quiet", is_flag=True, help="Show nothing.")
-@click.option("--chat", is_flag=True, help="Put TEXT, or the messages of a .json file, into the chat template.")
-def run(
-    session: Session, words: tuple[str, ...], truncate: bool, force: bool, quiet: bool, chat: bool
-) -> Result | None:
-    """Record a text, and go to its first step, or to the first stop.
-
-    Without TEXT the present one is run again from its first step.
-    """
-    text = next(read_conversations(words, lines=False)) if chat and words else " ".join(words)
-    wanted = Run(session.state.spec, text, truncate, force) if words else session.require_run()
-    session.models.trace(wanted)
-    if words:
-        session.change(runs=(*session.state.runs[-1:], wanted))
-    session.change(place=0)
-    said = (_forward(session, 0, len(session.table.rows) - 1) or _NO_STOP) if session.state.stops else ""
-    return None if quiet else _standing(session, said, begun=True)
 
 
 @_verb("step", "s", examples=("step", "step 5"), moves=True)
@@ -67,7 +37,7 @@ def back(session: Session, count: int) -> Result:
     if place == 0:
         raise UsageError("this is the first step", "step goes on, run begins another text")
     session.change(place=max(0, place - count))
-    return _standing(session)
+    return standing(session)
 
 
 @_verb("next", "n", examples=("next",), moves=True)
@@ -91,7 +61,7 @@ def finish(session: Session) -> Result:
 @_verb("continue", "c", examples=("continue",), moves=True)
 def go_on(session: Session) -> Result:
     """Go on to the next stop that holds, or to the last step."""
-    return _advance(session, lambda rows, place: len(rows) - 1, _NO_STOP)
+    return _advance(session, lambda rows, place: len(rows) - 1, NO_STOP)
 
 
 @_verb("goto", "g", takes=("step",), examples=("goto L3H1.weights", "goto L2", "goto 17"))
@@ -113,7 +83,7 @@ def goto(session: Session, words: tuple[str, ...]) -> Result:
         head = where.heads[0] if where.heads and where.letter == "H" else None
         place = next(at for at, (step, of) in enumerate(rows) if of == layer and name in (None, step.name))
     session.change(place=place, head=head)
-    return _standing(session)
+    return standing(session)
 
 
 @_verb("where", "w", names_models=True, examples=("where",))
@@ -161,7 +131,7 @@ def _advance(session: Session, end: Callable[[Rows, int], int], otherwise: str =
     place, rows = session.require_place(), session.table.rows
     if place >= len(rows) - 1:
         raise UsageError("this is the last step", "back goes back, goto anywhere, run begins again")
-    return _standing(session, _forward(session, place + 1, end(rows, place)) or otherwise)
+    return standing(session, forward(session, place + 1, end(rows, place)) or otherwise)
 
 
 def _end_of_part(rows: Rows, place: int) -> int:
@@ -169,19 +139,21 @@ def _end_of_part(rows: Rows, place: int) -> int:
     return next((at - 1 for at in range(place, len(rows)) if rows[at][1] != rows[place][1]), len(rows) - 1)
 
 
-def _forward(session: Session, place: int, end: int) -> str:
+def forward(session: Session, place: int, end: int) -> str:
     """Go to the first stop that holds from ``place`` to ``end``, and return what it is; else to ``end``, silently."""
     trace, rows = session.trace, session.trace.steps.rows
-    end, find = min(end, len(rows) - 1), partial(session.model.find_outcome, option="the token")
+    end, model = min(end, len(rows) - 1), session.model
     looks_back = any(term.last for stop in session.state.stops if stop.condition for term in stop.condition.terms)
     before = session.models.trace(session.state.runs[0]) if looks_back and len(session.state.runs) > 1 else None
     for at in range(place, end + 1):
         here = [stop for stop in session.state.stops if stop.is_at(rows, at)]
-        held = {stop: said for stop in here if (said := stop.held(trace, *rows[at], before, find)) is not None}
-        if held:
-            left = tuple(stop for stop in session.state.stops if not (stop.once and stop in held))
-            session.change(place=at, stops=left)
-            return "\n".join(held.values())
+        held = {stop.number: said for stop in here if (said := stop.held(trace, *rows[at], before, model)) is not None}
+        stops = [replace(one, hits=one.hits + (one.number in held)) for one in session.state.stops]
+        stopping = [one.number for one in stops if one.number in held and one.hits > one.passed]
+        session.change(stops=tuple(one for one in stops if not (one.once and one.number in stopping)))
+        if stopping:
+            session.change(place=at)
+            return "\n".join(held[number] for number in stopping)
     session.change(place=end)
     return ""
 
@@ -198,7 +170,7 @@ def _place_data(session: Session) -> dict[str, Any]:
     }
 
 
-def _standing(session: Session, said: str = "", *, begun: bool = False) -> Result:
+def standing(session: Session, said: str = "", *, begun: bool = False) -> Result:
     """What is shown after every movement: the step, what stopped it, and the displays."""
     from tinytf_cli.views.pipeline import place_blocks, run_blocks
 
@@ -222,130 +194,4 @@ def _standing(session: Session, said: str = "", *, begun: bool = False) -> Resul
     return made_of("place", blocks, lambda: {**_place_data(session), "stopped": said, "displays": list(displays)})
 
 
-# Stops
-
-
-@verb(
-    "break", "b", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
-    examples=("break L3.weights", "break L*.weights[1:] if max > 0.99", "break L*.out if rank(mat) == 1"),
-)  # fmt: skip
-def break_at(session: Session) -> Result:
-    """Stop at a step, always or on a condition; or list the stops.
-
-    A condition compares measures and numbers: mean, max, min, std, norm, entropy (of weights and probs), nan, inf, of
-    the finite and unmasked numbers of the step; of the rows that the address leaves, as in L*.weights[1:]; of each head
-    that it names, as in L1H*. help conditions lists what else it can say. A stop says where it held.
-    """
-    return _broken(session, once=False)
-
-
-@verb(
-    "tbreak", "tb", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
-    examples=("tbreak L3.weights", "tbreak L*.weights[1:] if max > 0.99"),
-)  # fmt: skip
-def break_once(session: Session) -> Result:
-    """Stop at a step once, as break does, and then no more."""
-    return _broken(session, once=True)
-
-
-def _broken(session: Session, *, once: bool) -> Result:
-    rest = session.typed.rest
-    if not rest:
-        return _listed(session)
-    address, condition = _split(rest)
-    if not address:
-        raise UsageError("break takes an address", "such as break L0.weights if max > 0.9; watch needs none")
-    return _added(session, address, condition, once)
-
-
-@verb(
-    "watch", topic="stopping", usage="[ADDRESS if] CONDITION", takes=("condition",), raw=True,
-    examples=("watch nan", "watch max > 100", "watch L*.ffn if norm > 50"),
-    leaves=lambda words: bool(words) and (words[0].startswith("--") or Path(words[0]).is_dir()),
-)  # fmt: skip
-def watch(session: Session) -> Result:
-    """Stop at any step where a condition holds.
-
-    With an address it stops at those steps only. Conditions are those of break. With the folder of a training run it is
-    the command of the same name.
-    """
-    rest = session.typed.rest
-    if not rest:
-        return _listed(session)
-    address, condition = _split(rest)
-    if condition is not None:
-        return _added(session, address, condition)
-    if _ADDRESS.match(rest) and not _COMPARES.search(rest):
-        raise UsageError("watch takes a condition", f"such as watch {address} if max > 0.9; break {address} needs none")
-    return _added(session, "", 0)
-
-
-@verb("delete", topic="stopping", takes=("stop",), examples=("delete 1", "delete"))
-@click.argument("numbers", nargs=-1, type=_COUNT, metavar="[NUMBER]…")
-def delete(session: Session, numbers: tuple[int, ...]) -> Result:
-    """Delete stops by their numbers, or all of them."""
-    stops = session.state.stops
-    known = [stop.number for stop in stops]
-    for number in numbers:
-        if number not in known:
-            hint = f"there are: {', '.join(map(str, known))}" if known else "there are none"
-            raise UsageError(f"there is no stop {number}", hint)
-    left = tuple(stop for stop in stops if numbers and stop.number not in numbers)
-    session.change(stops=left)
-    return _answer(session, Line(f"{plural(len(stops) - len(left), 'stop')} deleted, {len(left)} left"))
-
-
-def _split(rest: str) -> tuple[str, int | None]:
-    """The words before ``if``, and where the condition after it begins (None without one)."""
-    match = _IF.search(rest)
-    return (rest.strip(), None) if match is None else (rest[: match.start()].strip(), match.end())
-
-
-def _added(session: Session, address: str, condition_at: int | None, once: bool = False) -> Result:
-    """Add a stop at an address (none: every step), with the condition that begins there in what was typed."""
-    from tinytf.trace.conditions import parse_condition
-    from tinytf.trace.measures import numbers
-
-    typed, condition, where = session.typed, None, None
-    if address:
-        where = parse_address("".join(address.split()), session.table)
-        if where.cell and condition_at is None:
-            raise UsageError(f"a stop is at a step, and {where} is a cell of one", f"such as {replace(where, cell=())}")
-    if condition_at is not None:
-        condition = parse_condition(typed.rest[condition_at:], typed.line, typed.rest_at + condition_at)
-        if where is None and condition.terms and all(term.measure == "value" for term in condition.terms):
-            where = replace(parse_address(condition.terms[0].of, session.table), cell=())  # the step of the cell
-        if where is not None and where.step is not None:
-            if not where.step.is_tensor:
-                raise UsageError(f"{where.step.name} has no numbers", f"break {where.step.name} stops there always")
-            if where.cell and session.run:
-                layer = where.layers[0] if where.layers else None
-                numbers(session.trace, where.step, layer, where.heads, where.cell)  # raises for one that is not there
-        trace = session.trace if session.run else None
-        condition.require(
-            session.table,
-            where.step if where else None,
-            lambda word: session.model.find_outcome(word, "the token"),
-            trace,
-        )
-    stops = session.state.stops
-    stop = Stop(stops[-1].number + 1 if stops else 1, where, condition, once)
-    session.change(stops=(*stops, stop))
-    return _answer(session, Line([Span(f"stop {stop.number}", "strong"), Span(f": {stop.words}")]))
-
-
-def _listed(session: Session) -> Result:
-    """All stops."""
-    stops = session.state.stops
-    if not stops:
-        return _answer(session, Line("there are no stops"))
-    numbers = Column("stop", [str(stop.number) for stop in stops], "right")
-    return _answer(session, Table([numbers, Column("at", [stop.words for stop in stops])]))
-
-
-def _answer(session: Session, block: Block) -> Result:
-    return answer("stops", {"stops": [stop.to_dict() for stop in session.state.stops]}, block)
-
-
-MOVING = (run, step, back, next_layer, finish, go_on, goto, where, list_steps)
-STOPPING = (break_at, break_once, watch, delete)
+MOVING = (step, back, next_layer, finish, go_on, goto, where, list_steps)

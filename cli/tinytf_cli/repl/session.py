@@ -5,7 +5,6 @@ wrong with ``Session.say(outcome)``.
 """
 
 import builtins
-import contextlib
 import functools
 import sys
 import time
@@ -26,7 +25,10 @@ from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import Output, ReaderGone, Result
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
-from tinytf_cli.repl.state import Entry, Log, Run, Settings, Spec, State
+from tinytf_cli.repl.log import Entry, Log
+from tinytf_cli.repl.python import evaluated, traceback_of
+from tinytf_cli.repl.settings import Settings
+from tinytf_cli.repl.state import Run, Spec, State
 from tinytf_cli.repl.streams import Capture, Streams
 from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
 from tinytf_cli.screen import Terminated
@@ -61,10 +63,6 @@ class Leave(Exception):
     """The session is over."""
 
 
-class PythonError(TinytfError):
-    """An error that the user's Python raised."""
-
-
 class Session(Host):
     """See the module's description. ``keys`` is what ``help keys`` lists; the prompt adds its own."""
 
@@ -78,7 +76,7 @@ class Session(Host):
         interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
-        self.lexicon, self.log = Lexicon(verbs), Log()
+        self.lexicon, self.log = Lexicon(verbs, self), Log()
         self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0
@@ -168,7 +166,8 @@ class Session(Host):
 
     def require_place(self) -> int:
         """The index of the present step in ``table.rows``; UsageError before any run."""
-        return min(self.place or 0, len(self.trace.steps.rows) - 1)
+        self.require_run()
+        return self.place or 0
 
     @property
     def place_words(self) -> str:
@@ -187,16 +186,33 @@ class Session(Host):
 
     def take(self, spec: Spec) -> None:
         """Continue with another model, or with other steps ablated; the present text is run through it."""
-        runs = self.state.runs
-        self.change(spec=spec, runs=(*runs[-1:], replace(runs[-1], spec=spec)) if runs else ())
-        if runs:
-            self.models.trace(self.state.runs[-1])
+        if self.run is None:
+            self.change(spec=spec)
+        else:
+            self.follow(replace(self.run, spec=spec))
+
+    def follow(self, run: Run) -> None:
+        """Make a run the present one, at the same step if it has that, and record it if it is not kept."""
+        before, place = self.table.rows if self.run else (), self.place
+        rows = self.models.trace(run).steps.rows
+        if place is not None:
+            step, layer = before[place]
+            same = (at for at, (other, of) in enumerate(rows) if (other.name, of) == (step.name, layer))
+            place = next(same, min(place, len(rows) - 1))
+        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), place=place)
 
     def undo(self) -> str:
         """Go back to the state before the last line that changed something, and return that line."""
         entry = self.log.last_change()
         assert entry.before is not None
         self.state = entry.before
+        return entry.line
+
+    def redo(self) -> str:
+        """Go back to the state after the line that was undone last, and return that line."""
+        entry = self.log.last_undone()
+        assert entry.after is not None
+        self.state = entry.after
         return entry.line
 
     def terminal(self) -> Terminal:
@@ -228,14 +244,15 @@ class Session(Host):
         began, before, outer, leave = time.perf_counter(), self.state, self.typed, False
         interrupt = self.interrupt
         interrupt.happened = False
-        failure, status, captured = None, 0, Capture()
+        failure, status, captured, wrote = None, 0, Capture(), False
         self.typed = Typed(line)
         try:
-            self.typed = read_line(line if line.strip() else self._movement, self.lexicon.redirects)
+            line = self.lexicon.expanded(line if line.strip() else self._movement)
+            self.typed = read_line(line, self.lexicon.redirects)
             live = self._typed_name() in _LIVE
             with self.streams.capturing(self.typed, self.settings, live=live) as captured:
                 status = self._dispatch()
-            self.streams.deliver(captured, self.typed, self.settings, live=live)
+            wrote = self.streams.deliver(captured, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):
             raise
         except Leave:
@@ -250,16 +267,16 @@ class Session(Host):
             interrupt.happened, status, failure = False, 130, None
         done = status == 0
         if self.typed.words or self.typed.sign or not done:  # else it is a comment
-            entry = Entry(self.typed.line.strip(), done, self._typed_name())
+            entry = Entry(self.typed.line.strip(), done, self._typed_name(), wrote)
             self.state = self.log.remember(entry, before, self.state)
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
         return Outcome(status, captured.text, failure, leave, tuple(result for result, _ in captured.results))
 
-    def begin(self, text: str = "", *, quiet: bool = True) -> Outcome:
-        """Open the model and run ``text``, if they were given, as the first lines of the log."""
-        outcome, spec, usual = Outcome(0), self.state.spec, Spec()
-        if spec != usual:
+    def begin(self, text: str = "", spec: Spec | None = None, *, quiet: bool = True) -> Outcome:
+        """Open the model, that of ``spec``, and run ``text``, if they were given, as lines of the log."""
+        outcome, spec, usual = Outcome(0), spec or self.state.spec, Spec()
+        if spec != usual or spec != self.state.spec:
             asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}
             changed = {name: value for name, value in asked.items() if value != getattr(usual, name)}
             words = [
@@ -321,14 +338,33 @@ class Session(Host):
     def _python(self, code: str) -> None:
         """Show the value of an expression, or execute a statement; ``!!`` shows the last traceback."""
         if code == "!":
-            text: str | None = _traceback(self.last_error)
+            text: str | None = traceback_of(self.last_error)
         elif code:
-            text = _evaluated(code, self._python_scope())
+            scope = self._python_scope()
+            before = dict(scope)
+            try:
+                text = evaluated(code, scope)
+            except Terminated:
+                raise
+            except SystemExit:
+                raise Leave from None
+            except BaseException:  # a line that fails leaves no name behind, as it is no line of the transcript
+                scope.clear()
+                scope.update(before)
+                raise
         else:
             raise UsageError("! needs Python after it", "such as: ! trace['L0H0.weights'].sum(-1)")
         if text is not None:
             lines = [Line(printable(line, spaces=False), single=True) for line in text.splitlines() or [""]]
             self.output(self.terminal(), "text", None).show(answer("python", {"text": text}, *lines))
+
+    @property
+    def python_names(self) -> dict[str, Any]:
+        """The names that Python sees, as far as they are there without opening or recording anything."""
+        modules = {"torch": "torch", "np": "numpy"}
+        found = {name: sys.modules[module] for name, module in modules.items() if module in sys.modules}
+        known = {**found, "session": self, **({"model": self.model} if self.is_open else {})}
+        return {**self._scope, **known, **({"trace": self.recorded} if self.recorded is not None else {})}
 
     def _python_scope(self) -> dict[str, Any]:
         """The names that Python sees; what a user assigned stays."""
@@ -353,37 +389,3 @@ def _table_of(name: str) -> StepTable | None:
         return None if name.startswith("hub:") else StepTable(find_source(name).config())
     except (TinytfError, OSError):
         return None
-
-
-def _evaluated(code: str, scope: dict[str, Any]) -> str | None:
-    """The ``repr`` of an expression; None for the value None and for a statement, which is executed."""
-    try:
-        compiled = None
-        with contextlib.suppress(SyntaxError):
-            compiled = compile(code, "<session>", "eval")
-        value = eval(compiled or compile(code, "<session>", "exec"), scope)  # None of a statement
-        if value is None:
-            return None
-        scope["_"] = value
-        return repr(value)
-    except (KeyboardInterrupt, Terminated):
-        raise
-    except SystemExit:
-        raise Leave from None
-    except BaseException as error:
-        words = str(error.msg if isinstance(error, SyntaxError) else error).strip()
-        first = words.splitlines()[0] if words else ""
-        raise PythonError(f"{type(error).__name__}: {first}".rstrip(": "), "!! shows the traceback") from error
-
-
-def _traceback(error: BaseException | None) -> str:
-    """The traceback of the last error; of the user's Python, only its own frames."""
-    if error is None:
-        raise UsageError("nothing has gone wrong yet")
-    if isinstance(error, PythonError) and error.__cause__ is not None:
-        error = error.__cause__
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-            frames = frames.tb_next
-        error = error.with_traceback(frames)
-    return "".join(traceback.format_exception(error))

@@ -1,5 +1,6 @@
 """Verbs about the session itself: its model, its settings, its lines; and the table of all verbs."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,18 +18,24 @@ from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result, require_place, write_file
 from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.helping import help_blocks
-from tinytf_cli.repl.line import PROMPT, Lines, read_script
+from tinytf_cli.repl.line import PROMPT, PYTHON, Lines, read_script
+from tinytf_cli.repl.log import Entry
 from tinytf_cli.repl.looking import LOOKING
-from tinytf_cli.repl.moving import MOVING, STOPPING
+from tinytf_cli.repl.moving import MOVING
+from tinytf_cli.repl.naming import NAMING
+from tinytf_cli.repl.python import spelled, statements
+from tinytf_cli.repl.running import diff, keep, run, use
 from tinytf_cli.repl.session import Leave, Outcome, Session
-from tinytf_cli.repl.state import SETTINGS, Entry, Without, find_setting
+from tinytf_cli.repl.settings import SETTINGS, find_setting
+from tinytf_cli.repl.state import Without
+from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
 _DEEPEST = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
 _NONE = "none"
-_DELETES = re.compile(r"\s*del[a-z]*\s+[0-9]")
+_DELETES = re.compile(r"\s*(?:del[a-z]*|ig[a-z]*)\s+[0-9]")
 _verb = partial(verb, topic="session")
 
 
@@ -153,10 +160,24 @@ def _shown(session: Session, *names: str) -> Result:
 def undo(session: Session) -> Result:
     """Undo the last line that changed the session.
 
-    That is its model, text, ablations, settings, stops and displays. It does not undo movements: back goes back.
+    That is its model, text, ablations, kept runs, settings, stops, displays and aliases. It does not undo movements:
+    back goes back, and redo undoes an undo.
     """
-    line = printable(session.undo(), spaces=False)
-    return answer("undone", {"line": line}, Line([Span("undone: "), Span(line, "strong")], single=True))
+    return _restored(session, "undone", session.undo())
+
+
+@_verb("redo", examples=("redo",))
+def redo(session: Session) -> Result:
+    """Do again what the last undo took back.
+
+    After another line that changes the session there is nothing to redo.
+    """
+    return _restored(session, "redone", session.redo())
+
+
+def _restored(session: Session, kind: str, line: str) -> Result:
+    line = printable(line, spaces=False)
+    return answer(kind, {"line": line}, Line([Span(f"{kind}: "), Span(line, "strong")], single=True))
 
 
 @_verb("history", examples=("history", "history 5"))
@@ -189,14 +210,15 @@ def _mark(entry: Entry) -> Span:
 def save(session: Session, path: Path, force: bool) -> Result:
     """Write the lines of this session to FILE, to be run again.
 
-    Lines that failed are omitted. source FILE and tinytf repl -f FILE run them, and give the same output.
+    Lines that failed are omitted, and so are !!, history and save. source FILE and tinytf repl -f FILE run the others,
+    and give the same output.
     """
     path = path.expanduser()
     require_place(path)
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "choose another name, or overwrite it with --force")
-    kept = (one.line for one in session.log.lines if one.done and one.verb not in ("save", "quit"))
-    lines = [line for line in kept if line != "!!"]  # the line whose error it showed is omitted
+    lines = session.log.transcript()
+    lines = [one for line in lines for one in (spelled(line) if PYTHON.match(line) else [line])]
     broken = next((line for line in lines if "\n" in line), None)
     if broken is not None:
         raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
@@ -215,7 +237,7 @@ def source(session: Session, path: Path) -> None:
     lines = list(read_script(path.expanduser()))
     where = next((where for where, line in lines if _DELETES.match(line)), "")
     if where and session.state.stops:
-        raise UsageError(f"{where} deletes a stop by its number, and there are stops already", "delete removes them")
+        raise UsageError(f"{where} names a stop by its number, and there are stops already", "delete removes them")
     session.streams.depth += 1
     try:
         for where, outcome in outcomes(session, lines):
@@ -233,13 +255,19 @@ def source(session: Session, path: Path) -> None:
 
 def outcomes(session: Session, lines: Lines, *, echo: bool = False) -> Iterator[tuple[str, Outcome]]:
     """Run lines in turn, without blank ones: the place of each, and its outcome."""
-    for where, line in lines:
+    for where, line in statements(lines):
         if not line.strip():
             continue
         if echo:
-            typed = shown(printable(line.rstrip(), spaces=False), session.terminal())
-            session.streams.write(f"{PROMPT}{typed}\n")
+            echoed(session, line)
         yield where, session.execute(line)
+
+
+def echoed(session: Session, line: str) -> None:
+    """Show what is run as it would be typed."""
+    terminal = session.terminal()
+    for mark, part in zip(itertools.chain([PROMPT], itertools.repeat("")), spelled(line.rstrip()), strict=False):
+        session.streams.write(f"{mark}{shown(printable(part, spaces=False), terminal)}\n")
 
 
 def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:
@@ -273,7 +301,7 @@ def leave(session: Session) -> None:
     raise Leave
 
 
-_SESSION = (without, model, set_value, show, undo, history, save, source, help_on, leave)
+_SESSION = (without, model, keep, use, set_value, show, *NAMING, undo, redo, history, save, source, help_on, leave)
 
-VERBS: dict[str, Verb] = {one.name: one for one in (*MOVING, *LOOKING, *STOPPING, *_SESSION)}
+VERBS: dict[str, Verb] = {one.name: one for one in (run, *MOVING, *LOOKING, diff, *STOPPING, *_SESSION)}
 """All verbs, in the order in which help lists them."""

@@ -1,22 +1,21 @@
-"""The state of a session: the settings, the model and its runs, the stops and displays; and the log of lines."""
+"""The state of a session: the model and its runs, settings, stops, displays and aliases."""
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from tinytf.config import LEFT_OUT
-from tinytf.errors import UsageError
-from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import plural
-from tinytf_cli.output import Drawing
-from tinytf_cli.repl.line import LONGEST, begun_name
-from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
+from tinytf_cli.repl.settings import Settings
 
 if TYPE_CHECKING:
+    from tinytf.loading import Model
     from tinytf.text.chat import Written
     from tinytf.trace.conditions import Condition
     from tinytf.trace.trace import Trace
@@ -24,85 +23,9 @@ if TYPE_CHECKING:
 Rows = Sequence[tuple[Step, int | None]]
 """The steps of a model in their order, each with its layer."""
 
-AUTO = "auto"
-_SWITCH = ("on", "off")
-_COLORS = (AUTO, "always", "never")
-_ANY = range(10**6 + 1)
+_NO_PATH = ("preset:", "hub:", "ollama:", "lmstudio:")
 _SAID = 3
 """The most heads of which a stop says where it held."""
-
-
-def _setting(
-    default: Any, about: str, takes: str, choices: tuple[str, ...] = (), numbers: range = range(0)
-) -> Any:  # a field of whatever type its default has
-    return field(default=default, metadata={"about": about, "takes": takes, "choices": choices, "numbers": numbers})
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How things are shown; None is ``auto``."""
-
-    precision: int | None = _setting(None, "digits after the point", "auto or 0 to 9", (AUTO,), range(10))
-    dims: int = _setting(8, "dimensions shown as numbers", "1 or more", (), _ANY[1:])
-    rows: int | None = _setting(None, "tokens shown in a table; 0 is all", "auto or a number", (AUTO,), _ANY)
-    colormap: str = _setting("viridis", "colours of values in 0…1", ", ".join(COLORMAPS), COLORMAPS)
-    theme: str = _setting(AUTO, "background to draw for", ", ".join(THEMES), THEMES)
-    color: str = _setting(AUTO, "whether to use colour", ", ".join(_COLORS), _COLORS)
-    width: int | None = _setting(None, "columns to draw in", "auto or 20 to 1000", (AUTO,), range(20, 1001))
-    ascii: bool = _setting(False, "7-bit signs only", "on or off", _SWITCH)
-    plain: bool = _setting(False, "sentences, no tables and maps", "on or off", _SWITCH)
-    layer: int = _setting(0, "layer of an address without one", "a number", (), _ANY)
-    head: int = _setting(0, "head of an address without one", "a number", (), _ANY)
-    vi: bool = _setting(False, "vi keys at the prompt", "on or off", _SWITCH)
-    pager: bool = _setting(False, "long output a screen at a time", "on or off", _SWITCH)
-
-    def terminal(self, stream: TextIO, color: str = "") -> Terminal:
-        """What a stream can show under these settings; ``color`` replaces theirs."""
-        drawing = {one.name: getattr(self, one.name) for one in fields(Drawing)}
-        return detect(stream, **{**drawing, "color": color or self.color})
-
-    def changed(self, name: str, word: str) -> "Settings":
-        """The settings with one of them read from a word."""
-        setting = find_setting(name)
-        return replace(self, **{setting.name: setting.read(word)})
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One of the ``Settings``: a line ``about`` it, and what it ``takes``: one of ``choices``, or of ``numbers``."""
-
-    name: str
-    about: str
-    takes: str
-    choices: tuple[str, ...]
-    numbers: range
-
-    def shown(self, settings: Settings) -> str:
-        """The value as it is typed."""
-        value = getattr(settings, self.name)
-        if value is None:
-            return AUTO
-        return ("on" if value else "off") if isinstance(value, bool) else str(value)
-
-    def read(self, word: str) -> Any:
-        """The value of a word; UsageError for one that the setting does not take."""
-        if word in self.choices:
-            return word == "on" if self.choices == _SWITCH else None if self.numbers else word
-        if re.fullmatch("[0-9]{1,9}", word) and int(word) in self.numbers:
-            return int(word)
-        near = did_you_mean(word, self.choices) if self.choices else ""
-        raise UsageError(f"{self.name} takes {self.takes}, and not {word!r}", near if near.endswith("?") else "")
-
-
-SETTINGS = {one.name: Setting(one.name, **one.metadata) for one in fields(Settings)}
-
-
-def find_setting(word: str) -> Setting:
-    """A setting by its name or the beginning of one; UsageError for any other word."""
-    name = begun_name(word, SETTINGS)
-    if not name:
-        raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS) or "show lists them")
-    return SETTINGS[name]
 
 
 @dataclass(frozen=True)
@@ -143,6 +66,12 @@ class Spec:
     without: Without | None = None
 
     @property
+    def short(self) -> str:
+        """``words``, with the last part of a path."""
+        path = "" if self.name.startswith(_NO_PATH) else os.path.basename(self.name.rstrip(os.sep))
+        return f"{path or self.name}{self.words.removeprefix(self.name)}"
+
+    @property
     def words(self) -> str:
         """The model by the name that was asked for, its adapter, and what is ablated."""
         merged = f" + {self.adapter.name}" if self.adapter else ""
@@ -163,18 +92,23 @@ class Run:
 class Stop:
     """A breakpoint at the steps of ``where`` (None: at every step), if ``condition`` holds there.
 
-    One that stops ``once`` is deleted then.
+    One that stops ``once`` is deleted then. ``hits`` counts where it held in the present run; at the first ``passed``
+    of them nothing stops.
     """
 
     number: int
     where: Address | None
     condition: "Condition | None"
     once: bool = False
+    passed: int = 0
+    hits: int = field(default=0, compare=False)
 
     @property
     def words(self) -> str:
-        at = str(self.where or "every step") + (", once," if self.once else "")
-        return f"{at} if {self.condition.text}" if self.condition else at
+        often = ["once"] if self.once else []
+        often += [f"after {plural(self.passed, 'hit')}"] if self.passed else []
+        words = ", ".join([str(self.where or "every step"), *often])
+        return f"{words}{',' if often else ''} if {self.condition.text}" if self.condition else words
 
     def to_dict(self) -> dict[str, Any]:
         """The stop as JSON data."""
@@ -183,22 +117,32 @@ class Stop:
             "at": str(self.where) if self.where else None,
             "if": self.condition.text if self.condition else None,
             "once": self.once,
+            "hits": self.hits,
+            "passed": self.passed,
         }
 
     def is_at(self, rows: Rows, place: int) -> bool:
-        """Whether it is at a step. One at a whole layer is at its first step, and with a condition at each."""
+        """Whether it is at a step. One at a layer or at heads is at their first step, and with a condition at each."""
         (step, layer), where = rows[place], self.where
         if where is None:
             return True
-        if where.layers is not None and layer not in where.layers:
+        if not self._covers(step, layer):
             return False
+        if where.step is not None or self.condition is not None:
+            return True
+        before = itertools.takewhile(lambda row: row[1] == layer, (rows[at] for at in range(place - 1, -1, -1)))
+        return not any(self._covers(*row) for row in before)
+
+    def _covers(self, step: Step, layer: int | None) -> bool:
+        """Whether a step is one that its address names: of a layer any, of a head those that heads have."""
+        where = self.where
+        if where is None or (where.layers is not None and layer not in where.layers):
+            return where is None
         if where.step is None:
-            return self.condition is not None or place == 0 or rows[place - 1][1] != layer
+            return where.heads is None or where.parts_of(step) is not None
         return where.step.name == step.name and (where.layers is not None or layer is None)
 
-    def held(
-        self, trace: "Trace", step: Step, layer: int | None, before: "Trace | None", find: Callable[[str], int]
-    ) -> str | None:
+    def held(self, trace: "Trace", step: Step, layer: int | None, before: "Trace | None", model: "Model") -> str | None:
         """What it says at a step where it holds: itself, and where its condition does; None where it does not.
 
         Several heads that it names are each looked at alone.
@@ -211,7 +155,8 @@ class Stop:
         heads = self.where.parts_of(step) if self.where is not None else None
         cell = self.where.cell if self.where is not None else ()
         each = [heads] if heads is None or len(heads) == 1 else [(head,) for head in heads]
-        moments = [Moment(trace, step, layer, some, cell, before, find) for some in each]
+        find = partial(model.find_outcome, option="the token")
+        moments = [Moment(trace, step, layer, some, cell, before, find, model.shown) for some in each]
         holding = [moment for moment in moments if self.condition.holds(moment)]
         if not holding:
             return None
@@ -221,7 +166,9 @@ class Stop:
 
 @dataclass(frozen=True)
 class State:
-    """Everything that a line can change; ``runs`` are the last two, the present one last.
+    """Everything that a line can change; ``runs`` are the last two, the present one last, ``kept`` those with names.
+
+    ``aliases`` are lines by the word that stands for them.
 
     ``place`` is the index of the present step, and ``head`` the one that ``goto`` named. States that differ in these
     alone are equal: ``undo`` undoes no movement.
@@ -229,52 +176,10 @@ class State:
 
     spec: Spec = field(default_factory=Spec)
     runs: tuple[Run, ...] = ()
+    kept: Mapping[str, Run] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     place: int | None = field(default=None, compare=False)
     head: int | None = field(default=None, compare=False)
-
-
-@dataclass
-class Entry:
-    """A line that was executed; ``done`` is false if it failed, ``verb`` is what its first word means.
-
-    ``before`` is the state that ``undo`` restores; None where the line changed nothing.
-    """
-
-    line: str
-    done: bool
-    verb: str
-    before: State | None = None
-    undone: bool = False
-
-
-class Log:
-    """The lines of a session."""
-
-    def __init__(self) -> None:
-        self.lines: list[Entry] = []
-
-    def last_change(self) -> Entry:
-        """The last line that changed something and was not undone; UsageError without one."""
-        for entry in reversed(self.lines):
-            if entry.before is not None and not entry.undone:
-                return entry
-        hint = "undo restores the model, text, ablations, settings, stops and displays"
-        raise UsageError("there is nothing to undo", hint)
-
-    def remember(self, entry: Entry, before: State, now: State) -> State:
-        """Record a line, and return the state that holds after it: a line that failed changes nothing.
-
-        ``source`` and ``explore`` are not recorded: each line that they ran was.
-        """
-        if len(entry.line) > LONGEST or entry.verb in ("source", "explore"):
-            return now
-        if entry.done and now != before:
-            if entry.verb == "undo":
-                self.last_change().undone = True
-            else:
-                entry.before = before
-        self.lines.append(entry)
-        return now if entry.done else before

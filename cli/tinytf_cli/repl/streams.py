@@ -15,7 +15,7 @@ from tinytf_cli.joining import show_all
 from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
 from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Typed
-from tinytf_cli.repl.state import Settings
+from tinytf_cli.repl.settings import Settings
 from tinytf_cli.terminal import Terminal
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -119,8 +119,11 @@ class Streams:
         finally:
             self._now = before
 
-    def deliver(self, captured: Capture, typed: Typed, settings: Settings, *, live: bool) -> None:
-        """Send the output where the line says. A line that is only ``| COMMAND`` or ``> FILE`` sends the last one."""
+    def deliver(self, captured: Capture, typed: Typed, settings: Settings, *, live: bool) -> bool:
+        """Send the output where the line says. A line that is only ``| COMMAND`` or ``> FILE`` sends the last one.
+
+        Returns whether this is the last one now.
+        """
         alone = not typed.words and typed.sign in ("|", ">")
         if alone:
             if self._last is None:
@@ -136,8 +139,10 @@ class Streams:
             else:
                 self._stream.write(captured.text)
                 self._stream.flush()
-        if not alone and (captured.text or captured.results):
+        new = not alone and bool(captured.text or captured.results)
+        if new:
             self._last = captured
+        return new
 
     @property
     def _stream(self) -> TextIO:
@@ -176,8 +181,8 @@ def _to_file(
     require_place(path, words)
     output = Output(settings.terminal(Capture()), "text", path, stderr=stderr)
     extension = path.suffix.lower()
-    if extension in (".csv", ".tsv"):
-        raise UsageError(f"{path.name!r} says {extension[1:].upper()}, which is not written", "use .json or .txt")
+    if extension == ".tsv":
+        raise UsageError(f"{path.name!r} says TSV, which is not written", "use .csv")
     if extension in EXTENSIONS and extension != ".txt":
         if not captured.results:
             raise UsageError(f"there are no data to write to {path.name}", "a text file takes any output")

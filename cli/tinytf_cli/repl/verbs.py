@@ -5,22 +5,27 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import SCHEMA_VERSION
+from tinytf.sheet import Sheet, of_records, records_in
 from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
 from tinytf_cli.command import Option, build, parameters_of
+from tinytf_cli.host import Host
 from tinytf_cli.main import COMMANDS, cli
 from tinytf_cli.output import Output, Result
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
+
+if TYPE_CHECKING:
+    from tinytf_cli.repl.session import Session
 
 TOPICS = {
     "moving": "through the steps",
@@ -61,12 +66,12 @@ class Verb:
         """The first sentence of its help."""
         return (self.command.help or "").strip().split("\n")[0]
 
-    def claims(self, words: Sequence[str]) -> bool:
+    def claims(self, words: Sequence[str], host: Host) -> bool:
         """Whether these words are for the verb where a command has its name: those that click takes for it."""
         if self.leaves is not None:
             return not self.leaves(words)
         try:
-            self.command.make_context(self.name, list(words), help_option_names=[])
+            self.command.make_context(self.name, list(words), help_option_names=[], obj=host)
         except click.UsageError:
             return False
         return True
@@ -99,24 +104,44 @@ def verb(
     return made
 
 
-class Lexicon:
-    """``verbs`` by name, and ``names``: every word that a line can begin with, and the name that it means."""
+_FIRST = re.compile(r"[\s/!]")
+"""What ends the first word of a line."""
 
-    def __init__(self, verbs: Mapping[str, Verb]) -> None:
-        self.verbs = verbs
-        self.names = {name: name for name in (*COMMANDS, *verbs)}
+
+class Lexicon:
+    """The words that a line of a session can begin with: ``verbs`` by name.
+
+    ``own`` has the words of verbs and commands, each with the name that it means.
+    """
+
+    def __init__(self, verbs: Mapping[str, Verb], session: "Session") -> None:
+        self.verbs, self._session = verbs, session
+        self.own = {name: name for name in (*COMMANDS, *verbs)}
         for one in verbs.values():
-            self.names.update(dict.fromkeys(one.aliases, one.name))
+            self.own.update(dict.fromkeys(one.aliases, one.name))
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Every word that a line can begin with, and the name that it means; empty for an alias of Python."""
+        aliases = self._session.state.aliases
+        return {**self.own, **{name: _FIRST.split(line, maxsplit=1)[0] for name, line in aliases.items()}}
+
+    def expanded(self, line: str) -> str:
+        """The line that a line means: one that begins with an alias is written out."""
+        start = len(line) - len(line.lstrip())
+        word = _FIRST.split(line[start:], maxsplit=1)[0]
+        meant = self._session.state.aliases.get(word)
+        return line if meant is None else meant + line[start + len(word) :]
 
     def find(self, word: str, line: str = "TEXT") -> str:
         """The name that a word means: a name, an alias, or the beginning of one name only.
 
         Raises UsageError for any other word, with what it could be.
         """
-        found = self.names.get(word) or begun_name(word, sorted(set(self.names.values())))
+        found = self.names.get(word) or begun_name(word, sorted(set(self.own.values())))
         if found:
             return found
-        near = did_you_mean(word, set(self.names.values())) or "help lists what there is"
+        near = did_you_mean(word, set(self.own.values())) or "help lists what there is"
         hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
 
@@ -144,7 +169,7 @@ class Lexicon:
         Raises UsageError for a first word that is neither.
         """
         found = self.verbs.get(name := self.find(words[0]))
-        return None if found is None or (name in COMMANDS and not found.claims(words[1:])) else found
+        return None if found is None or (name in COMMANDS and not found.claims(words[1:], self._session)) else found
 
     def split(self, words: Sequence[str]) -> list[str]:
         """The words of a line, the first as the name that it means; ``print/stats`` is ``print /stats``.
@@ -195,18 +220,34 @@ def _is_address(word: str, table: StepTable) -> bool:
 
 
 def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Result:
-    """A result of a few blocks, and the same as data."""
+    """A result of a few blocks, and the same as data; its table are the records of the first list of them."""
     return made_of(kind, lambda terminal: blocks, lambda: data)
 
 
-def made_of(kind: str, blocks: Callable[[Terminal], Iterable[Block]], data: Callable[[], Mapping[str, Any]]) -> Result:
-    """A result whose blocks and data are made when they are asked for; as events it is one event."""
+def made_of(
+    kind: str,
+    blocks: Callable[[Terminal], Iterable[Block]],
+    data: Callable[[], Mapping[str, Any]],
+    table: Sequence[str] = (),
+) -> Result:
+    """A result whose blocks and data are made when they are asked for; as events it is one event.
+
+    ``table`` leads to the records of its table; without it they are the first list of records in the data.
+    """
 
     return Result(
         blocks,
         lambda: {"schema_version": SCHEMA_VERSION, "kind": kind, **data()},
         lambda: iter([{"type": kind, "schema_version": SCHEMA_VERSION, **data()}]),
+        sheet=lambda long: _sheet(data(), table),
     )
+
+
+def _sheet(data: Mapping[str, Any], path: Sequence[str]) -> Sheet | None:
+    """The records at a path, or without one the first that are there."""
+    first = (name for name, one in data.items() if isinstance(one, list) and one and isinstance(one[0], Mapping))
+    path = path or tuple(itertools.islice(first, 1))
+    return of_records(records_in(data, path)) if path else None
 
 
 def without_line(gone: Without) -> Line:

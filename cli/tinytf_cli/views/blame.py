@@ -120,7 +120,9 @@ class BlameView:
         if not sets:
             return
         shown = [one for one in sets if one in sets[:_SETS] or one in map(self.found.explaining, SHARES)]
-        yield Heading("restored together", "the share of the KL that these tensors explain, chosen greedily", "output")
+        on = "" if sets[0].texts == self.found.texts else f", on {plural(sets[0].texts, 'text')}: stopped"
+        said = f"the share of the KL that these tensors explain, chosen greedily{on}"
+        yield Heading("restored together", said, "output")
         added = [", ".join([*(["…"] if one not in sets[:_SETS] else []), *one.added]) for one in shown]
         yield Table(
             [

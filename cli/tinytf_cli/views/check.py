@@ -15,6 +15,7 @@ from tinytf_cli.views.blocks import Block, Column, Figure, Line, Piece, Span, Ta
 from tinytf_cli.views.parts import folded, next_lines, note
 
 _MOST_NAMES = 24
+_MOST_LINES = 4
 
 
 def _safe(text: str) -> str:
@@ -60,6 +61,9 @@ class CheckView:
         )
         for place, one in enumerate(found.mistakes):
             yield from _confirmed(one, place > 0)
+        for trouble in found.troubles:
+            yield Line([Span("✗ ", "bad"), Span(trouble.what, "strong")], indent=2)
+            yield from _code(trouble.line, 4)
         if not found.mistakes:
             yield from _code(wrong.line)
             yield note(f"none of the {len(found.tried)} mistakes that were tried gives these numbers")
@@ -127,6 +131,13 @@ class CheckView:
         yield note(f"on the text {_safe(found.encoding.text)}")
         for said in found.given:
             yield note(f"forward was handed {_safe(said)}")
+        lines = found.printed.splitlines()
+        if lines:
+            yield note("until it had run once, it printed")
+            most = len(lines) if self.full else _MOST_LINES
+            yield from (Line(_safe(line), 4) for line in lines[:most])
+            if len(lines) > most:
+                yield Line(Span(f"… and {plural(len(lines) - most, 'more line')}", "dim"), 4)
 
 
 def _invariance(one: Invariance, full: bool) -> Line:
@@ -145,7 +156,9 @@ def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
 def _confirmed(one: Confirmed, later: bool) -> Iterator[Block]:
     """A mistake, and the line where it is made."""
     where = f"{one.step}: " if later else ""
-    said = f"   confirmed by {plural(one.explained, 'tensor')} of yours"
+    tensors = plural(one.explained, "tensor")
+    said = f"   confirmed by {tensors} of yours" if one.certain else f"   gives {tensors} of yours, and nothing after"
+    where += "" if one.certain else "perhaps "
     yield Line([Span("✗ ", "bad"), where, Span(one.mistake, "strong"), Span(said, "dim")], indent=2)
     yield from _code(one.line, 4)
 

@@ -1,5 +1,6 @@
 """The view of a difference: where it begins, how it goes on step by step, and what it changes in the end."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -95,7 +96,7 @@ class DifferenceView:
         yield from self._incomparable()
         for dump in self.dumps:
             yield from self._read(dump)
-        if not self.whole:
+        if not self.whole and self.found.steps:
             yield Line("")
             yield note("--all shows the map of every step and layer, every head and every row; --full every step")
         if outcome := list(self._limit()):
@@ -179,6 +180,9 @@ class DifferenceView:
             a, b = (Figure(value, "%.4g") for value in one.values)
             said = f" at {one.name}, beyond {limit}: {self._cell(one)} is "
             yield titled("first difference", [said, a, " in A and ", b, " in B"])
+            if one.unlike:
+                whole = math.prod(one.shape)
+                yield titled("not finite", f": {one.unlike:,} of its {whole:,} numbers are NaN or ∞ on one side alone")
             yield from self._cause()
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
             at = f" at {self._token(worst)}" if worst.token is not None else ""
@@ -202,7 +206,7 @@ class DifferenceView:
         if cause.unseen:
             names = f"{cause.unseen[0]} … {cause.unseen[-1]}" if len(cause.unseen) > 2 else " and ".join(cause.unseen)
             lacks = plural(len(cause.unseen), "step")
-            yield titled("or before", f": {names}, {lacks} that the file does not have; with them the place is certain")
+            yield titled("or before", f": {names}, {lacks} that could not be compared; with them the place is certain")
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found

@@ -27,6 +27,10 @@ class ExplainView:
         for one in self.found.cells:
             yield from _explanation(one, into.get(one.address, ""))
         yield Line("")
+        if self.found.levels < self.found.depth:
+            yield Line(
+                Span(f"all {self.found.levels} levels of the {self.found.depth:,} asked for: nothing is below", "dim")
+            )
         yield self._check()
 
     def _check(self) -> Line:

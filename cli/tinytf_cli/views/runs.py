@@ -7,6 +7,7 @@ from tinytf.training.run_report import RunReport, RunsReport
 from tinytf_cli.numbers import count, loss_in_words
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
+from tinytf_cli.views.branches import branch_blocks
 from tinytf_cli.views.parts import note, row_limit
 
 _ROWS = 12
@@ -55,6 +56,7 @@ class RunsView:
             yield Heading("training loss", f"smoothed{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
             curves = [Curve(names[run.path].text, *one.smoothed, names[run.path].role) for run, one in drawn]
             yield Curves(curves, "step", "loss", 10)
+        yield from branch_blocks(runs)
         if last := [(run, *one.milestones[-1]) for run, one in histories[: len(rows)] if one.milestones]:
             yield Heading("milestones", "the last of each run")
             who = [names[run.path] for run, _, _ in last]

@@ -59,7 +59,7 @@ class TrainView:
     def _examples(self) -> Iterator[Block]:
         batch, shown = self.found.examples, self.setup.tokenizer.shown
         length = min(_POSITIONS, batch.ids.shape[1])
-        causal = self.found.recipe.objective == "causal"
+        causal = self.found.recipe.objective != "masked"
         note = "each y is the x that comes next" if causal else "y is what [MASK] hides, and what was changed"
         yield Heading("first examples", f"{length} of {batch.ids.shape[1]} tokens; {note}", "q")
         for row, (ids, targets) in enumerate(zip(batch.ids.tolist(), batch.targets.tolist(), strict=True)):

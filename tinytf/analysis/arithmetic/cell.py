@@ -128,7 +128,7 @@ def _token_number(word: str, tokenizer: Tokenizer) -> str:
         found = tokenizer.encode(spelled, special=False).tokens
         if len(found) == 1 and found[0].id not in tokenizer.special_ids:
             return str(found[0].id)
-    known = tokenizer.library.token_to_id(word)
+    known = tokenizer.id_of(word)
     if known is not None:
         return str(known)
     raise AddressError(f"{word!r} is not one token of the vocabulary", "name a token by its text or its number")

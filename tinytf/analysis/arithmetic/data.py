@@ -62,12 +62,19 @@ class Explanation(Data):
 
 @dataclass(frozen=True)
 class Explained(Report):
-    """The explanations of ``cells``, the one that was asked for first."""
+    """The explanations of ``cells``, the one that was asked for first; ``depth`` levels were asked for."""
 
     KIND = "explanation"
+    TABLE = ("explanations", "terms")
     EVENTS: ClassVar = {"tokens": "token", "explanations": "cell", "check": "check"}
 
     cells: tuple[Explanation, ...]
+    depth: int = 1
+
+    @property
+    def levels(self) -> int:
+        """How many levels there are, at most ``depth``."""
+        return self.cells[-1].depth
 
     def __iter__(self) -> Iterator[Explanation]:
         return iter(self.cells)

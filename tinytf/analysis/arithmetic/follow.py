@@ -52,6 +52,8 @@ def explain(
             raise UsageError(f"{what} {number} is below 1")
     level, seen, found = [cell], {str(cell)}, []
     for number in range(1, depth + 1):
+        if not level:
+            break
         below: list[Cell] = []
         for one in level:
             done = one.site.operation
@@ -67,7 +69,7 @@ def explain(
                     seen.add(str(lead))
                     below.append(lead)
         level = below
-    return Explained(tuple(found), about=About(model, trace.encoding))
+    return Explained(tuple(found), depth, about=About(model, trace.encoding))
 
 
 def _is_exchanged(cell: Cell) -> bool:

@@ -5,6 +5,7 @@ How much of the clean run's logit difference comes back says what those activati
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -25,6 +26,7 @@ from tinytf.analysis.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, text_data, unheard
+from tinytf.sheet import Array
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
@@ -102,6 +104,14 @@ class PatchSweep(PatchedRun):
     def tensors(self) -> dict[str, Tensor]:
         """The map, (layers, positions) or (layers, heads): what was recovered, and logit differences."""
         return {"recovered": self.recovered, "difference": self.differences}
+
+    def arrays(self) -> list[Array]:
+        axes = ["layer", "head" if self.what == "heads" else "position"]
+        return [Array(name, axes, partial(getattr, self, name)) for name in ("recovered", "differences")]
+
+    def label(self, axis: str, place: int) -> str:
+        """A position is named by the token of the corrupt text, the one that is run."""
+        return f"{place} {self.texts[1].tokens[place].shown}" if axis == "position" else super().label(axis, place)
 
     @property
     def recovered(self) -> Tensor:

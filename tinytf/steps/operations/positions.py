@@ -44,8 +44,8 @@ class Positions(Operation):
         return (Parameter(step.parameter, "weight", ("position", *step.axes[-1:]), absent=absent),)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        ids = torch.tensor([list(site.ids)], device=site.value.device)
-        return site.module(ids, site.value.dtype)
+        like = site.trace.model.unembedding
+        return site.module(torch.tensor([list(site.ids)], device=like.device), like.dtype)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         if self.learned:

@@ -1,0 +1,89 @@
+"""The settings of a session: how things are shown."""
+
+import re
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TextIO
+
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
+from tinytf_cli.output import Drawing
+from tinytf_cli.repl.line import begun_name
+from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
+
+AUTO = "auto"
+_SWITCH = ("on", "off")
+_COLORS = (AUTO, "always", "never")
+_ANY = range(10**6 + 1)
+
+
+def _setting(
+    default: Any, about: str, takes: str, choices: tuple[str, ...] = (), numbers: range = range(0)
+) -> Any:  # a field of whatever type its default has
+    return field(default=default, metadata={"about": about, "takes": takes, "choices": choices, "numbers": numbers})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How things are shown; None is ``auto``."""
+
+    precision: int | None = _setting(None, "digits after the point", "auto or 0 to 9", (AUTO,), range(10))
+    dims: int = _setting(8, "dimensions shown as numbers", "1 or more", (), _ANY[1:])
+    rows: int | None = _setting(None, "tokens shown in a table; 0 is all", "auto or a number", (AUTO,), _ANY)
+    colormap: str = _setting("viridis", "colours of values in 0…1", ", ".join(COLORMAPS), COLORMAPS)
+    theme: str = _setting(AUTO, "background to draw for", ", ".join(THEMES), THEMES)
+    color: str = _setting(AUTO, "whether to use colour", ", ".join(_COLORS), _COLORS)
+    width: int | None = _setting(None, "columns to draw in", "auto or 20 to 1000", (AUTO,), range(20, 1001))
+    ascii: bool = _setting(False, "7-bit signs only", "on or off", _SWITCH)
+    plain: bool = _setting(False, "sentences, no tables and maps", "on or off", _SWITCH)
+    layer: int = _setting(0, "layer of an address without one", "a number", (), _ANY)
+    head: int = _setting(0, "head of an address without one", "a number", (), _ANY)
+    vi: bool = _setting(False, "vi keys at the prompt", "on or off", _SWITCH)
+    pager: bool = _setting(False, "long output a screen at a time", "on or off", _SWITCH)
+
+    def terminal(self, stream: TextIO, color: str = "") -> Terminal:
+        """What a stream can show under these settings; ``color`` replaces theirs."""
+        drawing = {one.name: getattr(self, one.name) for one in fields(Drawing)}
+        return detect(stream, **{**drawing, "color": color or self.color})
+
+    def changed(self, name: str, word: str) -> "Settings":
+        """The settings with one of them read from a word."""
+        setting = find_setting(name)
+        return replace(self, **{setting.name: setting.read(word)})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of the ``Settings``: a line ``about`` it, and what it ``takes``: one of ``choices``, or of ``numbers``."""
+
+    name: str
+    about: str
+    takes: str
+    choices: tuple[str, ...]
+    numbers: range
+
+    def shown(self, settings: Settings) -> str:
+        """The value as it is typed."""
+        value = getattr(settings, self.name)
+        if value is None:
+            return AUTO
+        return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+    def read(self, word: str) -> Any:
+        """The value of a word; UsageError for one that the setting does not take."""
+        if word in self.choices:
+            return word == "on" if self.choices == _SWITCH else None if self.numbers else word
+        if re.fullmatch("[0-9]{1,9}", word) and int(word) in self.numbers:
+            return int(word)
+        near = did_you_mean(word, self.choices) if self.choices else ""
+        raise UsageError(f"{self.name} takes {self.takes}, and not {word!r}", near if near.endswith("?") else "")
+
+
+SETTINGS = {one.name: Setting(one.name, **one.metadata) for one in fields(Settings)}
+
+
+def find_setting(word: str) -> Setting:
+    """A setting by its name or the beginning of one; UsageError for any other word."""
+    name = begun_name(word, SETTINGS)
+    if not name:
+        raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS) or "show lists them")
+    return SETTINGS[name]

@@ -1,0 +1,64 @@
+"""The tree of runs that branched off from others, and the losses of both futures in one chart."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tinytf.text.printable import printable
+from tinytf.training.branches import Node, tree_of
+from tinytf.training.run_report import RunReport
+from tinytf_cli.numbers import loss_in_words
+from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Span, Table
+
+_ROLES = ("q", "k", "v", "attention", "embed", "output", "ffn", "residual")
+_BEFORE = 0.25
+"""The share of a chart for the steps before the first branch."""
+
+
+def branch_blocks(runs: Sequence[RunReport]) -> Iterator[Block]:
+    """Nothing where no run is a branch."""
+    nodes = tree_of(runs)
+    if not nodes:
+        return
+    roles = [_ROLES[place % len(_ROLES)] for place in range(len(nodes))]
+    names = [Span(printable(node.run.name, spaces=False), role) for node, role in zip(nodes, roles, strict=True)]
+    yield Heading("branches", "where runs went on with something else")
+    yield Table(
+        [
+            Column("run", [[Span("  " * node.depth), name] for node, name in zip(nodes, names, strict=True)], shrink=8),
+            Column("from", [_where(node) for node in nodes], "right"),
+            Column("best held-out", [_best(node) for node in nodes], "right"),
+            Column("otherwise", [_otherwise(node) for node in nodes], shrink=12),
+        ]
+    )
+    first = min((node.parent.step for node in nodes if node.parent is not None), default=0)
+    last = max(node.history.last for node in nodes)
+    begin = max(0, first - int(_BEFORE * (last - first)))
+    curves = []
+    for node, name in zip(nodes, names, strict=True):
+        step, loss = node.history.smoothed
+        if (later := step >= begin).sum() > 1:
+            curves.append(Curve(name.text, np.asarray(step[later]), np.asarray(loss[later]), name.role))
+    if len(curves) > 1:
+        yield Heading("both futures", f"training loss, smoothed, from step {begin:,}")
+        yield Curves(curves, "step", "loss", 8)
+
+
+def _where(node: Node) -> str:
+    return "" if node.parent is None else f"step {node.parent.step:,}"
+
+
+def _best(node: Node) -> str:
+    best = node.history.best
+    return "" if best is None else loss_in_words(best[1])
+
+
+def _otherwise(node: Node) -> str:
+    if node.parent is None:
+        return ""
+    said = [f"{name.replace('_', ' ')} {_value(value)}" for name, value in node.parent.differ.items()]
+    return printable(", ".join(said) or "nothing", spaces=False)
+
+
+def _value(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -1,0 +1,112 @@
+"""The film of a run as a table: a line a frame, what was learned when, and which heads appeared."""
+
+import math
+from collections.abc import Iterator
+
+from tinytf.text.printable import printable
+from tinytf.training.film import Film, Frame
+from tinytf_cli.numbers import number, plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.parts import next_lines, row_limit, spread
+
+_ROWS, _HEADS = 20, 6
+_DROPS = {"dead units": 4, "stream RMS": 5, "update": 2, "gradient": 3}
+
+
+def learned_words(film: Film) -> list[Span]:
+    """``punctuation by step 16, words by 64``: in the order in which they were learned."""
+    known = sorted((one for one in film.learned if one.half is not None), key=lambda one: one.half or 0)
+    words: list[Span] = []
+    for place, one in enumerate(known):
+        words += [Span(", " if place else ""), Span(one.kind, "strong"), Span(f" by step {one.half:,}")]
+    return words or [Span("nothing yet")]
+
+
+class FilmView:
+    """A film, drawn as a table."""
+
+    def __init__(self, found: Film, versus: Film | None = None) -> None:
+        self.found, self.versus = found, versus
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """The answer first; then a line a frame."""
+        film = self.found
+        where = printable(str(film.run), spaces=False)
+        said = f" · {plural(len(film.frames), 'frame')} of {plural(len(film.probes), 'probe')}"
+        yield Line([Span(where, "strong"), Span(f"{said} · step {film.frames[-1].step:,} of {film.history.steps:,}")])
+        yield Line([Span("learned  ", "output"), *learned_words(film)])
+        if film.appeared:
+            first = film.appeared[:_HEADS]
+            more = f" and {len(film.appeared) - len(first)} more" if len(first) < len(film.appeared) else ""
+            said = "; ".join(f"{one.words} (now {one.last:.2f})" for one in first)
+            yield Line([Span("appeared ", "attention"), Span(said + more)])
+        else:
+            yield Line([Span("appeared ", "attention"), Span("no head reached a score of 0.5", "dim")])
+        yield from self._kinds(film)
+        yield from self._frames(film, terminal)
+        yield Line("")
+        kept = [frame for frame in film.frames if frame.model is not None]
+        lines = [(f"tinytf replay {where}", "in a terminal: ← → and space play it, Enter opens a frame")]
+        if kept:
+            lines.append((f"tinytf explore -m {kept[-1].model}", f"the model of step {kept[-1].step:,}"))
+        lines.append((f"tinytf replay {where} -o film.svg", "the film as an animated picture; .cast for a terminal"))
+        yield from next_lines(terminal, *lines)
+
+    def _kinds(self, film: Film) -> Iterator[Block]:
+        yield Heading(
+            "what was learned when", "nats per token of all probes, by what would help to predict it", "output"
+        )
+        first = "before" if film.frames[0].step == 0 else f"step {film.frames[0].step:,}"
+        learned = film.learned
+        yield Table(
+            [
+                Column("tokens", [Span(one.kind, "strong") for one in learned]),
+                Column("count", [f"{one.tokens:,}" for one in learned], "right"),
+                Column(first, [f"{one.first:.2f}" for one in learned], "right"),
+                Column(f"step {film.frames[-1].step:,}", [f"{one.last:.2f}" for one in learned], "right"),
+                Column("half of it by", ["" if one.half is None else f"{one.half:,}" for one in learned], "right"),
+            ]
+        )
+
+    def _frames(self, film: Film, terminal: Terminal) -> Iterator[Block]:
+        limit = row_limit(terminal, None, _ROWS)
+        keep = range(len(film.frames)) if limit is None else spread(len(film.frames), limit)
+        frames = [film.frames[place] for place in keep]
+        folded = "" if len(frames) == len(film.frames) else f"; {len(frames)} of {len(film.frames)}"
+        yield Heading("frames", f"mean loss of the probes in nats, the strongest head of each kind{folded}", "residual")
+        columns = [Column("step", [f"{frame.step:,}" for frame in frames], "right")]
+        for probe in film.probes:
+            name = printable(probe.name, spaces=False)
+            columns.append(Column(name, [f"{frame.mean(probe.name):.3f}" for frame in frames], "right"))
+        for kind in ("previous", "induction"):
+            cells = [self._strongest(film, kind, frame) for frame in frames]
+            if any(cells):
+                columns.append(Column(kind, cells, "right"))
+        entropy = [frame.heads["entropy"] for frame in frames if "entropy" in frame.heads]
+        if len(entropy) == len(frames):
+            columns.append(Column("entropy", [number(float(one.mean()), "%.2f") for one in entropy], "right"))
+        measured = {
+            "gradient": [_total(frame) for frame in frames],
+            "update": [
+                number(float(frame.update_ratio.max()), "%.1e") if frame.update_ratio.size else "" for frame in frames
+            ],
+            "stream RMS": [number(float(frame.rms[-1]), "%.2f") for frame in frames],
+            "dead units": [
+                number(100 * float(frame.dead.mean()), "%.0f %%") if frame.dead.size else "" for frame in frames
+            ],
+        }
+        columns += [
+            Column(title, cells, "right", drop=_DROPS[title]) for title, cells in measured.items() if any(cells)
+        ]
+        yield Table(columns)
+
+    @staticmethod
+    def _strongest(film: Film, kind: str, frame: Frame) -> str:
+        found = film.strongest(kind, frame)
+        return "" if found is None else f"{found[0]} {found[1]:.2f}"
+
+
+def _total(frame: Frame) -> str:
+    """The norm of the whole gradient."""
+    return number(math.hypot(*frame.gradient_norm.tolist()), "%.2f") if frame.gradient_norm.size else ""

@@ -1,0 +1,104 @@
+"""Files that do what no homework should: a check ends with an error that says where, and never as right."""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from students import checked, edited, like
+
+from tinytf.student.apart import Ended, apart
+from tinytf.student.checked import check
+from tinytf.student.opened import StudentError
+
+GPT = "gpt.py:GPT"
+FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import os; os._exit(0)", "it left Python"),
+        ("raise SystemExit(0)", r"line \d+: it leaves Python \(sys.exit\)"),
+        ("raise KeyboardInterrupt", r"line \d+: KeyboardInterrupt"),
+        ("import ctypes; ctypes.string_at(0)", r"line \d+: Python crashed \(SIGSEGV\)"),
+        ("import os; os.kill(os.getpid(), 9)", r"Python crashed \(SIGKILL\), out of memory\?"),
+        ("input()", r"line \d+: EOFError"),
+        ("(lambda f: f(f))(lambda f: f(f))", r"line \d+: RecursionError"),
+        ("while True: print('again')", r"line \d+: it was still running after 0.5 seconds"),
+        ("import time; time.sleep(60)", r"line \d+: it was still running after 0.5 seconds"),
+        ("raise type('Odd', (Exception,), {'__init__': lambda self, a, b: None})(1, 2)", r"line \d+: Odd"),
+    ],
+)
+@pytest.mark.parametrize("place", [IMPORT, FORWARD], ids=["on import", "in forward"])
+def test_whatever_a_file_does_it_is_an_error_with_its_line(code: str, says: str, place: str, tmp_path: Path) -> None:
+    indent = " " * (len(place) - len(place.lstrip()))
+    edit = place, f"{place}{indent}{code}\n"
+    with pytest.raises(StudentError, match=rf"^gpt\.py(, |: ){says}") as error:
+        checked(GPT, tmp_path, edit, seconds=0.5 if "still running" in says else 60)
+    if "line" in says:
+        assert error.value.hint == f"it says: {code}"
+
+
+def test_a_loop_that_catches_everything_ends_too(tmp_path: Path) -> None:
+    lines = "while True:", "    try:", "        while True: pass", "    except BaseException: pass", ""
+    code = "\n        ".join(("", *lines)) + "\n"
+    with pytest.raises(StudentError, match=r"line \d+: it was still running"):
+        checked(GPT, tmp_path, (FORWARD, FORWARD + code), seconds=0.5)
+
+
+def test_a_thread_that_goes_on_holds_nothing_up(tmp_path: Path) -> None:
+    thread = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()\n"
+    assert checked(GPT, tmp_path, (IMPORT, IMPORT + thread)).holds
+
+
+def test_what_a_file_sets_is_neither_used_by_the_check_nor_left(tmp_path: Path) -> None:
+    settings = (
+        "torch.set_default_dtype(torch.float64); torch.set_grad_enabled(False); torch.set_default_device('meta')\n"
+    )
+    more = "import os, sys; os.environ['HERE'] = '1'; sys.path.clear(); torch.manual_seed(5); torch.relu = None\n"
+    path, state, drawn = list(sys.path), torch.get_rng_state(), random.getstate()
+    assert checked(GPT, tmp_path, ("from torch import nn\n", "from torch import nn\n" + settings + more)).holds
+    assert (path, drawn) == (sys.path, random.getstate())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "HERE" not in os.environ
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.relu is not None
+
+
+def test_what_it_prints_is_told_once_and_cannot_fill_the_memory(tmp_path: Path) -> None:
+    said = checked(GPT, tmp_path, (FORWARD, FORWARD + "        print(tuple(idx.shape))\n")).printed
+    assert said == f"(1, {len(like(GPT).encode('The cat sat on the mat.').tokens)})\n"
+    much = "        for _ in range(300): print('x' * 1000)\n"
+    assert 2**16 <= len(checked(GPT, tmp_path, (FORWARD, FORWARD + much)).printed) <= 2**16 + 1001
+
+
+def test_files_beside_it_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "scaling.py").write_text("import math\n\ndef scaled(x, size):\n    return x / math.sqrt(4 * size)\n")
+    edit = "att = att / math.sqrt(k.size(-1))", "att = scaled(att, k.size(-1))"
+    found = checked(GPT, tmp_path, (IMPORT, IMPORT + "from scaling import scaled\n"), edit)
+    assert found.first_wrong is not None
+    assert found.first_wrong.line is not None
+    assert (found.first_wrong.line.file, found.first_wrong.line.number) == ("scaling.py", 4)
+
+
+def test_a_file_of_a_package_imports_its_neighbours(tmp_path: Path) -> None:
+    folder = tmp_path / "homework"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "scaling.py").write_text("from math import sqrt\n")
+    target = edited(GPT, folder, (IMPORT, IMPORT + "from .scaling import sqrt\n"), ("math.sqrt(k", "sqrt(k"))
+    assert check(like(GPT), target).holds
+
+
+def test_another_process_answers_or_ends() -> None:
+    assert apart(lambda: torch.arange(3).sum().item()) == 3
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        apart(lambda: 1 // 0)
+    with pytest.raises(Ended, match="it left Python"):
+        apart(lambda: os._exit(3))

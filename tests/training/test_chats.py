@@ -1,0 +1,142 @@
+"""The chat objective: what of a conversation is learned, and the loss of it, beside transformers."""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import AddedToken
+
+from tinytf.checkpoints.huggingface.export import export
+from tinytf.errors import TrainingError, UsageError
+from tinytf.sources import find_source
+from tinytf.text.chat import ChatTemplate, Conversation
+from tinytf.text.corpus import Reading, find_files
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.train import train_bpe
+from tinytf.training.chats import LEARNED, ChatTurns, assistant_spans, conversation_ids
+from tinytf.training.data import IGNORED
+from tinytf.training.loop import train
+from tinytf.training.losses import batch_loss
+from tinytf.training.recipe import Recipe
+from tinytf.training.setup import prepare
+
+FOLDER = Path(__file__).parents[1] / "text" / "chat_templates"
+CHATML = (FOLDER / "chatml.jinja").read_text("utf-8")
+MARKED = """{% for message in messages %}{% if message.role == "assistant" %}<|im_start|>assistant
+{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}
+
+{% else %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endif %}{% endfor %}"""
+MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 24, "context": 128}
+
+
+def talk(number: int, turns: int) -> list[dict[str, str]]:
+    asked = [{"role": "user", "content": f"What is {number} and {turn}?"} for turn in range(turns)]
+    said = [{"role": "assistant", "content": f"It is {number + turn}, of course."} for turn in range(turns)]
+    return [message for pair in zip(asked, said, strict=True) for message in pair]
+
+
+TALKS = [[{"role": "system", "content": "Be brief."}, *talk(number, 1 + number % 3)] for number in range(12)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    made = train_bpe([message["content"] for one in TALKS for message in one], 300)
+    made.library.add_special_tokens([AddedToken("<|im_start|>"), AddedToken("<|im_end|>")])
+    ends = [made.library.token_to_id("<|im_end|>")]
+    return Tokenizer(made.library, ends, chat=ChatTemplate({"default": CHATML}, {"eos_token": "<|im_end|>"}))
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> Path:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join(json.dumps({"messages": one}) for one in TALKS), "utf-8")
+    return path
+
+
+def recipe(**changes) -> Recipe:
+    fields = {"objective": "chat", "block": 64, "batch": 4, "steps": 6, "warmup": 2, "eval_every": 3, "held_out": 0.2}
+    return Recipe(**{"model": MODEL, **fields, **changes})
+
+
+def test_the_tokens_learned_are_those_that_a_template_of_transformers_marks(tokenizer: Tokenizer) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers import PreTrainedTokenizerFast
+    reference = PreTrainedTokenizerFast(tokenizer_object=tokenizer.library)
+    for messages in TALKS:
+        theirs = reference.apply_chat_template(
+            messages, chat_template=MARKED, return_dict=True, return_assistant_tokens_mask=True
+        )
+        ours = conversation_ids(tokenizer, json.dumps(messages))
+        assert (ours & np.uint32((1 << 30) - 1)).tolist() == theirs["input_ids"]
+        assert ((ours & LEARNED) > 0).astype(int).tolist() == theirs["assistant_masks"]
+
+
+def test_the_loss_is_that_of_transformers_for_the_same_ids_and_labels(tokenizer, chats, tmp_path) -> None:
+    setup = prepare(find_files([chats], Reading(chat=True, field="")), recipe(), tmp_path, tokenizer)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in setup.model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    export(setup.model, tokenizer, tmp_path / "exported")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers import AutoModelForCausalLM
+
+        reference = AutoModelForCausalLM.from_pretrained(tmp_path / "exported", attn_implementation="eager")
+    for batch in [setup.examples.batch(0), *setup.examples.held_out()]:
+        last = torch.full((len(batch.ids), 1), IGNORED)
+        labels = torch.cat([last, batch.targets], 1)  # transformers shifts them by one
+        ids = torch.cat([batch.ids, torch.zeros_like(last)], 1)
+        with torch.no_grad():
+            expected = reference(input_ids=ids, labels=labels).loss
+            assert float(batch_loss(setup.model, batch)) == pytest.approx(float(expected), rel=1e-5)
+        assert 0 < int((batch.targets != IGNORED).sum()) < batch.targets.numel() / 2
+
+
+def test_a_long_conversation_is_learned_in_parts_and_each_token_once(tokenizer: Tokenizer) -> None:
+    stream = np.concatenate([conversation_ids(tokenizer, json.dumps(one)) for one in TALKS])
+    learned = int((stream & LEARNED > 0).sum())
+    for block in (8, 16, 1000):
+        examples = ChatTurns(stream, stream, recipe(block=block))
+        batches = list(examples.held_out())
+        assert examples.held_out_batches == len(batches)
+        assert sum(int((batch.targets != IGNORED).sum()) for batch in batches) == learned
+        assert all(batch.ids.shape[1] <= block for batch in batches)
+        assert all((batch.targets != IGNORED).any(1).all() for batch in batches)
+
+
+def test_a_run_keeps_the_template_and_resumes_to_the_same_bytes(tokenizer, chats, tmp_path) -> None:
+    corpus = find_files([chats], recipe().reading)
+    for name, until in (("whole", 6), ("stopped", 3)):
+        asked = iter([False] * (until - 1) + [True] * 9)
+        train(corpus, recipe(), tmp_path / name, tokenizer=tokenizer, interrupted=lambda asked=asked: next(asked))
+    train(corpus, recipe(), tmp_path / "stopped", resume=True)
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "stopped")]
+    assert files[0] == files[1]
+    kept = find_source(str(tmp_path / "whole")).vocabulary().tokenizer
+    assert kept.end_ids == tokenizer.end_ids
+    question = Conversation.of("What is 1 and 2?")
+    assert kept.converse(question).ids == tokenizer.converse(question).ids
+    sampled = json.loads((tmp_path / "whole" / "samples.jsonl").read_text("utf-8").splitlines()[0])
+    assert "assistant" in sampled["prompt"]
+
+
+def test_without_a_template_or_an_answer_there_is_nothing_to_learn(tokenizer, chats, tmp_path) -> None:
+    with pytest.raises(UsageError, match="the chat objective needs a chat template"):
+        prepare(find_files([chats], recipe().reading), recipe(), tmp_path)
+    chats.write_text(json.dumps({"messages": [{"role": "user", "content": "Who is there?"}]}), "utf-8")
+    with pytest.raises(TrainingError, match="no conversation has a message of the assistant after another one"):
+        prepare(find_files([chats], recipe().reading), recipe(), tmp_path, tokenizer)
+
+
+def test_a_template_that_rewrites_what_was_said_is_refused(tokenizer: Tokenizer) -> None:
+    rewriting = "{% for m in messages %}{{ loop.length }}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    changed = Tokenizer(tokenizer.library, chat=ChatTemplate({"default": rewriting}))
+    with pytest.raises(TrainingError, match="writes message 3 in another way when more follows"):
+        assistant_spans(changed, Conversation(TALKS[0]))

@@ -1,0 +1,209 @@
+"""The film of a run: its frames hold what the models of their steps really do, and tell what was learned when."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tinytf.analysis.heads import repeated_tokens
+from tinytf.checkpoints.run import load_run
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.loading import load
+from tinytf.text.tokenizer import Encoding, Token
+from tinytf.trace.record import record
+from tinytf.training.film import Film, Probe, read_film
+from tinytf.training.loop import train
+from tinytf.training.recipe import Recipe
+
+STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
+                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
+MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32}
+CAUSAL = Recipe(
+    model=MODEL, tokenizer="char", block=24, batch=4, steps=6, warmup=2, eval_every=4, save_every=1, keep=9,
+    held_out=0.2, frames=True, lr=1e-2,
+)  # fmt: skip
+MASKED = Recipe(
+    model={**MODEL, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece",
+    objective="masked", block=16, batch=4, steps=4, warmup=2, eval_every=4, held_out=0.2,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("film") / "run"
+    train(STORY, CAUSAL, place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def film(run: Path) -> Film:
+    return read_film(run)
+
+
+def ids_of(run: Path) -> dict[str, tuple[list[int], list[int | None]]]:
+    probes = json.loads((run / "frames" / "probes.json").read_text("utf-8"))["probes"]
+    return {probe["name"]: (probe["ids"], probe["targets"]) for probe in probes}
+
+
+def recorded(model, ids: list[int]):
+    return record(model, Encoding("", tuple(Token(one, "", 0, 0, b"", False) for one in ids), ""))
+
+
+def test_frames_are_taken_at_powers_of_two_at_checkpoints_and_at_the_end(tmp_path: Path) -> None:
+    train(STORY, Recipe(**{**CAUSAL.to_dict(), "steps": 11, "save_every": 3, "frames": False}), tmp_path / "run")
+    assert [frame.step for frame in read_film(tmp_path / "run").frames] == [0, 1, 2, 3, 4, 6, 8, 9, 11]
+
+
+def test_the_probes_are_the_starts_of_the_texts_and_tokens_said_twice(run: Path) -> None:
+    tokenizer = load(str(run)).tokenizer
+    said = {name: tokenizer.decode(ids) for name, (ids, _) in ids_of(run).items()}
+    kept = np.fromfile(run / "tokens" / "held_out.bin", dtype=np.uint16)[:13].tolist()
+    assert said["seen"] == STORY[:24]
+    assert said["held-out"].startswith(tokenizer.decode(kept))
+    assert said["twice"] == tokenizer.decode(kept[:12] + kept[:11])
+
+
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_frame_holds_what_the_model_of_its_step_does(film: Film, run: Path, number: int) -> None:
+    frame = film.frames[number]
+    model = load_run(run / "checkpoints" / f"step-{frame.step:06d}")
+    squares, units = [[], []], [[], []]
+    for name, (ids, targets) in ids_of(run).items():
+        trace = recorded(model, ids)
+        logits = trace["logits"].double().numpy()
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        assert frame.loss[name] == pytest.approx(-np.log(p[np.arange(len(ids)), targets]), abs=1e-5)
+        assert frame.mean(name) == pytest.approx(-np.log(p[np.arange(len(ids)), targets]).mean(), abs=1e-5)
+        assert frame.top[name] == pytest.approx(-np.sort(-p, axis=1)[:, :5], abs=1e-5)
+        streams = [trace["embed.out"], trace["L0.out"], trace["L1.out"]]
+        assert frame.norms[name] == pytest.approx(
+            np.stack([np.linalg.norm(one.double().numpy(), axis=-1) for one in streams]), rel=1e-4
+        )
+        maps = np.stack([trace[f"L{layer}.weights"].numpy() for layer in range(2)])
+        assert frame.maps[name] == pytest.approx(maps, abs=1e-3)  # half precision
+        for layer in range(2):
+            squares[layer].append(streams[layer + 1].double().numpy() ** 2)
+            units[layer].append(trace[f"L{layer}.ffn.act"].double().numpy())
+    for layer in range(2):
+        assert frame.rms[layer] == pytest.approx(math.sqrt(np.concatenate(squares[layer]).mean()), rel=1e-4)
+        activations = np.concatenate(units[layer])
+        dead = np.abs(activations).max(axis=0) < 0.01 * math.sqrt((activations**2).mean())
+        assert frame.dead[layer] == pytest.approx(dead.mean())
+
+
+def test_scores_of_heads_are_those_of_the_maps_by_hand(film: Film, run: Path) -> None:
+    model, frame = load_run(run), film.frames[-1]
+    length = 12
+    entropy, previous, induction = (np.zeros((2, 2)) for _ in range(3))
+    for ids in repeated_tokens(model.config.vocab_size, length, 4, CAUSAL.seed).tolist():
+        trace = recorded(model, ids)
+        for layer in range(2):
+            for head, weights in enumerate(trace[f"L{layer}.weights"].double().numpy()):
+                shares = [
+                    -sum(w * math.log(w) for w in weights[q, : q + 1] if w > 0) / math.log(q + 1)
+                    for q in range(1, len(ids))
+                ]
+                entropy[layer, head] += np.mean(shares) / 4
+                previous[layer, head] += np.mean([weights[q, q - 1] for q in range(1, len(ids))]) / 4
+                found = [weights[q, q - length + 1] for q in range(length, 2 * length)]
+                induction[layer, head] += np.mean(found) / 4
+    assert frame.heads["entropy"] == pytest.approx(entropy, abs=1e-5)
+    assert frame.heads["previous"] == pytest.approx(previous, abs=1e-5)
+    assert frame.heads["induction"] == pytest.approx(induction, abs=1e-5)
+
+
+def test_health_is_that_of_the_gradient_and_of_the_change_of_the_weights(film: Film, run: Path) -> None:
+    frame = next(frame for frame in film.frames if frame.step == 2)
+    before, after = (load_run(run / "checkpoints" / f"step-00000{step}") for step in (1, 2))
+    line = json.loads((run / "metrics.jsonl").read_text("utf-8").splitlines()[1])
+    assert math.hypot(*frame.gradient_norm.tolist()) == pytest.approx(line["grad_norm"], rel=1e-4)
+    theirs = dict(after.named_parameters())
+    for place, prefix in enumerate(("blocks.0.", "blocks.1.", "")):
+        names = [n for n, _ in before.named_parameters() if n.startswith(prefix) and (prefix or "blocks" not in n)]
+        was = np.concatenate([before.get_parameter(n).detach().double().numpy().ravel() for n in names])
+        now = np.concatenate([theirs[n].detach().double().numpy().ravel() for n in names])
+        expected = np.linalg.norm(now - was) / np.linalg.norm(was)
+        assert frame.update_ratio[place] == pytest.approx(expected, rel=1e-3)
+
+
+def test_gradients_of_layers_are_those_of_the_batch(run: Path, film: Film) -> None:
+    setups = []
+    train(
+        STORY,
+        Recipe(**{**CAUSAL.to_dict(), "steps": 1, "warmup": 0}),
+        run.parent / "one",
+        lambda _, s: setups.append(s),
+    )
+    batch = setups[0].examples.batch(1)
+    model = load_run(run / "checkpoints" / "step-000001").train()
+    logits = model(batch.ids)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()
+    frame = next(frame for frame in film.frames if frame.step == 2)
+    for layer in range(2):
+        norm = math.hypot(*(float(p.grad.norm()) for p in model.blocks[layer].parameters()))
+        assert frame.gradient_norm[layer] == pytest.approx(norm, rel=1e-3)
+
+
+def test_with_frames_the_model_of_every_frame_opens(run: Path, film: Film) -> None:
+    assert film.frames[0].step == 0
+    for frame in film.frames:
+        assert frame.model is not None
+    ids, targets = ids_of(run)["seen"]
+    logits = recorded(load(str(film.frames[0].model)).transformer, ids)["logits"].log_softmax(dim=-1)
+    losses = -logits[torch.arange(len(ids)), targets]
+    assert film.frames[0].loss["seen"] == pytest.approx(losses.numpy(), abs=0.05)  # of weights in half precision
+    kept = load_run(run / "frames" / "step-000004")
+    whole = load_run(run / "checkpoints" / "step-000004")
+    for name, parameter in whole.named_parameters():
+        assert torch.equal(kept.get_parameter(name), parameter.to(torch.bfloat16).float())
+
+
+def test_kinds_of_tokens_are_what_would_help_to_predict_them() -> None:
+    tokens = ("The", "·c", "at", "·sat", ".", "·The", "·c", "at", "·met", "·To")
+    probe = Probe("x", "", tokens, (*tokens[1:], "m"))
+    assert probe.kinds == (
+        "words", "spelling", "words", "punctuation", "names", "words", "copying", "words", "names", "spelling",
+    )  # fmt: skip
+
+
+def test_what_was_learned_is_the_step_by_which_half_of_the_way_was_made(film: Film) -> None:
+    for one in film.learned:
+        losses = [
+            np.mean([
+                loss
+                for probe in film.probes
+                for loss, kind in zip(frame.loss[probe.name], probe.kinds, strict=True)
+                if kind == one.kind
+            ])
+            for frame in film.frames
+        ]  # fmt: skip
+        assert (one.first, one.last) == (pytest.approx(losses[0]), pytest.approx(losses[-1]))
+        steps = [f.step for f, loss in zip(film.frames, losses, strict=True) if loss <= (losses[0] + min(losses)) / 2]
+        assert one.half == steps[0]
+
+
+def test_an_encoder_has_a_film_too(tmp_path: Path) -> None:
+    train(STORY, MASKED, tmp_path / "run")
+    film = read_film(tmp_path / "run")
+    assert [frame.step for frame in film.frames] == [0, 1, 2, 4]
+    for probe in film.probes:
+        counted = np.isfinite(film.frames[0].loss[probe.name])
+        assert counted.tolist() == [target is not None for target in probe.expected]
+        assert film.frames[0].maps[probe.name].sum(axis=-1) == pytest.approx(1.0, abs=5e-3)
+
+
+def test_without_looks_there_is_no_film(tmp_path: Path) -> None:
+    train(STORY, Recipe(**{**CAUSAL.to_dict(), "probe_every": 0, "steps": 2}), tmp_path / "run")
+    with pytest.raises(UsageError, match="has no film"):
+        read_film(tmp_path / "run")
+
+
+def test_a_damaged_frame_is_named(run: Path, tmp_path: Path) -> None:
+    train(STORY, Recipe(**{**CAUSAL.to_dict(), "steps": 2}), tmp_path / "run")
+    (tmp_path / "run" / "frames" / "step-000002.safetensors").write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match=r"step-000002\.safetensors is damaged"):
+        read_film(tmp_path / "run")

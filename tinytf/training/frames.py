@@ -1,0 +1,197 @@
+"""The film of a run: at some steps, what the model does with a few fixed texts. ``film.py`` reads it again.
+
+Shapes: L layers, H heads, T tokens, Q and K where query and key differ, F units of a layer.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from tinytf.checkpoints.run import write_run
+from tinytf.files import to_json, write_whole
+from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.hooks import tapped
+from tinytf.training.data import IGNORED, Examples, NextToken
+from tinytf.training.health import Health
+from tinytf.training.probe import HeadScores
+from tinytf.training.recipe import Recipe
+from tinytf.training.run_files import FRAMES, PROBES, frame_step
+from tinytf.training.setup import Setup
+from tinytf.training.sharding import whole
+
+HELD_OUT, SEEN, TWICE = "held-out", "seen", "twice"
+_HELD_OUT, _SEEN, _TWICE = 128, 32, 12
+_MAP_SIDE, _MAP_BYTES = 48, 1 << 18
+_TOP = 5
+_DEAD = 0.01
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A fixed text: ``ids`` (T,) in, ``targets`` (T,) out, IGNORED where there is none."""
+
+    name: str
+    ids: Tensor
+    targets: Tensor
+
+
+def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
+    """The start of the held-out text, that of the text to train on, and some held-out tokens twice in a row.
+
+    Of the masked objective the first held-out examples. Without held-out text the other takes its place.
+    """
+    if not isinstance(examples, NextToken):
+        batch = next(examples.held_out(1), None) or examples.batch(0)
+        rows = (
+            zip(batch.ids, batch.targets, strict=True)
+            if batch.padding_mask is None
+            else (
+                (ids[mask], targets[mask])
+                for ids, targets, mask in zip(batch.ids, batch.targets, batch.padding_mask, strict=True)
+            )
+        )
+        found = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows]
+        return tuple(Probe(f"{HELD_OUT} {n}", *one) for n, one in enumerate(found[:3], 1))
+    kept = examples.kept if len(examples.kept) > 3 else examples.train
+    once = kept[: min(_TWICE, longest // 2)]
+    streams = {
+        HELD_OUT: kept[: min(_HELD_OUT, longest) + 1],
+        SEEN: examples.train[: min(_SEEN, longest) + 1],
+        TWICE: np.concatenate((once, once)),
+    }
+    tensors = {name: torch.from_numpy(stream.astype(np.int64)) for name, stream in streams.items()}
+    return tuple(Probe(name, ids[:-1], ids[1:]) for name, ids in tensors.items())
+
+
+class Camera:
+    """Takes the frames of one run: before training, after 1, 2, 4, 8 … steps, at each checkpoint and at the end."""
+
+    def __init__(self, setup: Setup, recipe: Recipe, run: Path) -> None:
+        self.setup, self.recipe, self.folder = setup, recipe, run / FRAMES
+        config = setup.model.config
+        self.probes = probes_of(setup.examples, min(recipe.block, config.context))
+        self.side = min(_MAP_SIDE, math.isqrt(_MAP_BYTES // (2 * config.n_layers * config.n_heads)))
+        self._every = recipe.save_every or recipe.eval_every
+
+    def due(self, step: int) -> bool:
+        """Whether a frame is taken after so many steps."""
+        return step & (step - 1) == 0 or step % self._every == 0 or step == self.recipe.steps
+
+    def begin(self, step: int) -> None:
+        """Write what the probes are, and remove the frames of steps that will be repeated. Raises OSError."""
+        for path in self.folder.glob("step-*"):
+            if frame_step(path) > step:
+                for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+                    file.unlink()
+                if path.is_dir():
+                    path.rmdir()
+        shown = self.setup.tokenizer.shown
+        told = [
+            {
+                "name": probe.name,
+                "text": self.setup.tokenizer.decode(probe.ids.tolist()),
+                "ids": probe.ids.tolist(),
+                "tokens": [shown(token_id) for token_id in probe.ids.tolist()],
+                "targets": [None if target == IGNORED else target for target in probe.targets.tolist()],
+                "expected": [None if target == IGNORED else shown(target) for target in probe.targets.tolist()],
+            }
+            for probe in self.probes
+        ]
+        self.folder.mkdir(exist_ok=True)
+        write_whole(self.folder / PROBES, to_json({"probes": told}))
+
+    def measure(self, model: Transformer) -> "Frame":
+        """What the model does with the probes; leaves it and the random state as they were."""
+        return Frame.of(model, self.probes, self.side, self.setup.tokenizer)
+
+    def write(self, step: int, frame: "Frame", heads: HeadScores, health: Health | None) -> None:
+        """Write a frame; it appears whole. Raises OSError."""
+        tensors = dict(frame.tensors)
+        for kind, scores in vars(heads).items():
+            if scores is not None:
+                tensors[f"heads.{kind}"] = torch.tensor(scores)
+        if health is not None:
+            tensors["gradient_norm"] = torch.tensor(health.gradient_norm)
+            tensors["update_ratio"] = torch.tensor(health.update_ratio)
+        said = {"tinytf": json.dumps({"step": step, "words": frame.words}, ensure_ascii=False)}
+        write_whole(self.folder / f"step-{step:06d}.safetensors", save_tensors(tensors, metadata=said))
+
+    def weights(self, model: Transformer) -> dict[str, Tensor]:
+        """All weights in bfloat16, by their names; every process of a divided model has to call it."""
+        return {name: whole(one.detach()).cpu().to(torch.bfloat16) for name, one in model.named_parameters()}
+
+    def write_weights(self, step: int, weights: dict[str, Tensor]) -> None:
+        """Write them as a model that any command opens. Raises OSError."""
+        write_run(self.folder / f"step-{step:06d}", self.setup.model.config, weights, self.setup.tokenizer)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Tensors by name, and of each probe the ``words`` (T, 5) that the model thinks most probable.
+
+    Of every probe, by its name: ``maps`` (L, H, Q, K), of its first tokens where it is long; ``norms`` (L + 1, T) of
+    the residual stream; ``loss`` (T,) in nats, NaN without a target; ``top`` (T, 5) probabilities. Of all together:
+    ``rms`` (L,) of the stream after each layer, and ``dead`` (L,), the share of units whose activation stays below a
+    hundredth of the layer's root mean square at every token.
+    """
+
+    tensors: dict[str, Tensor]
+    words: dict[str, list[list[str]]]
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: Transformer, probes: tuple[Probe, ...], side: int, tokenizer: Tokenizer) -> "Frame":
+        config, table = model.config, table_of(model.config)
+        device = model.embed.tokens.weight.device
+        tensors: dict[str, Tensor] = {}
+        words: dict[str, list[list[str]]] = {}
+        streams: list[Tensor] = []
+        units: list[list[Tensor]] = [[] for _ in range(config.n_layers)]
+
+        def layers(found: dict[str, Tensor], name: str) -> Iterator[Tensor]:
+            return (found[f"L{n}.{name}"][0] for n in range(config.n_layers) if f"L{n}.{name}" in found)
+
+        for probe in probes:
+            found: dict[str, Tensor] = {}
+
+            def keep(name: str, tensor: Tensor, found: dict[str, Tensor] = found) -> Tensor:
+                found[name] = tensor.float().cpu()
+                return tensor
+
+            with tapped(model, keep), torch.autocast(device.type, enabled=False):
+                logits = model.unembed(model.hidden(probe.ids[None].to(device)))[0].float().cpu()  # (T, V)
+            log_p = logits.log_softmax(dim=-1)
+            top = log_p.topk(min(_TOP, log_p.shape[-1]), dim=-1)
+            loss = F.nll_loss(log_p, probe.targets, ignore_index=IGNORED, reduction="none")
+            maps = torch.stack([weights[:, :side, :side] for weights in layers(found, table.weights)])
+            stream = torch.stack([found[table.embedded][0], *layers(found, table.output)])  # (L + 1, T, C)
+            streams.append(stream[1:])
+            for layer, activated in enumerate(layers(found, table.activated)):
+                units[layer].append(activated)
+            tensors |= {
+                f"{probe.name}.maps": maps.to(torch.float16),
+                f"{probe.name}.norms": stream.norm(dim=-1),
+                f"{probe.name}.loss": torch.where(probe.targets == IGNORED, math.nan, loss),
+                f"{probe.name}.top": top.values.exp(),
+            }
+            words[probe.name] = [[tokenizer.shown(one) for one in row] for row in top.indices.tolist()]
+        tensors["rms"] = torch.cat(streams, dim=1).square().mean(dim=(1, 2)).sqrt()
+        if all(units) and all(one.dim() == 2 for layer in units for one in layer):
+            tensors["dead"] = torch.stack([_dead(torch.cat(layer)) for layer in units])
+        return cls({name: tensor.contiguous() for name, tensor in tensors.items()}, words)
+
+
+def _dead(activations: Tensor) -> Tensor:
+    """The share of dead units of a layer: activations (T, F)."""
+    usual = activations.square().mean().sqrt()
+    return (activations.abs().amax(dim=0) < _DEAD * usual).float().mean()
