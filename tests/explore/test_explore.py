@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
+from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import load
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arranged
@@ -422,11 +423,16 @@ def test_marks_are_set_and_gone_to() -> None:
     explore(act)
 
 
-def test_s_sorts_the_heads_by_another_measure() -> None:
+def test_s_sorts_the_heads_by_each_measure_in_turn() -> None:
     async def act(driver: Driver) -> None:
-        assert "by entropy" in driver.shown("heads")
-        await driver.press("s")
-        assert "by distance" in driver.shown("heads")
+        for name, measure in MEASURES.items():
+            shown = driver.shown("heads").split("\n")
+            assert f"by {name} " in shown[0]
+            values = [float(line.split("H")[1].split()[1]) for line in shown[1:] if re.search(r"H\d", line)]
+            whole = measure_heads(driver.app.trace, name, [3])[0].tolist()
+            assert values == [round(value, 3) for value in sorted(whole, reverse=True)], measure
+            await driver.press("s")
+        assert "by entropy" in driver.shown("heads"), "round and round"
 
     explore(act)
 

@@ -173,7 +173,7 @@ class Explorer(App[int]):
         if "main" in self.in_sight:
             self._draw_step()
         if "heads" in self.in_sight:
-            title = [Span("heads", "attention"), Span(f"   by {look.by}; s: by another", "dim")]
+            title = [Span("heads", "attention"), Span(f"   by {look.by} (s)", "dim")]
             panes["heads"].show(head_blocks(look, panes["heads"].room - 1), title)
         if "next" in self.in_sight:
             first = look.scene.predicted[:1]
