@@ -15,6 +15,8 @@ for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES", "WT_SES
 os.environ["TERM"] = "xterm-256color"
 # Nor do the models that they have downloaded.
 os.environ["HF_HUB_CACHE"] = os.environ["OLLAMA_MODELS"] = os.devnull
+# Nor is what a test tokenises kept for another one.
+os.environ["TINYTF_CACHE"] = ""
 # Workers share the cores, and so do the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 

@@ -47,7 +47,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
         if size > limit:
             said = f"it has {size:,} bytes, and the limit for such a file is {limit:,}"
             raise OSError(errno.EFBIG, said, str(path))
-        return file.read(limit)
+        return file.read(size or limit)  # a read sets aside all that it is asked for; /proc gives no size
 
 
 def read_once(path: Path, limit: int) -> bytes:

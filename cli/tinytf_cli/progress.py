@@ -15,6 +15,8 @@ from tinytf_cli.terminal import detect
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_PICTURES = 2.0
+_SECONDS_BEFORE_PREPARING, _SECONDS_BETWEEN_UPDATES = 1.0, 0.2
+_WIDEST = 78
 _SECONDS_BETWEEN_MEASURES = 0.5
 
 
@@ -27,6 +29,26 @@ class TrainingProgress:
         self.begun: int | None = None
         self.terminal = detect(self.stream)
         self.board: Board | None = None
+        self.preparing, self.on_line = "", False
+
+    def prepare(self, what: str, done: int, of: int) -> None:
+        """Say what is done before the first step, how much of it, and of how much (0: unknown).
+
+        On a terminal that is a line that is written over; elsewhere a line from the second second on, now and then.
+        """
+        now = time.monotonic()
+        if of and now - self.started < _SECONDS_BEFORE_PREPARING:
+            return
+        between = _SECONDS_BETWEEN_UPDATES if self.stream.isatty() else _SECONDS_BETWEEN_LINES
+        if what == self.preparing and now - self.said < between:
+            return
+        self.said, self.preparing = now, what
+        line = f"tinytf: {what}" + (f", {done / of:.0%} of {of:,}" if of else " …")
+        if self.stream.isatty():
+            self.on_line = True
+            print(f"\r{line:<{_WIDEST}}", end="", file=self.stream, flush=True)
+        else:
+            self._line(line)
 
     def update(self, metrics: Metrics, setup: Setup) -> None:
         now = time.monotonic()
@@ -64,7 +86,14 @@ class TrainingProgress:
             self.said = now
 
     def _line(self, text: str) -> None:
+        self.clear()
         print(text, file=self.stream, flush=True)
+
+    def clear(self) -> None:
+        """Erase the line that ``prepare`` wrote."""
+        if self.on_line:
+            print(f"\r{'':<{_WIDEST}}\r", end="", file=self.stream, flush=True)
+            self.on_line = False
 
     def finish(self, step: int) -> None:
         minutes = (time.monotonic() - self.started) / 60

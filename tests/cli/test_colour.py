@@ -190,6 +190,14 @@ def test_plain_tells_every_weight_that_the_map_shows(tinytf: Tinytf, decoder: Pa
         assert re.findall(r"\d\.\d{3}", row) == [f"{w:.3f}" for w in weights if w is not None]
 
 
+@pytest.mark.parametrize("command", [("tokens",), ("attention", "--head", "L0H1"), ("score",)])
+def test_plain_leaves_tokens_that_are_signs_as_they_are(tinytf: Tinytf, decoder: Path, command: tuple[str, ...]):
+    name, *more = command
+    said = tinytf(name, "a + b / c", *more, "-m", decoder, "--plain").out
+    assert re.search(r"(^|[ ,·])\+( |[.,]|$)", said, re.MULTILINE)
+    assert not re.search(r"(^|, |Row |: )(plus|over)\b", said)
+
+
 # Contrast and order, computed from the numbers of the colours (WCAG 2.2).
 
 _XTERM = (

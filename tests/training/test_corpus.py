@@ -21,6 +21,7 @@ from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.stream import anywhere, between_words, nowhere
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordpiece
+from tinytf.training import cache
 from tinytf.training import tokens as tokens_module
 from tinytf.training.data import NextToken
 from tinytf.training.masked import Sentences, sentence_ends, sentences_of
@@ -524,3 +525,56 @@ def test_a_device_or_a_pipe_without_an_end_does_not_fill_the_memory(monkeypatch)
     assert endless.stdout is not None
     with endless, endless.stdout, pytest.raises(UsageError, match="gives more than 1 MiB"):
         find_files([Path(f"/dev/fd/{endless.stdout.fileno()}")])
+
+
+# The cache
+
+
+def test_a_large_text_is_tokenised_once_for_all_runs_until_anything_differs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "LEAST", 1)
+    heard = []
+    said = {"held_out": 0.2, "on_progress": lambda *stage: heard.append(stage)}
+    first = tokenise(find_files(STORY), BPE, tmp_path / "a", **said)
+    assert not first.reused
+    assert heard[-1] == ("characters to tokens", heard[-1][2], heard[-1][2])
+    heard.clear()
+    again = tokenise(find_files(STORY), BPE, tmp_path / "b", **said)
+    assert again.reused
+    assert heard == []
+    assert again.train.tolist() == first.train.tolist()
+    assert again.held_out.tolist() == first.held_out.tolist()
+    for number, (text, share) in enumerate([(f"{STORY}!", 0.2), (STORY, 0.3)]):
+        assert not tokenise(find_files(text), BPE, tmp_path / str(number), **{**said, "held_out": share}).reused
+    kept = {(one / "train.bin").read_bytes() + (one / "held_out.bin").read_bytes(): one for one in
+            (tmp_path / "cache").iterdir() if one.is_dir()}  # fmt: skip
+    damaged = kept[first.train.tobytes() + first.held_out.tobytes()] / "train.bin"
+    damaged.unlink()
+    damaged.write_bytes(first.train.tobytes()[::-1])
+    assert not tokenise(find_files(STORY), BPE, tmp_path / "c", **said).reused
+    assert tokenise(find_files(STORY), BPE, tmp_path / "d", **said).train.tolist() == first.train.tolist()
+
+
+def test_the_cache_keeps_what_was_used_last_and_takes_no_more_than_its_room(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "MOST", 2500)
+    for name in ("a", "b", "a", "c"):
+        with cache.kept(name, cache.LEAST) as folder:
+            (folder / "train.bin").write_bytes(bytes(1000))
+        os.utime(folder, (time := len(list(tmp_path.rglob("*"))) + 10 * (name == "a"), time))
+    with cache.kept("d", cache.LEAST - 1) as none:
+        assert none is None
+    assert {one.name for one in (tmp_path / "cache").iterdir() if one.is_dir()} == {"a", "c"}
+
+
+def test_a_tokenizer_is_made_once_and_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "LEAST", 1)
+    recipe = Recipe(model={"n_layers": 1}, block=8)
+    plain = prepare(find_files(STORY), recipe, tmp_path / "plain").tokenizer.to_json()
+    monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))
+    made = prepare(find_files(STORY), recipe, tmp_path / "first").tokenizer
+    monkeypatch.setattr("tinytf.training.setup.TRAINERS", {})
+    assert made.to_json() == prepare(find_files(STORY), recipe, tmp_path / "second").tokenizer.to_json() == plain
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "file"))
+    assert not tokenise(find_files(STORY), made, tmp_path / "third", held_out=0.2).reused

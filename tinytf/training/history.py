@@ -64,7 +64,7 @@ class History:
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
     ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` lines
     were no metrics; a torn last line is not among them, since it may still be incomplete. ``config`` is None before
-    the first checkpoint, ``sample`` before the first sample.
+    the first checkpoint, ``sample`` before the first sample. ``stopped`` says why it ended before its last step.
     """
 
     directory: Path
@@ -84,6 +84,7 @@ class History:
     config: ModelConfig | None = None
     parameters: int | None = None
     skipped: int = 0
+    stopped: str | None = None
 
     @property
     def steps(self) -> int:
@@ -97,7 +98,7 @@ class History:
 
     @property
     def finished(self) -> bool:
-        return self.last >= self.steps
+        return self.last >= self.steps or self.stopped is not None
 
     @cached_property
     def best(self) -> tuple[int, float] | None:

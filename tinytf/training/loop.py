@@ -22,6 +22,7 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.run import Trainer
 from tinytf.training.run_files import LOCK, METRICS, RECIPE, TOKENS, holds_run, is_free, remove_run, written_files
 from tinytf.training.setup import Setup
+from tinytf.training.tokens import Stage
 from tinytf.training.update import Update
 
 
@@ -42,6 +43,7 @@ def train(
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
     tensorboard: bool = False,
+    on_progress: Stage = lambda *_: None,
     on_note: Callable[[str], None] = lambda _: None,
     on_held_out: Progress = unheard,
 ) -> Metrics:
@@ -54,7 +56,8 @@ def train(
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
     ``shard`` divides model, gradients and moments among several processes. With ``tensorboard`` event files are
-    written too. ``on_held_out`` hears how far the last measurement of the held-out text is.
+    written too. ``on_progress`` hears what comes before the first step, ``on_held_out`` how far the last measurement of
+    the held-out text is.
 
     Raises UsageError when ``out`` holds a run already and is neither resumed nor overwritten, when it holds anything
     else, when its recipe or text differ, when ``overwrite`` would remove the text or the model to start from, and when
@@ -64,6 +67,13 @@ def train(
     require_place(out, resume=resume, overwrite=overwrite)
     if shard and recipe.without:
         raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
+    if recipe.lora and (explain or shard or model is None):
+        said = "--explain" if explain else "--shard" if shard else "a new model"
+        raise UsageError(f"LoRA does not go with {said}", "leave it out" if explain or shard else "name one by --from")
+    if explain and recipe.optimiser != "adamw":
+        raise UsageError("--explain writes out a step of AdamW, and the recipe has Muon", "leave out one of them")
+    if shard and recipe.optimiser != "adamw":
+        raise UsageError("--shard divides matrices, and Muon takes whole ones", "leave out one of them")
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
@@ -93,6 +103,7 @@ def train(
             explain=explain,
             explained=explained,
             tensorboard=tensorboard,
+            on_progress=on_progress if group.writes else lambda *_: None,
             on_note=on_note if group.writes else lambda _: None,
             on_held_out=on_held_out if group.writes else unheard,
         )

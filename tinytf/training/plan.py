@@ -21,6 +21,7 @@ from tinytf.training.losses import batch_loss
 from tinytf.training.optimiser import clip_factor, learning_rate
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
+from tinytf.training.tokens import Stage
 
 _POINTS = 512
 """The most steps whose learning rate is listed."""
@@ -120,6 +121,7 @@ def plan(
     tokenizer: Tokenizer | None = None,
     model: Transformer | None = None,
     overwrite: bool = False,
+    on_progress: Stage = lambda *_: None,
 ) -> TrainingPlan:
     """What ``train`` would do with the same arguments; nothing is written to ``out``, and no weight changes.
 
@@ -129,7 +131,7 @@ def plan(
     require_place(out, resume=False, overwrite=overwrite)
     with TemporaryDirectory(prefix="tinytf-plan-") as folder:
         torch.manual_seed(recipe.seed)
-        setup = prepare(corpus, recipe, Path(folder), tokenizer, model)
+        setup = prepare(corpus, recipe, Path(folder), tokenizer, model, on_progress)
         token_bytes = sum(path.stat().st_size for path in Path(folder).glob("*.bin"))
         batch = setup.examples.batch(0)
     parameters = list(setup.model.to(device).train().parameters())

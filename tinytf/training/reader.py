@@ -74,6 +74,7 @@ class RunReader:
             config=read_config(checkpoints[-1].path) if checkpoints else None,
             parameters=read_parameter_count(checkpoints[-1].path) if checkpoints else None,
             skipped=self._metrics.skipped,
+            stopped=next((more.get("stopped") for at, more in reversed(extras) if at == last), None),
         )
 
 
@@ -191,6 +192,8 @@ def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if not math.isnan(held_out := number_or_nan(row.get("held_out_loss"))):
         found["held_out_loss"] = held_out
+    if isinstance(row.get("stopped"), str):
+        found["stopped"] = row["stopped"]
     if isinstance(row.get("heads"), dict) and (scores := _scores(row["heads"])):
         found["heads"] = scores
     if isinstance(row.get("health"), dict) and (numbers := _numbers(row["health"])):

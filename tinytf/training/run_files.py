@@ -19,6 +19,7 @@ _MANIFEST = re.compile(
     | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json | SHA256SUMS)
     | frames/(probes\.json | step-\d+\.safetensors | step-\d+/({_MODEL}))
     | tensorboard/events\.out\.tfevents\..*
+    | adapter/adapter_(config\.json | model\.safetensors)
     | piped/\d+\.txt""",
     re.VERBOSE,
 )

@@ -1,6 +1,9 @@
 """What a run starts from: tokenizer, examples and first weights; and where its numbers stop being finite."""
 
 import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,19 +11,22 @@ import numpy as np
 import torch
 
 from tinytf.config import ModelConfig
-from tinytf.errors import UsageError
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.files import write_whole
 from tinytf.model.transformer import ADDED, Transformer
-from tinytf.text.corpus import Corpus
+from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import anywhere
 from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
+from tinytf.training.cache import kept
 from tinytf.training.chats import ChatTurns
 from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
-from tinytf.training.tokens import tokenise
+from tinytf.training.tokens import Stage, tokenise
+from tinytf.version import __version__
 
 _EMBEDDED, _FIRST_ADDED = 0.02, 0.02
 """Of ``even`` first weights: the deviation of embeddings (Radford et al. 2019), and how much of the usual is added."""
@@ -42,7 +48,12 @@ class Setup:
 
 
 def prepare(
-    corpus: Corpus, recipe: Recipe, folder: Path, tokenizer: Tokenizer | None = None, model: Transformer | None = None
+    corpus: Corpus,
+    recipe: Recipe,
+    folder: Path,
+    tokenizer: Tokenizer | None = None,
+    model: Transformer | None = None,
+    on_progress: Stage = lambda *_: None,
 ) -> Setup:
     """Tokenizer, examples and initial model for a corpus; a given tokenizer or model is used as it is.
 
@@ -59,7 +70,7 @@ def prepare(
         raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
     if tokenizer is None:
         texts = corpus.documents().texts(anywhere) if characters else train.texts()
-        tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size or USUAL_VOCABULARY)
+        tokenizer = _new_tokenizer(corpus, recipe, texts, on_progress)
         if not characters and tokenizer.vocab_size < recipe.vocab_size:
             raise UsageError(
                 f"a vocabulary of {recipe.vocab_size:,} tokens is too large for this text, which yields "
@@ -71,7 +82,7 @@ def prepare(
     else:
         _require_fit(model.config, tokenizer, recipe)
     masked, chat = recipe.objective == "masked", recipe.objective == "chat"
-    tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked)
+    tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked, on_progress=on_progress)
     streams = (tokens.train, tokens.held_out, recipe)
     examples: Examples = (
         MaskedTokens(*streams, tokenizer)
@@ -81,6 +92,41 @@ def prepare(
         else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
     )
     return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Texts that say how many of about ``total`` characters of them were read; each pass reads them again."""
+
+    texts: Documents
+    total: int
+    on_progress: Stage
+
+    def __iter__(self) -> Iterator[str]:
+        done = 0
+        for text in self.texts:
+            yield text
+            done += len(text)
+            self.on_progress("characters counted for the vocabulary", min(done, self.total), self.total)
+        self.on_progress("making the vocabulary", 0, 0)
+
+
+def _new_tokenizer(corpus: Corpus, recipe: Recipe, texts: Documents, on_progress: Stage) -> Tokenizer:
+    """The tokenizer of a text, from scratch; that of a large one is kept."""
+    size = recipe.vocab_size or USUAL_VOCABULARY
+    said = [__version__, recipe.tokenizer, size, recipe.held_out, vars(corpus.reading), fingerprint_of(corpus)]
+    name = f"{recipe.tokenizer}-{hashlib.sha256(json.dumps(said).encode('ascii')).hexdigest()}"
+
+    with kept(name, sum(file.size for file in corpus.files)) as folder:
+        if folder is not None:
+            with suppress(CheckpointError):
+                return Tokenizer.load(folder / "tokenizer.json")
+        total = sum(file.characters for file in corpus.files)
+        made = TRAINERS[recipe.tokenizer](_Counted(texts, total, on_progress), size)
+        if folder is not None:
+            with suppress(OSError):
+                write_whole(folder / "tokenizer.json", made.to_json().encode("utf-8"))
+        return made
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -19,12 +19,16 @@ from tinytf.files import read_json, replacing, to_json, write_whole
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer, library_errors
+from tinytf.training.cache import kept, share
 from tinytf.training.chats import conversation_ids
 from tinytf.training.masked import sentence_ends, sentences_of
+from tinytf.version import __version__
 
 FORMAT = 3
 BATCH = 1 << 16  # of single characters, 1.6 kB each while they are encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
+Stage = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much; 0 of 0 where that is not known."""
 _Ends = tuple[list[int], list[int]]
 
 
@@ -41,9 +45,18 @@ class Tokens:
 
 
 def tokenise(
-    corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, held_out: float, sentences: bool = False, batch: int = BATCH
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    held_out: float,
+    sentences: bool = False,
+    batch: int = BATCH,
+    on_progress: Stage = lambda *_: None,
 ) -> Tokens:
-    """The tokens of a corpus from a cache folder, which is filled first if it does not hold exactly these.
+    """The tokens of a corpus from a folder, which is filled first if it does not hold exactly these.
+
+    Those of a large corpus are ``kept`` for other folders too.
 
     ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 where the vocabulary fits and uint32 elsewhere:
     all documents in order, an end token after each if the tokenizer has one, or with ``sentences`` the ids of
@@ -56,11 +69,41 @@ def tokenise(
     Raises UsageError when the folder cannot be written or a file changes meanwhile, TokenizerError for a text that the
     tokenizer cannot take.
     """
-    fingerprint, chat = _fingerprint(corpus, tokenizer, held_out, sentences), corpus.reading.chat
-    dtype = np.dtype("<u4") if chat else _dtype(tokenizer)
+    fingerprint = _fingerprint(corpus, tokenizer, held_out, sentences)
+    dtype = np.dtype("<u4") if corpus.reading.chat else _dtype(tokenizer)
     found = _trusted(folder, fingerprint, dtype)
     if found is not None:
         return found
+    said = (corpus, tokenizer, fingerprint, dtype, held_out, sentences, batch, on_progress)
+    with kept(fingerprint, sum(file.size for file in corpus.files)) as shared:
+        stored = shared and _trusted(shared, fingerprint, dtype)
+        if shared is not None and stored is None:
+            try:
+                _fill(shared, *said)
+            except OSError:  # there is no room in the cache
+                shared = None
+        try:
+            if shared is None:
+                _fill(folder, *said)
+            else:
+                share(shared, folder, (*(f"{part}.bin" for part in _PARTS), _INDEX))
+        except OSError as error:
+            raise UsageError(f"cannot write to {folder}: {error.strerror}", "give a folder with room in it") from None
+    return _opened(folder, read_json(folder / _INDEX), dtype, reused=stored is not None)
+
+
+def _fill(
+    folder: Path,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    fingerprint: str,
+    dtype: np.dtype[Any],
+    held_out: float,
+    sentences: bool,
+    batch: int,
+    on_progress: Stage,
+) -> None:
+    """Write the tokens of a corpus to a folder. Raises OSError."""
     cut, ends, table = _cut(tokenizer), _ends(tokenizer, sentences), _ids_of_characters(tokenizer)
     index: dict[str, Any] = {
         "format": FORMAT,
@@ -68,34 +111,41 @@ def tokenise(
         "dtype": dtype.str,
         "held_out_share": held_out,
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Without its index a folder is never trusted, so a process that ends in the middle leaves no wrong one.
-        for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
-            stale.unlink(missing_ok=True)
-        for part, documents in zip(_PARTS, corpus.split(held_out), strict=True):
-            if chat:
-                encoded = (conversation_ids(tokenizer, text) for text in documents)
-            else:
-                pieces = sentences_of(documents) if sentences else documents.pieces(cut)
-                encoded = (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
-            index[part] = {"documents": len(documents), **_written(folder / f"{part}.bin", encoded)}
-        names = (file.source.name.encode("utf-8", "surrogateescape") for file in corpus.files)
-        index["files"] = [
-            {"name": name.decode("utf-8", "backslashreplace"), "size": file.size, "sha256": file.sha256}
-            for name, file in zip(names, corpus.files, strict=True)
-        ]
-        write_whole(folder / _INDEX, to_json(index))
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror}", "give a folder with room in it") from None
-    return _opened(folder, index, dtype, reused=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Without its index a folder is never trusted, so a process that ends in the middle leaves no wrong one.
+    for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
+        stale.unlink(missing_ok=True)
+    done, total = 0, sum(file.paragraph_characters for file in corpus.files)
+
+    def counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
+        nonlocal done
+        for piece in pieces:
+            yield piece
+            done += len(piece[0])
+            on_progress("characters to tokens", min(done, total), total)
+
+    for part, documents in zip(_PARTS, corpus.split(held_out), strict=True):
+        pieces = counted(
+            sentences_of(documents) if sentences else documents.pieces(nowhere if corpus.reading.chat else cut)
+        )
+        if corpus.reading.chat:
+            encoded = (conversation_ids(tokenizer, text) for text, _ in pieces)
+        else:
+            encoded = (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
+        index[part] = {"documents": len(documents), **_written(folder / f"{part}.bin", encoded)}
+    names = (file.source.name.encode("utf-8", "surrogateescape") for file in corpus.files)
+    index["files"] = [
+        {"name": name.decode("utf-8", "backslashreplace"), "size": file.size, "sha256": file.sha256}
+        for name, file in zip(names, corpus.files, strict=True)
+    ]
+    write_whole(folder / _INDEX, to_json(index))
 
 
 def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentences: bool) -> str:
     files = [[file.size, file.sha256, file.field] for file in corpus.files]
     read = [files, corpus.reading.document, corpus.reading.chat]
     chat = tokenizer.chat and [tokenizer.chat.stored, dict(tokenizer.chat.names)]
-    said = [FORMAT, read, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str(), chat]
+    said = [FORMAT, __version__, read, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str(), chat]
     return hashlib.sha256(json.dumps(said).encode("ascii")).hexdigest()
 
 

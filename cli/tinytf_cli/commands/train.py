@@ -84,12 +84,15 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     own_tokenizer, model = _begin(begun_from, run.tokenizer, asked.device)
     files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed or parent, output)
     device = pick_device(asked.device)
+    progress = TrainingProgress(resolved.steps, out)
     if asked.dry_run:
-        found = plan(files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite)
+        found = plan(
+            files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
+            on_progress=progress.prepare,
+        )  # fmt: skip
+        progress.clear()
         output.show(Result.of(PlanView(found)))
         return 0
-    progress = TrainingProgress(resolved.steps, out)
-
     setups: list[Setup] = []
     updates: list[Update] = []
 
@@ -119,11 +122,14 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
             shard=asked.shard,
+            on_progress=progress.prepare,
             on_note=output.note,
             on_held_out=progress.measuring,
         )
     if started_as()[0] == 0:  # only the first of several processes reports
-        progress.finish(last.step)
+        if last.stopped is not None:
+            output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
+        progress.finish(last.step if last.stopped is None else resolved.steps)
         if setups:
             # A divided model is whole in the checkpoint.
             setup = replace(setups[0], model=load_run(out)) if asked.shard else setups[0]
@@ -131,7 +137,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             output.show(replace(report, live=True))  # nobody may be there to leave a pager
         if asked.explain and not updates:
             output.note(f"step {asked.explain:,} was not among the steps of this run, so there is no update to show")
-    return 130 if last.step < resolved.steps else 0
+    return 130 if last.step < resolved.steps and last.stopped is None else 0
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:

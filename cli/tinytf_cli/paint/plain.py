@@ -17,6 +17,18 @@ from tinytf_cli.views import blocks
 from tinytf_cli.views.blocks import Block
 
 _SPOKEN = {"×": "by", "→": "to", "⊙": "times", "+": "plus", "/": "over"}
+_KEPT = {sign: chr(0xE000 + place) for place, sign in enumerate((*_SPOKEN, "·", "│"))}
+"""Characters for private use that stand for signs which are tokens, until all others are words."""
+
+
+def _as_it_is(text: str) -> str:
+    """A text in which no sign is to become a word."""
+    return text.translate({ord(sign): kept for sign, kept in _KEPT.items()})
+
+
+def _token(label: str) -> str:
+    """A label that may be a token: a sign alone is no word."""
+    return _as_it_is(label) if label.strip() in _KEPT else label
 
 
 def _said(cell: blocks.Cell, terminal: Terminal) -> str:
@@ -26,12 +38,12 @@ def _said(cell: blocks.Cell, terminal: Terminal) -> str:
         return figure_text(cell, terminal)
     if isinstance(cell, (blocks.Meter, blocks.Signed)):
         return beside_bar(cell, terminal).strip()
-    return "".join(span.text for span in spans(cell, terminal)).strip()
+    return _token("".join(span.text for span in spans(cell, terminal)).strip())
 
 
 def _line(block: blocks.Line, terminal: Terminal) -> list[str]:
     text = block.said or "".join(span.text for span in spans(block.words, terminal)).strip()
-    return [text] if text else []
+    return [_as_it_is(text) if block.verbatim and not block.said else text] if text else []
 
 
 def _heading(block: blocks.Heading, terminal: Terminal) -> list[str]:
@@ -60,7 +72,7 @@ def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
         if len(row) > first:
             low, high = (number(float(end), form) for end in (row.min(), row.max()))
             rest = f", and {len(row) - first} more dimensions, all from {low} to {high}"
-        lines.append(f"{label}: {', '.join(said[:first])}{rest}.")
+        lines.append(f"{_token(label)}: {', '.join(said[:first])}{rest}.")
     return lines
 
 
@@ -71,8 +83,9 @@ def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
         parts = []
         for c, name in enumerate(block.column_labels):
             visible = block.visible is None or bool(block.visible[r, c])
-            parts.append(f"{name} {number(float(block.values[r, c]), form)}" if visible else f"{name} masked")
-        lines.append(f"Row {label}: {', '.join(parts)}.")
+            said = number(float(block.values[r, c]), form) if visible else "masked"
+            parts.append(f"{_token(name)} {said}")
+        lines.append(f"Row {_token(label)}: {', '.join(parts)}.")
     return lines
 
 
@@ -83,18 +96,19 @@ def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
         for column, name in enumerate(block.column_labels):
             before = f"{block.above[column]} " if block.above else ""
             share = number(float(block.shares[row, column]), terminal.form("%.2f"))
-            parts.append(f"{before}{name} {block.verb} {block.words[row][column]} {share}".replace("  ", " "))
-        lines.append(f"Row {label}: {', '.join(parts)}.")
+            word = _token(block.words[row][column])
+            parts.append(f"{_token(before)}{_token(name)} {block.verb} {word} {share}".replace("  ", " "))
+        lines.append(f"Row {_token(label)}: {', '.join(parts)}.")
     return lines
 
 
 def _bars(block: blocks.Bars, terminal: Terminal) -> list[str]:
-    return [f"{b.label.strip()}: {bar_text(b, terminal)}." for b in block.bars]
+    return [f"{_token(b.label.strip())}: {bar_text(b, terminal)}." for b in block.bars]
 
 
 def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
     return [
-        f"{label} {block.verb} {', '.join(f'{name} {share * 100:.0f} percent' for name, share in row)}."
+        f"{_token(label)} {block.verb} {', '.join(f'{_token(name)} {share * 100:.0f} percent' for name, share in row)}."
         for label, row in block.rows
     ]
 
@@ -147,7 +161,7 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
 
 
 def _pieces(block: blocks.Pieces, terminal: Terminal) -> list[str]:
-    return [f"{len(block.pieces)} tokens: {', '.join(block.pieces)}."]
+    return [f"{len(block.pieces)} tokens: {', '.join(map(_token, block.pieces))}."]
 
 
 _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
@@ -182,4 +196,4 @@ def _spoken(line: str) -> str:
     line = _PRODUCT.sub(" times ", line).replace(" · ", ", ").replace("│", ", ")
     for sign, word in _SPOKEN.items():
         line = line.replace(f" {sign} ", f" {word} ")
-    return line
+    return line.translate({ord(kept): sign for sign, kept in _KEPT.items()})

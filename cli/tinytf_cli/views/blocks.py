@@ -39,7 +39,8 @@ Words: TypeAlias = "str | Span | Sequence[Piece]"
 class Line:
     """One line, or a paragraph that wraps; with ``single`` it is cut instead of wrapped.
 
-    ``said`` is what a screen reader should read. Wrapped lines are indented by another ``hanging`` columns.
+    ``said`` is what a screen reader should read; of a ``verbatim`` text, no sign is read as a word. Wrapped lines are
+    indented by another ``hanging`` columns.
     """
 
     words: Words
@@ -47,6 +48,7 @@ class Line:
     said: str = ""
     single: bool = False
     hanging: int = 2
+    verbatim: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ def continuation(prompt: str, new: str) -> Iterator[Block]:
     """The prompt, dim, and the new text after it."""
     *whole, last = safe_piece("", prompt).split("\n")
     first, *more = safe_piece(prompt, new).split("\n")
-    yield from (Line(Span(line, "dim")) for line in whole)
-    yield Line([Span(last, "dim"), Span(first, "output")])
-    yield from (Line(Span(line, "output")) for line in more)
+    yield from (Line(Span(line, "dim"), verbatim=True) for line in whole)
+    yield Line([Span(last, "dim"), Span(first, "output")], verbatim=True)
+    yield from (Line(Span(line, "output"), verbatim=True) for line in more)
 
 
 def cost_in_words(cost: QuantizationCost) -> str:
