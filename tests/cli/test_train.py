@@ -285,6 +285,9 @@ def test_a_dry_run_foretells_what_the_training_then_does(
     out = tmp_path / "run"
     given = ("train", corpus, "--recipe", recipe, "--out", out, "--steps", "7", "--warmup", "3", "--clip", "0.5")
     ran = tinytf(*given, "--dry-run", "--json")
+    measured = json.loads(ran.out)
+    assert measured["seconds"] == pytest.approx(measured["recipe"]["steps"] * measured["step_seconds"])
+    assert measured["step_seconds"] > 0
     assert (ran.status, ran.err) == (0, "")
     assert not out.exists()
     plan = json.loads(ran.out)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Unreadable:
     """What is done about files that cannot be read."""
 
     GROUP: ClassVar = "Data"
@@ -60,7 +60,7 @@ class Asked:
 
 
 @command("train")
-def train(run: RunOptions, given: Given, reading: Reading, asked: Asked, machine: Machine, output: Output) -> int:
+def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, machine: Machine, output: Output) -> int:
     """CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
     separates documents. A resumed run knows its files. Every field of the model is an option too: --d-model 256
     --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: vocabulary,
@@ -98,7 +98,7 @@ def train(run: RunOptions, given: Given, reading: Reading, asked: Asked, machine
     resolved = resolved_recipe(given, run, resumed)
     begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
-    files = _read(run.corpus, resolved.reading, reading.skip_unreadable, resumed or parent, output)
+    files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output)
     device = pick_device(machine.device)
     progress = TrainingProgress(resolved.steps, out)
     if asked.dry_run:
