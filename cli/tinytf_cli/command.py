@@ -44,6 +44,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Train": {
         "train": "Train a model on the text files of CORPUS.",
+        "sweep": "Train a recipe with several values and seeds, and compare.",
         "runs": "Compare training runs: losses, curves and milestones.",
         "watch": "Follow a training run until it is finished.",
         "replay": "Play a training run as a film: what was learned when.",

@@ -1,17 +1,9 @@
 """The lessons on a terminal, one a screen: what is on it, what each key does, and where a learner left."""
 
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from prompt_toolkit.application import Application
-from prompt_toolkit.formatted_text import ANSI
-from prompt_toolkit.input import Input
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
-from prompt_toolkit.layout import FormattedTextControl, Layout, Window
-from prompt_toolkit.output import ColorDepth
-from prompt_toolkit.output import Output as Screen
 from rich.cells import cell_len
 
 from tinytf.errors import CheckpointError
@@ -22,6 +14,7 @@ from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
 from tinytf.text.printable import printable
 from tinytf_cli.output import Output
+from tinytf_cli.paged import screen_of
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.screen import clean_exit
 from tinytf_cli.terminal import Terminal
@@ -32,7 +25,7 @@ from tinytf_cli.views.learn import LessonView
 _PROSE = 110
 """Columns of running text; longer lines are hard to read."""
 
-_KEYS = {
+KEYS = {
     " ": "on", Keys.Enter: "on", Keys.ControlJ: "on", Keys.Right: "next",
     "b": "back", Keys.Left: "back", Keys.Backspace: "back",
     "e": "explain", "q": "leave", Keys.ControlD: "leave", Keys.ControlC: "interrupt", Keys.SIGINT: "interrupt",
@@ -84,6 +77,8 @@ class Pages:
         self._made: dict[int, Lesson] = {}
         self._height = 1
 
+    keys = KEYS
+
     @property
     def ready(self) -> bool:
         """Whether the lesson has been computed."""
@@ -97,6 +92,9 @@ class Pages:
             return f"that was the last of {len(NAMES)} lessons{answered}"
         onward = "" if self.place.trouble else "; tinytf learn continues there"
         return f"left at lesson {self.number}, {NAMES[self.number - 1]}{answered}{onward}"
+
+    def compute(self) -> None:
+        self.lesson()
 
     def lesson(self) -> Lesson:
         """The lesson of this page, computed when it is first looked at."""
@@ -214,54 +212,6 @@ class Pages:
         spans = [span for key, does in keys.items() for span in (Span(key, "strong"), Span(f" {does}   ", "dim"))]
         about = f"{self.live.model.name} · {self.live.encoding.text}"
         return Line([*spans, Span(printable(about[:200], spaces=False), "dim")], single=True)
-
-
-def screen_of(
-    pages: Pages, width: int | None = None, *, input: Input | None = None, output: Screen | None = None
-) -> Application[None]:
-    """The pages as an application that fills the terminal, at most ``width`` columns of it."""
-    bindings = KeyBindings()
-    waiting: deque[str] = deque()
-
-    @bindings.add(Keys.Any, eager=True)  # eager: before what prompt_toolkit itself does with arrows and the like
-    def press(event: KeyPressEvent) -> None:
-        waiting.append(_KEYS.get(event.key_sequence[0].key, "other"))
-        take()
-
-    def take() -> None:
-        """Do what the waiting keys say, as far as the lesson that each is about has been computed."""
-        while waiting and pages.ready and not app.is_done:
-            key = waiting.popleft()
-            if key == "interrupt":
-                app.exit(exception=KeyboardInterrupt())
-            elif not pages.press(key):
-                app.exit()
-
-    def text() -> ANSI:
-        columns, rows = app.output.get_size().columns, app.output.get_size().rows
-        return ANSI("\n".join(pages.lines(min(columns, width or columns), rows)))
-
-    def compute(app: Application[None]) -> None:
-        """Compute the lesson once the screen says so; keys that are pressed meanwhile wait for it."""
-        if not pages.ready and not app.is_done:
-            try:
-                pages.lesson()
-            except Exception as error:
-                app.exit(exception=error)
-            take()
-            app.invalidate()
-
-    app: Application[None] = Application(
-        Layout(Window(FormattedTextControl(text), always_hide_cursor=True)),
-        key_bindings=bindings,
-        full_screen=True,
-        # The painter has chosen colours that this terminal has; they only pass through.
-        color_depth=ColorDepth.DEPTH_8_BIT if pages.terminal.depth == "256" else ColorDepth.DEPTH_24_BIT,
-        after_render=compute,
-        input=input,
-        output=output,
-    )
-    return app
 
 
 def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) -> None:

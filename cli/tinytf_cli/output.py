@@ -36,6 +36,8 @@ FORMATS = ("text", "json", "ndjson", "csv")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors")
 _FORMULA = re.compile(r"'*[=+\-@]")
 """A text that a spreadsheet would compute, or that looks like one that was kept from that."""
+FILM = ".cast"
+"""The extension of a film for a terminal, which a result that moves can be written to."""
 
 
 class ReaderGone(Exception):
@@ -59,7 +61,7 @@ class Result:
     ``tensors`` the recorded tensors under their step names, ``metadata`` what a file of them says. ``text`` stands for
     the view wherever it is written without pictures: blocks, and spans of running text with line ends of their own.
     ``sheet`` makes the table for CSV, in its long form if it is called with true; it gives None where there is none.
-    Each part of a ``live`` result is seen as soon as it is there.
+    Each part of a ``live`` result is seen as soon as it is there. ``film`` are the painted screens of one that moves.
     """
 
     blocks: "Callable[[Terminal], Iterable[Block]]"
@@ -70,6 +72,7 @@ class Result:
     live: bool = False
     metadata: Callable[[], Mapping[str, Any]] | None = None
     sheet: "Callable[[bool], Sheet | None] | None" = None
+    film: "Callable[[Terminal], Iterable[Sequence[str]]] | None" = None
 
     @classmethod
     def of(cls, view: View) -> "Result":
@@ -159,6 +162,8 @@ class Output:
         paper = replace(self.terminal, depth="none", cuts=False)
         if extension == ".safetensors":
             size = write_file(path, _tensor_bytes(result, path))
+        elif extension == FILM or (extension == ".svg" and result.film is not None):
+            size = write_file(path, _film(result, extension, self.terminal).encode("utf-8"))
         elif extension in (".html", ".svg"):
             size = write_file(path, _picture(result, extension, self.terminal).encode("utf-8"))
         else:
@@ -225,7 +230,7 @@ DECLARED_BY[Output] = Destination
 
 def require_writable(path: Path) -> None:
     """UsageError for an extension without a format and for what ``require_place`` refuses; before any work is done."""
-    if path.suffix.lower() not in EXTENSIONS:
+    if path.suffix.lower() not in (*EXTENSIONS, FILM):
         raise UsageError(f"{path.name!r} has no extension that says a format", f"known: {' '.join(EXTENSIONS)}")
     require_place(path)
 
@@ -326,6 +331,16 @@ def _picture(result: Result, extension: str, terminal: Terminal) -> str:
 
     screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
     return picture(paint(result.blocks(screen), screen), extension, screen)
+
+
+def _film(result: Result, extension: str, terminal: Terminal) -> str:
+    """What a true-colour screen of this width would show, one picture after the other."""
+    if result.film is None:
+        raise UsageError(f"a {FILM} file is a film, and this does not move", "write to an .svg file instead")
+    from tinytf_cli.film import moving_picture, recording
+
+    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
+    return (recording if extension == FILM else moving_picture)(list(result.film(screen)), screen)
 
 
 def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:

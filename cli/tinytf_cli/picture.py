@@ -46,8 +46,11 @@ pre {{{{ font-family: {_FONTS}; line-height: 1.2; }}}}
 """
 
 
-def picture(lines: Iterable[str], extension: str, screen: Terminal) -> str:
-    """Lines painted for ``screen``, in true colour, as an ``.svg`` or ``.html`` document in its theme."""
+def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = "tinytf") -> str:
+    """Lines painted for ``screen``, in true colour, as an ``.svg`` or ``.html`` document in its theme.
+
+    The classes of an SVG begin with its ``name``, so that several can stand in one document.
+    """
     console = Console(record=True, width=screen.width, file=StringIO(), color_system="truecolor", legacy_windows=False)
     for line in lines:
         console.print(Text.from_ansi(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -55,4 +58,4 @@ def picture(lines: Iterable[str], extension: str, screen: Terminal) -> str:
     theme = TerminalTheme(Color.parse(ground).get_truecolor(), Color.parse(text).get_truecolor(), [(0, 0, 0)] * 8)
     if extension == ".html":
         return console.export_html(code_format=_HTML, theme=theme)
-    return console.export_svg(code_format=_SVG.replace("GROUND", ground), unique_id="tinytf", theme=theme)
+    return console.export_svg(code_format=_SVG.replace("GROUND", ground), unique_id=name, theme=theme)

@@ -23,21 +23,27 @@ _GROUPS = {
         "objective", "document", "field", "vocab_size", "block", "batch", "held_out", "document_starts", "repeats",
         "repeats_first",
     ),
-    "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip"),
-    "Measure": ("eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames"),
-    "Compute": ("accumulate", "dtype", "compile", "first_weights", "seed"),
+    "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "optimiser", "weight_decay", "beta1", "beta2",
+                  "clip"),
+    "Measure": ("eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens",
+                "frames"),
+    "Compute": ("accumulate", "dtype", "lora", "lora_alpha", "recompute", "compile", "first_weights", "seed"),
 }  # fmt: skip
 """The fields of a recipe that are options, by their groups in --help."""
 
 
-def _declaring(group: str, fields: "Iterable[Field[Any]]") -> type:
-    """A class that declares an option for each field; --help hides those without a line that explains them."""
+def _declaring(group: str, fields: "Iterable[Field[Any]]", *, several: bool = False) -> type:
+    """A class that declares an option for each field; --help hides those without a line that explains them.
+
+    Where each takes ``several`` values, they are one text, separated by commas.
+    """
     declared = []
     for field in fields:
         about = field.metadata.get("help")
         choices = field.metadata["limits"].choices if about else CHOICES.get(field.name)
         kind: Any = {"type": click.Choice(choices) if choices else field.type}
         kind = {"is_flag": True, "default": None} if about and field.type is bool else kind
+        kind = {"type": str, "metavar": "VALUE,…"} if several else kind
         declared.append((field.name, Any, option(help=about, hidden=about is None, **kind)))
     return dataclasses.make_dataclass(group, declared, frozen=True, namespace={"GROUP": group})
 
@@ -59,14 +65,29 @@ def _given(declared: Any) -> Given:
     return Given({name: value for group in groups.values() for name, value in group.items()}, model)
 
 
+@dataclass(frozen=True)
+class Axes:
+    """The fields of a recipe and of its model that have several values, each as the text of them."""
+
+    given: Mapping[str, str]
+
+
+def _axes(declared: Any) -> Axes:
+    given = _given(declared)
+    return Axes({**given.recipe, **given.model})
+
+
 _FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
-_DECLARING = [
-    *(_declaring(group, [_FIELDS[name] for name in names]) for group, names in _GROUPS.items()),
-    _declaring("Model", [field for field in dataclasses.fields(ModelConfig) if field.name not in _OF_THE_DATA]),
-]
-DECLARED_BY[Given] = dataclasses.make_dataclass(
-    "Declared", [(made.__name__, made) for made in _DECLARING], frozen=True, namespace={"resolved": _given}
-)
+_OF_MODEL = [field for field in dataclasses.fields(ModelConfig) if field.name not in _OF_THE_DATA]
+for _made, _resolved in ((Given, _given), (Axes, _axes)):
+    _several = _made is Axes
+    _declared = [
+        *(_declaring(group, [_FIELDS[name] for name in names], several=_several) for group, names in _GROUPS.items()),
+        _declaring("Model", _OF_MODEL, several=_several),
+    ]
+    DECLARED_BY[_made] = dataclasses.make_dataclass(
+        "Declared", [(made.__name__, made) for made in _declared], frozen=True, namespace={"resolved": _resolved}
+    )
 
 
 @dataclass(frozen=True)
@@ -95,6 +116,10 @@ class RunOptions:
     without: tuple[str, ...] = option(
         multiple=True, metavar="HEAD", help="With --at-step: cut out a head, such as L1H2, for good. Repeatable."
     )
+    freeze: tuple[str, ...] = option(
+        multiple=True, metavar="ADDRESS",
+        help="Weights that stay as they are: L0-3, L2.attn, L2.ffn, L0.q, embed, head. Repeatable.",
+    )  # fmt: skip
     tokenizer: str | None = option(metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model to take it from.")
 
 
@@ -108,6 +133,7 @@ def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> 
 
     changes, model = dict(given.recipe), given.model
     changes |= _tokenizer_fields(options.tokenizer)
+    changes |= {"freeze": options.freeze} if options.freeze else {}
     if options.preset is not None:
         model = {**{k: v for k, v in preset(options.preset).to_dict().items() if k not in _OF_THE_DATA}, **model}
     if options.begin_from is not None:

@@ -135,3 +135,19 @@ def test_a_damaged_file_comes_with_what_to_do(gpt2, name):
     (gpt2 / "model.safetensors").unlink()
     (gpt2 / name).write_bytes(b"PK\x03\x04")
     assert refused(gpt2).hint == "the file may be incomplete: download or copy it again"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"a": torch.eye(3).to_sparse()}, "'a' is a sparse coo tensor"),
+        ({"a": torch.eye(3).to_sparse_csr()}, "'a' is a sparse csr tensor"),
+        ({"a": torch.empty(3, device="meta")}, "'a' is a meta tensor"),
+        ({7: torch.eye(3)}, "one is called 7"),
+    ],
+    ids=["sparse", "csr", "meta", "number"],
+)
+def test_pickled_tensors_that_are_no_plain_arrays_are_refused_by_kind(gpt2, table, said):
+    (gpt2 / "model.safetensors").unlink()
+    torch.save(table, gpt2 / "pytorch_model.bin")
+    assert said in refused(gpt2).message

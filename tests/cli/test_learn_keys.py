@@ -15,7 +15,8 @@ from rich.cells import cell_len
 from tinytf.lessons import NAMES, find
 from tinytf.lessons.live import Live
 from tinytf.loading import load
-from tinytf_cli.learn import Pages, Place, screen_of
+from tinytf_cli.learn import Pages, Place
+from tinytf_cli.paged import screen_of
 from tinytf_cli.terminal import Terminal as ScreenOf
 
 COLUMNS, ROWS = 80, 24

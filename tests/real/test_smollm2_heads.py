@@ -1,9 +1,7 @@
 """SmolLM2's heads: the ones that the census finds, and what is lost without them."""
 
-import os
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,22 +9,13 @@ from torch import Tensor, nn
 
 from tinytf.analysis.census import Census
 from tinytf.analysis.heads import copy_losses, repeated_tokens
-from tinytf.loading import Model, load
+from tinytf.loading import Model
 from tinytf.model.transformer import Transformer
 
 pytestmark = pytest.mark.real
 
 LENGTH, COUNT, TAKEN = 50, 4, 6
 Place = tuple[int, int]
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
-    if not found:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2-135M-Instruct.Q4_1.gguf")
-    return load(str(found[0]), device="cpu")
 
 
 @pytest.fixture(scope="module")

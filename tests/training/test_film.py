@@ -164,7 +164,7 @@ def test_with_frames_the_model_of_every_frame_opens(run: Path, film: Film) -> No
 
 def test_kinds_of_tokens_are_what_would_help_to_predict_them() -> None:
     tokens = ("The", "·c", "at", "·sat", ".", "·The", "·c", "at", "·met", "·To")
-    probe = Probe("x", tokens, (*tokens[1:], "m"))
+    probe = Probe("x", "", tokens, (*tokens[1:], "m"))
     assert probe.kinds == (
         "words", "spelling", "words", "punctuation", "names", "words", "copying", "words", "names", "spelling",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 Shapes: N texts, R runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -58,43 +58,44 @@ def restoring(
     both = Differing(model, versus)
     asked = (texts if isinstance(texts, Texts) else Texts(texts)).asked(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
-        sets, left = _chosen(both, asked[:_CHOSEN_ON], dict(gains), share, on_progress)
-        if len(sets) < 2:
-            return ()
+        sets: list[list[str]] = []
+        chosen, others = [], []
         with suppress(KeyboardInterrupt):
+            for paths, left in _chosen(both, asked[:_CHOSEN_ON], dict(gains), share, on_progress):
+                sets.append(paths)
+                chosen.append(left)
             for one in asked[_CHOSEN_ON:]:
-                left.append(_left(both, one, {}, [_values(both, paths) for paths in sets]))
-    of_texts = torch.stack(left)  # (N, sets)
+                others.append(_left(both, one, {}, [_values(both, paths) for paths in sets]))
+    if len(sets) < 2:
+        return ()
+    of_texts = torch.cat((torch.stack(chosen, dim=1), *(one[None] for one in others)))  # (N, sets)
     shares = estimates(of_texts[:, 0:1] - of_texts[:, 1:], of_texts[:, 0], seed)
     found = []
     for before, paths, estimate in zip(sets, sets[1:], shares, strict=False):
         added = tuple(str(both.places[path][0]) for path in paths[len(before) :])
-        found.append(Restored(added, len(paths), estimate, len(left)))
+        found.append(Restored(added, len(paths), estimate, len(of_texts)))
     return tuple(found)
 
 
 def _chosen(
     both: Differing, asked: Sequence[Asked], gains: dict[str, float], share: float, on_progress: Progress
-) -> tuple[list[list[str]], list[Tensor]]:
-    """The sets by their paths, the empty one first, and the KL that each leaves on each text, (sets,)."""
+) -> Iterator[tuple[list[str], Tensor]]:
+    """The sets by their paths, the empty one first, each with the KL that it leaves on every text, (N,)."""
     here: list[str] = []
-    sets: list[list[str]] = []
-    left: list[Tensor] = []
-    with suppress(KeyboardInterrupt):
-        while True:
-            waiting = (path for path in both.changed if path not in here)
-            some = sorted(waiting, key=lambda path: -gains.get(path, 0.0))[:_CANDIDATES]
-            rows = [{}, *(both.ours[path] for path in some)]
-            of_texts = torch.stack([_left(both, one, _values(both, here), rows) for one in asked])  # (N, rows)
-            sets.append(list(here))
-            left.append(of_texts[:, 0])
-            plain, *others = of_texts.sum(0).tolist()
-            if not some or plain <= (1 - share) * float(left[0].sum()):
-                break
-            gains |= {path: plain - kl for path, kl in zip(some, others, strict=True)}
-            here += sorted(some, key=lambda path: -gains[path])[: 1 + len(here) // _SINGLY]
-            on_progress(len(here), len(both.changed))
-    return sets, list(torch.stack(left, dim=1)) if left else []
+    whole = 0.0
+    while True:
+        waiting = (path for path in both.changed if path not in here)
+        some = sorted(waiting, key=lambda path: -gains.get(path, 0.0))[:_CANDIDATES]
+        rows = [{}, *(both.ours[path] for path in some)]
+        of_texts = torch.stack([_left(both, one, _values(both, here), rows) for one in asked])  # (N, rows)
+        yield list(here), of_texts[:, 0]
+        plain, *others = of_texts.sum(0).tolist()
+        whole = whole or plain
+        if not some or plain <= (1 - share) * whole:
+            return
+        gains |= {path: plain - kl for path, kl in zip(some, others, strict=True)}
+        here += sorted(some, key=lambda path: -gains[path])[: 1 + len(here) // _SINGLY]
+        on_progress(len(here), len(both.changed))
 
 
 def _values(both: Differing, paths: Sequence[str]) -> Values:

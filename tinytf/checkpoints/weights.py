@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.load import Shapes, damaged
 from tinytf.errors import CheckpointError
+from tinytf.fields import quoted
 from tinytf.files import open_bytes, read_json
 
 _PIECE = 4 * 2**20
@@ -112,6 +113,13 @@ class Pickled:
             raise damaged(self.path, said) from None
         if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
             raise CheckpointError(f"{self.path} is not a table of tensors by name")
+        for name, value in found.items():
+            if not isinstance(name, str):
+                raise CheckpointError(f"{self.path} is not a table of tensors by name: one is called {name!r:.40}")
+            if (kind := _odd_kind(value)) is not None:
+                raise CheckpointError(
+                    f"{self.path}: {quoted(name)} is a {kind} tensor", "save it again with plain tensors of numbers"
+                )
         return found
 
     def stored(self, name: str) -> Tensor:
@@ -120,6 +128,13 @@ class Pickled:
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._tensors.items():
             yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _odd_kind(tensor: Tensor) -> str | None:
+    """What a tensor is that is not a plain array of numbers."""
+    if tensor.is_nested or tensor.is_meta or tensor.is_quantized:
+        return "nested" if tensor.is_nested else "meta" if tensor.is_meta else "quantised"
+    return None if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.").replace("_", " ")
 
 
 _KINDS: dict[str, type[Safetensors] | type[Pickled]] = {".safetensors": Safetensors, ".bin": Pickled}

@@ -172,6 +172,10 @@ class Tokenizer:
     ) -> None:
         self.library = library
         self.kind = _kind_of(library)
+        self.dropout = getattr(library.model, "dropout", None) or 0.0
+        """The share of merges that its file leaves out at random; here all are made."""
+        if self.dropout:
+            library.model.dropout = None
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
@@ -336,7 +340,8 @@ class Tokenizer:
             first = last = min(self._added_before, len(masks)) if masks else 0
         said = [f"{' '.join(names[:first])} added before"] if first else []
         said += [f"{' '.join(names[last:])} added after"] if last < len(names) else []
-        return ", ".join(said) or "no start or end token added"
+        dropped = f", BPE dropout of {self.dropout:g} off" if self.dropout else ""
+        return (", ".join(said) or "no start or end token added") + dropped
 
     @cached_property
     def _added_before(self) -> int:
@@ -353,6 +358,22 @@ class Tokenizer:
             return self.library.token_to_id(piece)
         except UnicodeEncodeError:
             return None
+
+    @cached_property
+    def _entries(self) -> list[str]:
+        """The vocabulary as the library spells it, by id, without the mark of a word's beginning or inside."""
+        return [(self.library.id_to_token(token_id) or "").lstrip("▁Ġ#") for token_id in range(self.vocab_size)]
+
+    def beginning(self, text: str) -> Iterator[int]:
+        """The ids of the entries that begin with a text, whether or not a space or ## comes before it, in their order.
+
+        Only the ASCII characters that the text begins with are looked up: without any, none is found.
+        """
+        bare = text.lstrip("·#")
+        ascii_part = bare[: next((place for place, char in enumerate(bare) if not "!" <= char <= "~"), len(bare))]
+        for token_id, piece in enumerate(self._entries if ascii_part else ()):
+            if piece.startswith(ascii_part) and self.shown(token_id).lstrip("·#").startswith(bare):
+                yield token_id
 
     def decode(self, ids: list[int]) -> str:
         """The text of these ids, special tokens left out."""

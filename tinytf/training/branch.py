@@ -22,7 +22,8 @@ from tinytf.training.checkpoints import RANDOM, RunState, read_progress, require
 from tinytf.training.recipe import Recipe, stored_recipe
 from tinytf.training.setup import fingerprint_of
 
-_FIXED = ("model", "tokenizer", "vocab_size", "objective", "held_out")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+_FIXED = ("optimiser", "freeze", "model", "tokenizer", "vocab_size", "objective", "held_out")
 """Fields that a branch has from its parent: the weights and what was held out depend on them."""
 
 
@@ -34,6 +35,8 @@ def branch_recipe(parent: Path, step: int, without: Sequence[str], changes: Mapp
     stored = stored_recipe(parent)
     if stored is None:
         raise UsageError(f"there is no run in {parent}", "--from RUN --at-step N goes on from a checkpoint of a run")
+    if stored.lora:
+        raise UsageError(f"{parent} was trained by LoRA, of which there are no branches yet", "begin from its model")
     kept = [checkpoint_step(place) for place in checkpoints_of(parent)]
     if step not in kept:
         there = ", ".join(f"{one:,}" for one in kept) or "none"
@@ -67,7 +70,8 @@ def begin_branch(corpus: Corpus, recipe: Recipe, out: Path) -> None:
     before, model, moments = stored_recipe(parent), load_run(place), load_file(place / "optimizer.safetensors")
     with torch.no_grad():
         for name, columns in _columns_of(model, recipe.without):
-            for tensor in (model.get_parameter(name), moments[f"{name}.exp_avg"], moments[f"{name}.exp_avg_sq"]):
+            kept = [moments[f"{name}.{kind}"] for kind in _MOMENTS if f"{name}.{kind}" in moments]
+            for tensor in (model.get_parameter(name), *kept):
                 tensor[:, columns] = 0.0
     if before is None or before.seed != recipe.seed:
         generator = torch.Generator()

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from tinytf.checkpoints.run import load_run, write_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, checkpoint_step, checkpoints_of
@@ -37,11 +37,12 @@ from tinytf.files import (
 )
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.lora import Adapters
+from tinytf.training.optimiser import moments_of
 from tinytf.training.run_files import remove_checkpoint
 from tinytf.training.sharding import part_like, whole
 
 RANDOM = "random state"
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 _SUMS = "SHA256SUMS"
 _MODEL = ("tokenizer.json", "model.safetensors", "config.json")
 _FILES = (*_MODEL, "optimizer.safetensors", "training.json")
@@ -74,8 +75,14 @@ class RunState:
     optimiser: dict[str, Tensor]
 
     @classmethod
-    def of(cls, model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor]) -> "RunState":
-        """``random`` are the states of torch's random numbers in every process."""
+    def of(
+        cls,
+        model: Transformer,
+        optimiser: torch.optim.Optimizer,
+        random: Sequence[Tensor],
+        adapters: Adapters | None = None,
+    ) -> "RunState":
+        """``random`` are the states of torch's random numbers in every process. Weights have ``adapters`` merged."""
 
         def stored(tensor: Tensor) -> Tensor:
             return whole(tensor.detach()).cpu().contiguous()
@@ -83,14 +90,23 @@ class RunState:
         weights = {name: stored(tensor) for name, tensor in model.named_parameters()}
         tensors = {
             f"{name}.{moment}": stored(optimiser.state[parameter][moment])
-            for name, parameter in model.named_parameters()
+            for name, parameter in _trained(model, adapters)
             if parameter in optimiser.state
-            for moment in _MOMENTS
+            for moment in optimiser.state[parameter]
         }
+        if adapters is not None:
+            weights |= adapters.merged()
+            tensors |= {name: stored(parameter) for name, parameter in adapters.named()}
         tensors |= {f"{RANDOM} {rank}": state for rank, state in enumerate(random)}
         if torch.cuda.is_available():
             tensors[f"{RANDOM} of cuda"] = torch.cuda.get_rng_state()
         return cls(model.config, weights, tensors)
+
+
+def _trained(model: Transformer, adapters: Adapters | None) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters by their names in a checkpoint: the model's, and those of its adapters."""
+    yield from model.named_parameters()
+    yield from () if adapters is None else adapters.named()
 
 
 def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: Progress) -> Path:
@@ -199,17 +215,21 @@ def read_progress(place: Path) -> Progress:
     return Progress(**require_fields(read_json(path), _PROGRESS, "training", CheckpointError, path))
 
 
-def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int) -> Progress:
+def restore(
+    place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int, adapters: Adapters | None = None
+) -> Progress:
     """Put model, optimiser and torch's random numbers where the checkpoint left them, in the process ``rank``.
 
-    Raises CheckpointError, naming the file, for one that is damaged or of another model.
+    Raises CheckpointError, naming the file, for one that is damaged or of another model. With ``adapters`` the model
+    itself stays: it is the one that the run began from, which the checkpoint has merged with them.
     """
     stored = load_run(place)
     if stored.config != model.config:
         raise CheckpointError(f"{place} is of another model than the recipe describes")
     with torch.no_grad():
         for mine, theirs in zip(model.parameters(), stored.parameters(), strict=True):
-            mine.copy_(part_like(mine, theirs))  # a copy: the file can still be replaced
+            if adapters is None:
+                mine.copy_(part_like(mine, theirs))  # a copy: the file can still be replaced
     path = place / "optimizer.safetensors"
     try:
         tensors = load_tensors(path.read_bytes())
@@ -217,10 +237,12 @@ def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, r
         raise CheckpointError(f"there is no {path.name} in {place}") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    for parameter in (one for group in optimiser.param_groups for one in group["params"]):
+    names = {parameter: name for name, parameter in _trained(model, adapters)}
+    if adapters is not None:
+        _restore_adapters(adapters, tensors, stored, path)
+    for parameter, kinds in [(one, moments_of(group)) for group in optimiser.param_groups for one in group["params"]]:
         optimiser.state[parameter] = state = {}
-        for moment in _MOMENTS:
+        for moment in kinds:
             tensor = tensors.get(name := f"{names[parameter]}.{moment}")
             if tensor is None or (moment != "step" and tensor.shape != parameter.shape):
                 raise CheckpointError(f"{path} lacks {name}, or has it in another shape")
@@ -232,3 +254,15 @@ def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, r
     if torch.cuda.is_available() and f"{RANDOM} of cuda" in tensors:
         torch.cuda.set_rng_state(tensors[f"{RANDOM} of cuda"])
     return read_progress(place)
+
+
+@torch.no_grad()
+def _restore_adapters(adapters: Adapters, tensors: Mapping[str, Tensor], stored: Transformer, path: Path) -> None:
+    """Put the adapters where the checkpoint left them. Raises CheckpointError where the model below them is another."""
+    for name, parameter in adapters.named():
+        if (tensor := tensors.get(name)) is None or tensor.shape != parameter.shape:
+            raise CheckpointError(f"{path} lacks {name}, or has it in another shape")
+        parameter.copy_(tensor)
+    for name, weight in adapters.merged().items():
+        if not torch.allclose(weight, stored.get_parameter(name), rtol=1e-4, atol=1e-6):
+            raise CheckpointError(f"{name} is not what the run began from", "name the model that --from named then")

@@ -36,6 +36,7 @@ class Probe:
     """A fixed text: its ``tokens``, and what is ``expected`` at each of them; None where nothing is."""
 
     name: str
+    text: str
     tokens: tuple[str, ...]
     expected: tuple[str | None, ...]
 
@@ -134,6 +135,10 @@ class Film(Report):
     probes: tuple[Probe, ...]
     frames: tuple[Frame, ...]
     history: History
+
+    def at(self, step: int) -> Frame:
+        """The last frame until a step; the first where there is none."""
+        return next((frame for frame in reversed(self.frames) if frame.step <= step), self.frames[0])
 
     def loss_of(self, kind: str, frame: Frame) -> float:
         """The mean loss of the tokens of a kind in all probes, in nats; NaN where there are none."""
@@ -253,7 +258,7 @@ def read_film(run: Path) -> Film:
 def _probes(path: Path) -> tuple[Probe, ...]:
     try:
         return tuple(
-            Probe(str(one["name"]), tuple(map(str, one["tokens"])), tuple(one["expected"]))
+            Probe(str(one["name"]), str(one["text"]), tuple(map(str, one["tokens"])), tuple(one["expected"]))
             for one in read_json(path)["probes"]
         )
     except (KeyError, TypeError):

@@ -99,6 +99,7 @@ class Camera:
         told = [
             {
                 "name": probe.name,
+                "text": self.setup.tokenizer.decode(probe.ids.tolist()),
                 "ids": probe.ids.tolist(),
                 "tokens": [shown(token_id) for token_id in probe.ids.tolist()],
                 "targets": [None if target == IGNORED else target for target in probe.targets.tolist()],

@@ -67,6 +67,13 @@ def train(
     require_place(out, resume=resume, overwrite=overwrite)
     if shard and recipe.without:
         raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
+    if recipe.lora and (explain or shard or model is None):
+        said = "--explain" if explain else "--shard" if shard else "a new model"
+        raise UsageError(f"LoRA does not go with {said}", "leave it out" if explain or shard else "name one by --from")
+    if explain and recipe.optimiser != "adamw":
+        raise UsageError("--explain writes out a step of AdamW, and the recipe has Muon", "leave out one of them")
+    if shard and recipe.optimiser != "adamw":
+        raise UsageError("--shard divides matrices, and Muon takes whole ones", "leave out one of them")
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")

@@ -13,9 +13,9 @@ from tinytf.training.recipe import Recipe
 class BatchLoss(nn.Module):
     """The summed cross-entropy of a batch over its targets, in nats; only their positions get logits."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, adapters: nn.Module | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.adapters = model, adapters  # which are registered, so that processes share their gradients
 
     def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
         hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)

@@ -22,6 +22,7 @@ class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
     ``milestones`` are sentences about heads that became something, or ceased to be it; ``health`` comes with ``heads``.
+    ``stopped`` says why the run ends early.
     """
 
     step: int
@@ -32,6 +33,7 @@ class Metrics:
     heads: HeadScores | None = None
     milestones: tuple[str, ...] = ()
     health: Health | None = None
+    stopped: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The line as it is written, without what was not measured."""

@@ -14,7 +14,8 @@ from tinytf.files import SMALL, read_bytes, read_json
 from tinytf.text.corpus import DOCUMENTS, Reading
 
 OBJECTIVES = ("causal", "masked", "chat")
-SCHEDULES = ("cosine", "linear", "constant")
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
+OPTIMISERS = ("adamw", "muon")
 DTYPES = ("float32", "bfloat16")
 FIRST_WEIGHTS = ("even", "normal", "look_back")
 TOKENIZERS = ("char", "bpe", "wordpiece")
@@ -46,14 +47,15 @@ class Recipe:
 
     ``model`` holds ModelConfig fields, without vocab_size. ``begun_from`` names the model that the run started from,
     whose architecture and tokenizer it has; a branch is one that goes on ``at_step`` of that run, ``without`` some
-    heads. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
-    continues a prompt by ``sample_tokens``, and an encoder fills in a word.
+    heads. ``freeze`` are addresses of weights that stay as they are. ``held_out`` text is measured every ``eval_every``
+    steps; a decoder then continues a prompt by ``sample_tokens``, and an encoder fills in a word.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
     begun_from: str = ""
     at_step: int = field(default=0, metadata={"limits": Limits(0, 1_000_000_000)})
     without: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
     tokenizer: str = field(default="bpe", metadata={"limits": Limits(choices=TOKENIZERS)})
     vocab_size: int = _field(
         0, "Vocabulary size (not for char); 0: 2,000, or fewer if the text yields fewer.", Limits(0, 1_000_000)
@@ -76,12 +78,16 @@ class Recipe:
     final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
     warmup: int = _field(100, "Steps of linear warm-up.")
     schedule: str = _field("cosine", "Learning rate after the warm-up.", Limits(choices=SCHEDULES))
+    optimiser: str = _field("adamw", "AdamW alone, or Muon for the matrices of the blocks.", Limits(choices=OPTIMISERS))
     weight_decay: float = _field(0.1, "Weight decay of matrices; gains and biases have none.", _SHARE)
     beta1: float = _field(0.9, "Adam's decay of the mean gradient.", _SHARE)
     beta2: float = _field(0.95, "Adam's decay of the mean squared gradient.", _SHARE)
     clip: float = _field(1.0, "Largest global norm of the gradients.", _POSITIVE)
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
+    patience: int = _field(
+        0, "Held-out losses in a row without a new best that end the run; 0: none do.", Limits(0, 1_000_000)
+    )
     save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
     save_minutes: float = _field(10.0, "Minutes between checkpoints besides; 0: only by steps.", Limits(0, 1e6))
     keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
@@ -98,6 +104,9 @@ class Recipe:
         "First weights: all tokens as probable, normal, or normal with planted previous-token heads.",
         Limits(choices=FIRST_WEIGHTS),
     )
+    lora: int = _field(0, "With --from: rank of LoRA; the model's own weights stay. 0: all train.", Limits(0, 65_536))
+    lora_alpha: int = _field(16, "Scale of LoRA, over its rank.", Limits(1, 1_000_000))
+    recompute: bool = _field(False, "Recompute activations in the backward pass: less memory, a third more work.")
     compile: bool = _field(False, "Let torch write the kernels first.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
@@ -115,6 +124,8 @@ class Recipe:
             raise UsageError(
                 f"a batch of {self.batch} cannot be split into {self.accumulate} parts", "use at most --batch parts"
             )
+        if self.lora and not self.begun_from:
+            raise UsageError("LoRA adapts a trained model, and the recipe begins a new one", "name it by --from")
         if not 0 <= self.warmup <= self.steps:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 
@@ -185,7 +196,7 @@ FIELDS = fields_of(
     Recipe, {one.name: one.metadata["limits"] for one in dataclasses.fields(Recipe) if "limits" in one.metadata}
 )
 """The values that each field of a recipe may have."""
-FREE = ("steps", "eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens")
+FREE = ("steps", "patience", "eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens")
 """Those that a resumed run may change: no number so far depends on them, but for the schedule's on ``steps``."""
 
 

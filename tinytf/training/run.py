@@ -30,16 +30,18 @@ from tinytf.training.data import IGNORED, Batch
 from tinytf.training.frames import Camera
 from tinytf.training.health import Health, StepHealth
 from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
+from tinytf.training.lora import Adapters
 from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
+from tinytf.training.parts import freeze, recompute
 from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
 from tinytf.training.remembered import remember
-from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, TOKENS, clear_leftovers, remove_run
+from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
-from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare, sizes_of
 from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
 from tinytf.training.tokens import Stage
@@ -81,7 +83,8 @@ class Trainer:
             if read_progress(found).corpus != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
             tokenizer = Tokenizer.load(found / "tokenizer.json")
-            model = load_run(found) if model is not None or recipe.begun_from else None
+            if not recipe.lora:
+                model = load_run(found) if model is not None or recipe.begun_from else None
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
         self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model, on_progress)
@@ -91,13 +94,18 @@ class Trainer:
             group.wait()
         whole_model = self.setup.model
         keep_cut(whole_model, recipe.without)
+        freeze(whole_model, recipe.freeze)
+        self.adapters = Adapters(whole_model, recipe) if recipe.lora else None
+        adapters = () if self.adapters is None else (self.adapters.to(device),)
+        if recipe.recompute:
+            recompute(whole_model)
         self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
-        self.optimiser = make_optimiser(self.model, recipe)
-        self.parameters = list(self.model.parameters())
+        self.optimiser = make_optimiser(self.model, recipe, *adapters)
+        self.parameters = [one for module in (self.model, *adapters) for one in module.parameters()]
         self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
         torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
         if found:
-            self.progress = restore(found, self.model, self.optimiser, group.rank)
+            self.progress = restore(found, self.model, self.optimiser, group.rank, self.adapters)
             if self.progress.processes != group.count:
                 raise UsageError(
                     f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
@@ -118,29 +126,31 @@ class Trainer:
         self.camera = Camera(self.setup, recipe, out)
         if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
-        self.loss = group.synchronised(BatchLoss(self.model))
+        self.loss = group.synchronised(BatchLoss(self.model, self.adapters))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
             on_progress("compiling the model, which takes minutes", 0, 0)
 
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """All remaining steps."""
-        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan)
+        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
         self.begin_files()
         if not self.progress.step:
             self._look(0, None)
             redivide(self.model)
         events = EventFiles(self.out / FOLDER, self.progress.step) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
-            while self.progress.step < self.recipe.steps:
+            while self.progress.step < self.recipe.steps and metrics.stopped is None:
                 metrics = self.step()
-                stops = interrupted()
+                stops = interrupted() or metrics.stopped is not None
                 if self.group.any(stops or self._save_is_due()):
                     stops = self.group.any(stops)
                     self._save()
                 on_metrics(metrics, self.setup)
                 if stops:
                     break
+        if self.adapters is not None:
+            self.adapters.settle()
         self.model.eval()
         return metrics
 
@@ -151,6 +161,7 @@ class Trainer:
         step = self.progress.step
         try:
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
+            write_whole(self.out / SIZES, to_json(sizes_of(self.setup)))
             remember(self.out, self.corpus)
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
@@ -197,7 +208,9 @@ class Trainer:
             sample = self.sampler.sample(done)
             if sample is not None and group.writes:
                 append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
-        metrics = Metrics(done, loss, lr, norm, kept, *self._look(done, None if health is None else health.after()))
+        stopped = None if last else self._stopped()
+        seen = self._look(done, None if health is None else health.after())
+        metrics = Metrics(done, loss, lr, norm, kept, *seen, stopped)
         redivide(self.model)
         if group.writes:
             append_line(self.out / METRICS, metrics.to_dict())
@@ -207,6 +220,14 @@ class Trainer:
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             self._save()
         return metrics
+
+    def _stopped(self) -> str | None:
+        """Why the run ends here, before its last step: held-out has not fallen for as long as the recipe waits."""
+        recipe, progress = self.recipe, self.progress
+        waited = (progress.step - progress.best_step) // recipe.eval_every
+        if not recipe.patience or progress.best is None or waited < recipe.patience:
+            return None
+        return f"held-out has been above {progress.best:.4f}, at step {progress.best_step:,}, {waited:,} times in a row"
 
     def _looks(self, done: int) -> bool:
         """Whether the model is looked at after so many steps."""
@@ -218,8 +239,10 @@ class Trainer:
         if not self._looks(done):
             return None, (), None
         scores = self.probe.measure(self.model)
+        frame = self.camera.measure(self.model)
+        if health is not None:
+            health = health.of_activations(frame.tensors)
         if self.camera.due(done):
-            frame = self.camera.measure(self.model)
             weights = self.camera.weights(self.model) if self.recipe.frames else {}
             if self.group.writes:
                 try:
@@ -274,11 +297,13 @@ class Trainer:
         random = self.group.gathered(torch.get_rng_state())
         if not self.group.measures:
             return
-        state = RunState.of(self.model, self.optimiser, random)
+        state = RunState.of(self.model, self.optimiser, random, self.adapters)
         if not self.group.writes:
             return
         sync_lines(self.out / METRICS)
         if self.events is not None:
             self.events.flush()
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
+        if self.adapters is not None:
+            self.adapters.save(self.out)
         keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})

@@ -100,7 +100,7 @@ class UpdateWatch:
     """
 
     def __init__(
-        self, model: nn.Module, optimiser: torch.optim.AdamW, weights: Sequence[Chosen] = (), most: int = 6
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, weights: Sequence[Chosen] = (), most: int = 6
     ) -> None:
         self.optimiser = optimiser
         self.entries = [self._entry(model.get_parameter(one.name), one) for one in weights or _shown(model, most)]

@@ -31,7 +31,7 @@ class Asked:
     )
     startup: bool | None = option(
         "--startup/--no-startup", default=None,
-        help="Begin with the lines of the start-up file.  [default: only at a terminal]",
+        help="Begin with the lines of the start-up file, ~/.config/tinytf/session on Linux.  [default: at a terminal]",
     )  # fmt: skip
 
 

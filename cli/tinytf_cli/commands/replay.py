@@ -1,12 +1,22 @@
 """``tinytf replay``: the film of a training run."""
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tinytf_cli.command import argument, command
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import Output, Result
+from tinytf_cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from tinytf.training.film import Film
+
+_ROWS = 45
+"""The rows of a film in a file."""
 
 
 @dataclass(frozen=True)
@@ -14,14 +24,56 @@ class Asked:
     """Which run to play."""
 
     run: Path = argument(type=click.Path(path_type=Path))
+    versus: Path | None = option(
+        type=click.Path(path_type=Path), metavar="RUN", help="Play this run beside it, in step."
+    )
 
 
 @command("replay")
 def replay(asked: Asked, output: Output) -> None:
-    """RUN is its folder. On a terminal: left and right turn frames, space plays, Enter opens a frame's model, q leaves.
-    Elsewhere a table.
+    """RUN is its folder. On a terminal: left and right turn frames, space plays, up and down choose a token, tab a text
+    and h a head, Enter opens the model of a frame in the explorer, q leaves. Elsewhere a table. -o FILE.cast and
+    FILE.svg are the film itself.
     """
     from tinytf.training.film import read_film
+    from tinytf_cli.board import takes_pictures
     from tinytf_cli.views.film import FilmView
 
-    output.show(Result.of(FilmView(read_film(asked.run))))
+    films = [read_film(run) for run in (asked.run, asked.versus) if run is not None]
+    on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
+    if on_screen and sys.stdin is not None and sys.stdin.isatty():
+        _play(films, output)
+        return
+
+    def pictured(screen: Terminal) -> Iterator[Sequence[str]]:
+        from tinytf_cli.replay import pictures
+
+        return pictures(films, screen, _ROWS)
+
+    output.show(replace(Result.of(FilmView(*films)), film=pictured))
+
+
+def _play(films: "list[Film]", output: Output) -> None:
+    """Play until a key leaves; a model that is opened is looked at, and then the film goes on."""
+    from tinytf_cli.commands.explore import explore
+    from tinytf_cli.paged import screen_of
+    from tinytf_cli.replay import Player
+    from tinytf_cli.screen import clean_exit
+
+    context = click.get_current_context()
+    player = Player(films, output.terminal)
+    width = output.terminal.width if context.params.get("width") else None
+    while True:
+        app = screen_of(player, width, every=0.1)
+
+        def redraw(app: "object" = app) -> None:
+            app.renderer.erase(leave_alternate_screen=False)  # type: ignore[attr-defined]
+            app.invalidate()  # type: ignore[attr-defined]
+
+        with clean_exit(redraw):
+            app.run()
+        if player.opened is None:
+            return
+        probe = films[0].probes[player.sight.probe]
+        explore.main(["-m", str(player.opened), "--", probe.text], standalone_mode=False, obj=context.obj)
+        player.opened = None

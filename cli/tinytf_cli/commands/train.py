@@ -132,7 +132,9 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             on_held_out=progress.measuring,
         )
     if started_as()[0] == 0:  # only the first of several processes reports
-        progress.finish(last.step)
+        if last.stopped is not None:
+            output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
+        progress.finish(last.step if last.stopped is None else resolved.steps)
         if setups:
             # A divided model is whole in the checkpoint.
             setup = replace(setups[0], model=load_run(out)) if asked.shard else setups[0]
@@ -140,7 +142,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             output.show(replace(report, live=True))  # nobody may be there to leave a pager
         if asked.explain and not updates:
             output.note(f"step {asked.explain:,} was not among the steps of this run, so there is no update to show")
-    return 130 if last.step < resolved.steps else 0
+    return 130 if last.step < resolved.steps and last.stopped is None else 0
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:

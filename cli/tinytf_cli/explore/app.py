@@ -6,13 +6,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from textual import events
 from textual.app import App, ComposeResult
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.theme import Theme
 from textual.widgets import Input
 
@@ -39,6 +40,8 @@ _HINTS = (
     "↑↓ step", "←→ head", "PgUp PgDn layer", "hjkl cell", "Enter arithmetic", "w without", "t text", ": line",
     "L lens", "a attribution", "g gradient", "d against", "Tab z panes",
 )  # fmt: skip
+_BANNER = 26
+"""The columns at the right end of the text, for the time and the number of the step."""
 _PAUSE = 0.15
 """Seconds without a key after which the panes that a line fills follow the text."""
 
@@ -76,7 +79,7 @@ class Explorer(App[int]):
         self._acts = {name: key.act for key in keys for name in key.keys.split(",")}
         self.engine = Engine(session)
         scene = self.engine.scene()
-        self.look = Look(scene, Place(row=first_row(scene.trace), cell=(len(scene.trace.tokens) - 1, 0)))
+        self.look = Look(scene, first_place(scene))
         self.fault: Exception | None = None
         self.active, self.zoomed, self.single = "main", False, False
         self.opened: list[str] = []
@@ -85,6 +88,7 @@ class Explorer(App[int]):
         self.seconds = 0.0
         self._note: Span | None = None
         self._waiting = ""
+        self._size_drawn = Size()
         self._busy: tuple[str, float] | None = None
         self._outlined: list[int] = []
         self._cells: tuple[int, int, int, Map] | None = None
@@ -160,7 +164,7 @@ class Explorer(App[int]):
         stops = [stop for stop in self.session.state.stops if stop.where]
         held = frozenset(row for row in range(len(rows)) if any(stop.is_at(rows, row) for stop in stops))
         self.look = look = replace(look, stops=held)
-        panes["text"].show([text_line(look, panes["text"].extent.width, self._banner())])
+        panes["text"].show([text_line(look, self.size.width, _BANNER, self._banner())])
         self._outlined, steps = outline(look)
         here = max((line for line, row in enumerate(self._outlined) if row == look.place.row), default=0)
         moved = "   moved by" if look.against else ""
@@ -202,8 +206,10 @@ class Explorer(App[int]):
                 corner = "┌" if top and left else "┬" if top or (not left and name == "next") else "├"
                 pane.active = name == self.active and not self.single
                 pane.put(where, "" if name in ("text", "status") else "─" if name == "steps" else corner)
-        _put(self.edit, Region(0, 0, max(20, width - self._banner_width() - 2), 1))
-        _put(self.line, Region(2, height - 1, max(1, width - 2), 1))
+        if self._size_drawn != self.size:
+            self._size_drawn = self.size
+            _put(self.edit, Region(0, 0, max(20, width - _BANNER), 1))
+            _put(self.line, Region(2, height - 1, max(1, width - 2), 1))
 
     def _draw_step(self) -> None:
         """The map of the present step, and where its cells are."""
@@ -221,9 +227,6 @@ class Explorer(App[int]):
         took = f"{self.seconds * 1000:.0f} ms   " if self.seconds else ""
         at = f"step {self.look.place.row + 1}/{len(self.trace.steps.rows)} "
         return [Span(took, "good"), Span(at, "dim")]
-
-    def _banner_width(self) -> int:
-        return sum(cell_len(one.text) for one in self._banner() if isinstance(one, Span))
 
     def draw_status(self) -> None:
         """The last line: what is waited for, what went wrong, and what is not as usual; then the keys."""
@@ -326,9 +329,7 @@ class Explorer(App[int]):
         """Show a pane of its own; what it asks becomes a line of the session."""
         self.opened = [name, *(one for one in self.opened if one != name)]
         self.active = name
-        if name in LINES:
-            line, place = LINES[name](self.look), self.look.place
-            self.engine.submit(lambda: self.engine.note(line, place), lambda *_: None)
+        self.panels[name].noted = False
         self.draw()
 
     def close(self, *names: str) -> None:
@@ -363,12 +364,19 @@ class Explorer(App[int]):
             if name in self.in_sight and asked != panel.asked:
                 panel.asked = asked
                 self._ask(panel, asked, self.look, self.engine.asked)
+            elif name in self.in_sight and not panel.noted and panel.succeeded:
+                panel.noted = True
+                self.engine.submit(partial(self.engine.note, asked.line, self.look.place), lambda *_: None)
 
     def _ask(self, panel: Panel, asked: Asked, look: Look, number: int) -> None:
         def work() -> list[Outcome]:
             if panel.asked is not asked:
                 raise Superseded
-            return self.engine.answers(asked.line, asked.scene, asked.against, number)
+            found = self.engine.answers(asked.line, asked.scene, asked.against, number)
+            if not panel.noted and found[0].failure is None:
+                panel.noted = True
+                self.engine.note(asked.line, look.place)
+            return found
 
         def done(found: Any, error: Exception | None) -> None:
             if error is None:
@@ -448,7 +456,7 @@ class Explorer(App[int]):
 
     def _open_input(self, line: Input) -> None:
         line.display = True
-        line.focus()
+        self.set_focus(line)  # at once: the next keys of a burst are its own
         line.cursor_position = len(line.value)
 
     def _close_inputs(self) -> None:
@@ -530,10 +538,17 @@ class Explorer(App[int]):
             self.go(replace(self.look.place, cell=(found.rows.start + row, found.columns.start + across)))
 
     def _text_chosen(self, _: int, column: int) -> None:
-        shown, ends = token_spans(self.look, self.size.width - self._banner_width() - 3)
+        shown, ends = token_spans(self.look, self.size.width - _BANNER)
         number = next((number for number, end in zip(shown, ends, strict=True) if column < end), None)
         if number is not None:
             self.go(replace(self.look.place, cell=(number, self.look.place.cell[1])))
+
+
+def first_place(scene: Scene) -> Place:
+    """Where to begin: the weights of the last layer, at the token that a prediction is read at."""
+    last = len(scene.trace.tokens) - 1
+    at = next((one.position for one in scene.predicted if one.of_tokens), last)
+    return Place(row=first_row(scene.trace), cell=(at, 0))
 
 
 def _hints(width: int) -> Iterator[Span]:

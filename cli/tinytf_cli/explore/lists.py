@@ -4,9 +4,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.cells import cell_len
+from torch import Tensor
 
 from tinytf.analysis.heads import measure_heads
-from tinytf.analysis.prediction import Prediction
+from tinytf.analysis.prediction import Likely, Prediction
+from tinytf.trace.trace import Trace
 from tinytf_cli.explore.place import Place, matrix
 from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Meter, Piece, Span, Table
@@ -104,14 +106,22 @@ def _moved_heads(scene: Scene, by: str, layer: int | None) -> list[float]:
 
 
 def next_blocks(scene: Scene, most: int) -> Iterator[Block]:
-    """What the model predicts, and how far each probability moved since the run before."""
+    """What the model predicts, and how far each probability moved since the run before.
+
+    Below stands what was the most probable then, where it is no longer among the others.
+    """
     if not scene.predicted:
         yield Line("  no prediction: the text has no [MASK], or the model no head")
-    several = len(scene.predicted) > 1
-    for one in scene.predicted[: max(1, most // 6)]:
-        if several:
+    predicted = scene.predicted[: max(1, most // 3)]
+    most = most // max(1, len(predicted)) - (len(predicted) > 1)
+    for one in predicted:
+        if len(predicted) > 1:
             yield Line(Span(one.title, "output"), single=True)
-        shown = one.top[:most]
+        before, shown = _shares_before(scene, one), [*one.top[:most]]
+        if before is not None and (first := int(before.argmax())) not in [likely.id for likely in shown]:
+            now = _shares(scene.trace, one.position)
+            share = 0.0 if now is None else float(now[first])
+            shown[most - 1 :] = [Likely(scene.model.shown(first), first, share, math.nan)]
         columns = [
             Column("", [Span(likely.shown, "output") for likely in shown], shrink=6),
             Column(
@@ -124,34 +134,36 @@ def next_blocks(scene: Scene, most: int) -> Iterator[Block]:
                 ],
             ),
         ]
-        moved = _moved(scene, one)
-        if moved:
-            columns.append(Column("Δ", [_delta(change) for change in moved[: len(shown)]], "right"))
-        yield Table(columns, header=bool(moved))
+        if before is not None:
+            moved = [_delta((likely.probability or 0.0) - float(before[likely.id])) for likely in shown]
+            columns.append(Column("Δ", moved, "right"))
+        yield Table(columns, header=before is not None)
 
 
 def _delta(change: float) -> Cell:
     return Span("–", "dim") if abs(change) < 5e-4 else Figure(change, "%+.3f", "k" if change > 0 else "q")
 
 
-def _moved(scene: Scene, one: Prediction) -> list[float]:
-    """By how much each probability is larger than in the run before; empty where there is none to compare."""
-    if scene.before is None:
-        return []
+def _shares(trace: Trace, position: int) -> Tensor | None:
+    """The probability of every token at a position, (V,); None for a model without."""
+    shares = trace.steps.probabilities
+    return None if shares is None or shares.operation is None else shares.operation.forward(trace.logits_at(position))
+
+
+def _shares_before(scene: Scene, one: Prediction) -> Tensor | None:
+    """The probabilities in the run before; None where there are none to compare."""
     trace = scene.before
-    shares, same = trace.steps.probabilities, trace.config.vocab_size == scene.model.config.vocab_size
+    if trace is None or not one.of_tokens or trace.config.vocab_size != scene.model.config.vocab_size:
+        return None
     position = len(trace.tokens) - 1 if one.what == "next" else one.position
-    if shares is None or shares.operation is None or not same or not one.of_tokens or position >= len(trace.tokens):
-        return []
-    known = shares.operation.forward(trace.logits_at(position))
-    return [(likely.probability or 0.0) - float(known[likely.id]) for likely in one.top]
+    return _shares(trace, position) if position < len(trace.tokens) else None
 
 
-def text_line(look: Look, width: int, note: Sequence[Piece]) -> Line:
-    """The tokens around the chosen one, it and that of the chosen column marked, and a note at the right end."""
+def text_line(look: Look, width: int, kept: int, note: Sequence[Piece]) -> Line:
+    """The tokens around the chosen one, it and that of the column marked; a note in what is kept at the end."""
     tokens = look.scene.trace.tokens
     row, column = chosen_tokens(look)
-    spans, _ = token_spans(look, width - sum(cell_len(one.text) for one in note if isinstance(one, Span)) - 3)
+    spans, _ = token_spans(look, width - kept)
     words: list[Piece] = [Span("…", "dim")] if spans.start else []
     for number in range(spans.start, spans.stop):
         if number > spans.start:

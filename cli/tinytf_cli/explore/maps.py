@@ -1,6 +1,6 @@
 """The main pane: the cells of a step around the chosen one, or the words of a step without numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,29 @@ from tinytf_cli.explore.lists import next_blocks
 from tinytf_cli.explore.place import matrix, names, window
 from tinytf_cli.explore.scene import TOP, Look
 from tinytf_cli.numbers import SHARE, number_format, widest
-from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Heat, Line, Piece, Span, Words
+from tinytf_cli.views.blocks import (
+    Array,
+    Bar,
+    Bars,
+    Block,
+    Figure,
+    Heading,
+    Heat,
+    Line,
+    Miniature,
+    Miniatures,
+    Piece,
+    Span,
+    Visible,
+    Words,
+)
+from tinytf_cli.views.parts import full_scale
 from tinytf_cli.views.steps import as_array, largest, visible_array
 
 _LABEL, _NUMBER = 14, 8
 """Columns of the name of a row, and of a number."""
+_MINIATURE = 8
+"""The least lines that small maps of all heads need."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +92,40 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
         said.append(Span(f"   {', '.join(ends)}", "dim"))
     below: list[Block] = [Line(said, single=True)]
     left = height - len(heat.values) - 6
-    if unit and step.is_map and left > 0:
-        keys = [k for k in np.argsort(-values[row], kind="stable").tolist() if seen is None or seen[row, k]]
-        bars = [Bar(f"{k} {across[k]}", float(values[row, k]), "", "attention") for k in keys[:left]]
-        below += [Heading(f"{row} {down[row]}", "looks at"), Bars(bars)]
+    if step.is_map and left > 0 and (unit or compared):
+        below += _row_bars(values[row], row, down[row], across, None if seen is None else seen[row], left, compared)
+    if step.is_map and step.is_split and unit and (lines := left - len(values) - 2) > _MINIATURE:
+        below.append(_other_heads(look, lines))
     return Map(map_title(look, "this run − the run before" if compared else ""), heat, rows, columns, tuple(below))
+
+
+def _row_bars(
+    values: Array, row: int, name: str, keys: Sequence[str], seen: Visible, most: int, compared: bool
+) -> list[Block]:
+    """The keys that the chosen query looks at, or those where that changed, the strongest first."""
+    known = [k for k in np.argsort(-np.abs(values), kind="stable").tolist() if seen is None or seen[k]]
+    labels = [f"{k} {keys[k]}" for k in known[:most]]
+    if not compared:
+        bars = [Bar(label, float(values[k]), "", "attention") for label, k in zip(labels, known, strict=False)]
+        return [Heading(f"{row} {name}", "looks at"), Bars(bars)]
+    bars = [
+        Bar(label, float(values[k]), Figure(float(values[k]), "%+.3f"))
+        for label, k in zip(labels[:-1], known, strict=False)
+    ]
+    return [Heading(f"{row} {name}", "what it looks at more, and less"), Bars(bars, full_scale(values[known]), True)]
+
+
+def _other_heads(look: Look, lines: int) -> Block:
+    """The maps of all heads of the layer, small."""
+    trace, place = look.scene.trace, look.place
+    step, layer = place.at(trace)
+    maps = as_array(trace.step(step.name, layer))
+    seen = visible_array(trace, step, layer)
+    small = [
+        Miniature(f"H{head}", "▶" if head == place.in_part(trace, 0).part else "", weights, seen)
+        for head, weights in enumerate(maps)
+    ]
+    return Miniatures(small, lines, f"the heads of L{layer}", len(small), "the first", "")
 
 
 def word_blocks(look: Look) -> Iterator[Block]:
@@ -86,7 +133,7 @@ def word_blocks(look: Look) -> Iterator[Block]:
     trace = look.scene.trace
     step, _ = look.place.at(trace)
     if step.name == "next":
-        yield from next_blocks(look.scene, TOP)
+        yield from next_blocks(look.scene, TOP * max(1, len(look.scene.predicted)))
         return
     ids = step.name == "ids"
     yield Line("  " + " ".join(str(one.id) if ids else one.shown for one in trace.tokens))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.geometry import Region
 from textual.strip import Strip
@@ -11,7 +12,7 @@ from textual.widget import Widget
 
 from tinytf_cli.paint.colour import role_style
 from tinytf_cli.paint.painter import paint_segments
-from tinytf_cli.paint.text import cut, line_width, segments, shown
+from tinytf_cli.paint.text import PaintedLine, cut, line_width, segments, shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Words
 
@@ -30,7 +31,8 @@ class Pane(Widget):
         self.extent = Region(0, 0, 0, 0)
         self.title: Words = ""
         self._terminal, self._chosen = terminal, on_chosen
-        self._strips: list[Strip] = []
+        self._lines: list[PaintedLine] = []
+        self._ground: Style | None = None
 
     def put(self, where: Region, corner: str) -> None:
         """Stand somewhere on the screen."""
@@ -68,9 +70,9 @@ class Pane(Widget):
         """Show painted lines."""
         before = self._in_sight()
         self.title = title
-        self._strips = [Strip(line) for line in lines]
-        while self._strips and not self._strips[0].text.strip():
-            del self._strips[0]
+        self._lines = [list(line) for line in lines]
+        while self._lines and not any(segment.text.strip() for segment in self._lines[0]):
+            del self._lines[0]
         if keep is None:
             self.top = 0
         elif not self.top <= keep < self.top + self.room:
@@ -87,11 +89,11 @@ class Pane(Widget):
         """Scroll by what is in sight; from the end to the beginning."""
         self.scroll_lines(self.room - 1 if self.hidden else -self.top)
 
-    def _in_sight(self) -> list[Strip]:
+    def _in_sight(self) -> list[PaintedLine]:
         head = [self._head()] if self.ruled else []
-        return head + self._strips[self.top : self.top + self.room]
+        return head + self._lines[self.top : self.top + self.room]
 
-    def _head(self) -> Strip:
+    def _head(self) -> PaintedLine:
         """The rule above the pane, with its title, and how many lines there are below the last one in sight."""
         width, terminal = self.extent.width, self.terminal
         rule = role_style("strong" if self.active else "dim", terminal)
@@ -99,11 +101,17 @@ class Pane(Widget):
         lead = [Segment(shown(f"{self.corner}─ ", terminal), rule)]
         title = cut(segments(self.title, terminal), max(1, width - line_width([*lead, *more]) - 3), terminal)
         left = width - line_width([*lead, *title, *more]) - 2
-        return Strip([*lead, *title, Segment(shown(" " + "─" * left, terminal), rule), *more, Segment("─", rule)])
+        return [
+            *lead,
+            *title,
+            Segment(shown(" " + "─" * left, terminal), rule),
+            *more,
+            Segment(shown("─", terminal), rule),
+        ]
 
-    def _draw(self, before: list[Strip]) -> None:
+    def _draw(self, before: list[PaintedLine]) -> None:
         """Draw the lines that are no longer what they were: over a slow line that is what takes time."""
-        self.top = max(0, min(self.top, len(self._strips) - self.room))
+        self.top = max(0, min(self.top, len(self._lines) - self.room))
         now, width = self._in_sight(), self.extent.width
         for y in range(max(len(before), len(now))):
             if before[y : y + 1] != now[y : y + 1]:
@@ -112,23 +120,23 @@ class Pane(Widget):
     @property
     def count(self) -> int:
         """How many lines there are."""
-        return len(self._strips)
+        return len(self._lines)
 
     @property
     def hidden(self) -> int:
         """How many lines are below the last one in sight."""
-        return max(0, len(self._strips) - self.top - self.room)
+        return max(0, len(self._lines) - self.top - self.room)
 
     def render_line(self, y: int) -> Strip:
-        width, style = self.size.width, self.rich_style
-        if self.ruled and y == 0:
-            return self._head().adjust_cell_length(width).apply_style(style)
+        if self._ground is None:
+            self._ground = self.rich_style
         number = self.top + y - self.ruled
-        strip = self._strips[number] if number < len(self._strips) else Strip.blank(0)
-        if self._margin:
-            rule = Segment(shown("│ ", self._terminal), role_style("dim", self._terminal))
-            strip = Strip([rule, *strip])
-        return strip.adjust_cell_length(width).apply_style(style)
+        line = self._lines[number] if 0 <= number < len(self._lines) else []
+        if number < self.top:
+            line = self._head()
+        elif self._margin:
+            line = [Segment(shown("│ ", self._terminal), role_style("dim", self._terminal)), *line]
+        return Strip(line).adjust_cell_length(self.size.width).apply_style(self._ground)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         self.scroll_lines(3)

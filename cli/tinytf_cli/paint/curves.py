@@ -34,12 +34,16 @@ class _Axis:
     high: float
     ticks: NDArray[np.float64]
     form: str
+    log: bool = False
 
     def label(self, value: float) -> str:
         return format(value + 0.0, self.form)
 
     def share(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """0 at ``low``, 1 at ``high``."""
+        if self.log:
+            low, high = math.log1p(self.low), math.log1p(self.high)
+            return np.asarray((np.log1p(values) - low) / (high - low))
         return (values - self.low) / (self.high - self.low)
 
 
@@ -80,6 +84,13 @@ def step_axis(low: float, high: float, width: int) -> _Axis:
     return _Axis(low, high, ticks if ticks.any() else np.array([high]), ",.0f")
 
 
+def log_axis(low: float, high: float) -> _Axis:
+    """An axis of whole numbers from 0 on, on which a factor of ten has everywhere the same length."""
+    high = max(high, low + 1)
+    ticks = [0.0, *(float(digit * 10**power) for power in range(19) for digit in (1, 2, 5))]
+    return _Axis(low, high, np.array([tick for tick in ticks if low <= tick <= high] or [high]), ",.0f", log=True)
+
+
 def _cells(share: NDArray[np.float64], cells: int, finest: int, each: int) -> NDArray[np.int64]:
     """Dots along ``cells`` of ``each`` dots; every resolution puts a point in the same cell as the finest does."""
     place = np.rint(share * (cells * finest - 1)).astype(np.int64).clip(0, cells * finest - 1)
@@ -97,6 +108,13 @@ def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: 
     column = _cells(across.share(x.astype(np.float64)), width, 2, along)
     count = np.bincount(column, minlength=columns)
     taken = np.flatnonzero(count)
+    if curve.band:
+        place = _cells(1 - up.share(y), height, 4, down)
+        top, bottom = np.full(columns, rows), np.full(columns, -1)
+        np.minimum.at(top, column, place)
+        np.maximum.at(bottom, column, place)
+        every = np.arange(rows)[:, None]
+        return np.asarray((every >= top) & (every <= bottom))
     mean = np.bincount(column, y, columns)[taken] / count[taken]
     if curve.points:
         lit[_cells(1 - up.share(mean), height, 4, down), taken] = True
@@ -186,12 +204,17 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     width = max(_LEAST, min(_WIDEST, terminal.width - label_width - 4 - beside))
     first, last = (float(end(x[at] for x, _ in points if x.size)) for end, at in ((min, 0), (max, -1)))
     whole = all(np.issubdtype(x.dtype, np.integer) for x, _ in points)
-    across = step_axis(first, last, width) if whole else value_axis(first, last, width // _TICK_COLUMNS)
+    if block.log_x:
+        across = log_axis(first, last)
+    else:
+        across = step_axis(first, last, width) if whole else value_axis(first, last, width // _TICK_COLUMNS)
     cells = (
         _braille_cells(block, across, up, width, terminal)
         if braille
         else _mark_cells(block, across, up, width, marks, terminal)
     )
+    if block.cursor is not None:
+        _mark_cursor(cells, across, block.cursor, width, terminal)
     places, beneath = _tick_line(across, width)
     lines: list[PaintedLine] = [[Segment(shown(f"  {block.y_title} by {block.x_title}", terminal), dim)]]
     ends = {row: place for place, row in _ends(block, up).items()} if names else {}
@@ -206,6 +229,14 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     lines.append([Segment(" " * (label_width + 3) + corner + foot, dim)])
     lines.append([Segment(" " * (label_width + 4) + beneath, dim)])
     return lines if names else lines + _legend(block, marks, label_width + 4, terminal)
+
+
+def _mark_cursor(cells: list[PaintedLine], across: _Axis, cursor: float, width: int, terminal: Terminal) -> None:
+    """A line through every row, behind the curves."""
+    column = int(_cells(across.share(np.array([cursor])), width, 2, 1)[0])
+    for line in cells:
+        if not line[column].text.strip():
+            line[column] = Segment(shown("│", terminal), role_style("strong", terminal))
 
 
 def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal: Terminal) -> list[PaintedLine]:

@@ -72,6 +72,7 @@ PAGES = {
             ("tinytf repl -f FILE", "runs the lines of a file, such as save writes"),
             ("… | tinytf repl", "runs the lines of a pipe"),
             ("--echo", "shows each line before its output"),
+            ("--startup", "begins with the lines of the start-up file, as at a terminal"),
             ("--on-error stop|continue", "what to do after a line that failed; the status is 1"),
         ),
     ),

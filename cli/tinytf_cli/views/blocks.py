@@ -230,12 +230,14 @@ class Bar:
 class Bars:
     """Horizontal bars; ``full`` is the value of a whole bar.
 
-    ``signed`` bars have a scale above them and a zero axis: negative ones go to the left of it.
+    ``signed`` bars have a scale above them and a zero axis: negative ones go to the left of it. With ``track`` the rest
+    of a whole bar is drawn too.
     """
 
     bars: Sequence[Bar]
     full: float = 1.0
     signed: bool = False
+    track: bool = False
 
     def only(self, keep: Sequence[int]) -> "Bars":
         """The same with only these of its rows."""
@@ -324,7 +326,8 @@ class Scale:
 class Curve:
     """One line of a chart: ``y`` at increasing ``x``; points without a finite ``y`` are not drawn.
 
-    With ``points`` only the points are drawn, and no line between them.
+    With ``points`` only the points are drawn, and no line between them; with ``band`` what lies between the lowest and
+    the highest of a column.
     """
 
     label: str
@@ -332,6 +335,7 @@ class Curve:
     y: NDArray[np.float64]
     role: str
     points: bool = False
+    band: bool = False
 
 
 @dataclass(frozen=True)
@@ -339,13 +343,15 @@ class Curves:
     """Lines in one chart, ``height`` rows high, each with its name at its right end.
 
     Where lines meet, the first is on top. Points that share a column are drawn as their mean; straight lines connect
-    points that are further apart.
+    points that are further apart. ``log_x`` counts whole numbers in powers of ten, from 0. A line stands at ``cursor``.
     """
 
     curves: Sequence[Curve]
     x_title: str
     y_title: str
     height: int = 12
+    log_x: bool = False
+    cursor: float | None = None
 
 
 @dataclass(frozen=True)

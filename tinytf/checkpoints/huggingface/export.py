@@ -69,13 +69,13 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     config = replace(model.config, dropout=0.0)
     state: Mapping[str, Tensor] = dict((*model.named_parameters(), *model.named_buffers()))  # what layers share, once
     try:
-        family, written = _family_for(config)
+        family, written = family_for(config)
     except UsageError:
         config, state = _unscaled(config, state)
-        family, written = _family_for(config)
+        family, written = family_for(config)
     if _rebuilt(family, tokenizer):
         config, state = _with_output_biases(config, state)
-        family, written = _family_for(config)
+        family, written = family_for(config)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
@@ -135,7 +135,7 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
     return replace(config, o_bias=True), {**zeros, **state}
 
 
-def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
+def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     """The family that writes this configuration and reads the same again."""
     nearest: tuple[Family, list[str]] | None = None
     with torch.device("meta"):

@@ -1,0 +1,88 @@
+"""``tinytf sweep``: one recipe with several values and seeds."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command, option
+from tinytf_cli.interrupt import current
+from tinytf_cli.output import Output, Result
+from tinytf_cli.recipe_options import Axes
+
+if TYPE_CHECKING:
+    from tinytf.training.recipe import Recipe
+    from tinytf.training.sweep import Outcome, Trial
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is swept, and where."""
+
+    GROUP: ClassVar = "Sweep"
+
+    recipe: Path = argument(type=click.Path(path_type=Path), metavar="RECIPE")
+    corpus: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CORPUS...")
+    out: Path | None = option(
+        type=click.Path(path_type=Path), help="Folder of the runs; default: runs/sweep- and the name of the recipe."
+    )
+    seeds: int = option(type=click.IntRange(1, 10_000), shown=1, help="Seeds for each combination.")
+    jobs: int | None = option(type=click.IntRange(1, 1024), help="Runs at a time; default: one for each core.")
+    ray: bool = option(is_flag=True, help="Run them as tasks of Ray, here or on its cluster (tinytf[ray]).")
+
+
+@command("sweep")
+def sweep(asked: Asked, axes: Axes, output: Output) -> int:
+    """RECIPE is a TOML file; every field of it and of its model is an option with values: --lr 1e-3,3e-3
+    --d-model 64,128. All combinations are trained, each in a folder of its own in --out, and compared in the end. The
+    same command again goes on where a sweep was interrupted. A run that fails does not end the others.
+    """
+    from tinytf.training.recipe import Recipe
+    from tinytf.training.run_report import compare_runs
+    from tinytf.training.sweep import grid, values_of
+    from tinytf.training.sweep import sweep as swept
+    from tinytf_cli.views.runs import RunsView
+
+    trials = grid(
+        Recipe.load(asked.recipe), {name: values_of(name, text) for name, text in axes.given.items()}, asked.seeds
+    )
+    for path in asked.corpus:
+        if not path.exists():
+            raise UsageError(f"there is no {path}", "name files or folders of text")
+    out = asked.out or Path("runs") / f"sweep-{asked.recipe.stem}"
+    jobs = min(asked.jobs or os.cpu_count() or 1, len(trials))
+    output.note(f"{len(trials):,} runs in {out}, {jobs:,} at a time")
+    ended = 0
+
+    def on_end(outcome: "Outcome") -> None:
+        nonlocal ended
+        ended += outcome.finished or bool(outcome.problem)
+        words = "finished" if outcome.finished else f"failed: {outcome.problem}" if outcome.problem else "stopped"
+        output.note(f"{ended:,} of {len(trials):,}: {outcome.trial.name} {words}")
+
+    def on_begin(trial: "Trial") -> None:
+        output.note(f"{trial.name} begins")
+
+    with current().asked() as interrupted:
+        interrupted()  # from here on a signal only ends the runs, with a checkpoint each
+        outcomes = swept(
+            asked.corpus, trials, out, begin=_begin, jobs=jobs, ray=asked.ray,
+            on_begin=on_begin, on_end=on_end, interrupted=interrupted,
+        )  # fmt: skip
+    output.show(Result.of(RunsView(compare_runs([out]))))
+    if all(outcome.finished for outcome in outcomes) and len(outcomes) == len(trials):
+        return 0
+    return 1 if any(outcome.problem for outcome in outcomes) else 130
+
+
+def _begin(recipe: "Recipe") -> tuple[Any, Any]:
+    """The tokenizer and the model that a recipe begins from, in the process of its run."""
+    from tinytf.loading import load
+
+    if not recipe.begun_from:
+        return None, None
+    opened = load(recipe.begun_from)
+    return opened.tokenizer, opened.transformer

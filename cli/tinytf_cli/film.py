@@ -1,0 +1,43 @@
+"""Pictures one after the other as a file: a recording for a terminal, or an SVG that moves."""
+
+import json
+from collections.abc import Sequence
+
+from tinytf_cli.picture import picture
+from tinytf_cli.terminal import Terminal
+
+SECONDS = 0.8
+"""How long a picture stands; the last one three times as long."""
+
+
+def recording(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
+    """An asciicast of version 2: a header, and a line for each picture (https://docs.asciinema.org/manual/asciicast)."""
+    size = {"width": screen.width, "height": max(map(len, frames))}
+    lines: list[object] = [{"version": 2, **size, "env": {"TERM": "xterm-256color"}}]
+    for number, frame in enumerate(frames):
+        drawn = "\r\n".join(f"{line}\x1b[0m\x1b[K" for line in frame)
+        lines.append([round(number * SECONDS, 3), "o", f"\x1b[H{drawn}\x1b[J"])
+    lines.append([round((len(frames) + 2) * SECONDS, 3), "o", ""])
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
+    """One SVG that shows each picture in turn, for ever; what cannot move shows the last one."""
+    whole = (len(frames) + 2) * SECONDS
+    drawn = []
+    for number, frame in enumerate(frames):
+        last = number == len(frames) - 1
+        still = picture(frame, ".svg", screen, name=f"frame{number}")
+        begin, end = number * SECONDS / whole, 1.0 if last else (number + 1) * SECONDS / whole
+        values, times = ["hidden", "visible", "hidden"], [0.0, begin, end]
+        if not number:
+            values, times = values[1:], [0.0, end]
+        if last:
+            values, times = values[:2], times[:2]
+        timing = f'values="{";".join(values)}" keyTimes="{";".join(f"{time:.4f}" for time in times)}"'
+        turn = f'<animate attributeName="visibility" {timing} dur="{whole:g}s" calcMode="discrete"'
+        drawn.append(
+            f'<g visibility="{"visible" if last else "hidden"}">\n{turn} repeatCount="indefinite"/>\n{still}</g>\n'
+        )
+    shape = drawn[0].split("viewBox=")[1].split('"')[1]
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{shape}">\n{"".join(drawn)}</svg>\n'

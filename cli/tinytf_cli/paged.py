@@ -1,0 +1,87 @@
+"""A page that fills the terminal and is turned by single keys."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import FormattedTextControl, Layout, Window
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.output import Output as Screen
+
+from tinytf_cli.terminal import Terminal
+
+
+class Paged(Protocol):
+    """What is on the screen. Keys wait until it is ``ready``, which ``compute`` makes it; ``interrupt`` is Ctrl-C."""
+
+    terminal: Terminal
+
+    @property
+    def keys(self) -> Mapping[Any, str]: ...
+    @property
+    def ready(self) -> bool: ...
+    def compute(self) -> None: ...
+    def press(self, key: str) -> bool: ...
+    def lines(self, columns: int, rows: int) -> list[str]: ...
+
+
+def screen_of(
+    pages: Paged,
+    width: int | None = None,
+    *,
+    input: Input | None = None,
+    output: Screen | None = None,
+    every: float | None = None,
+) -> Application[None]:
+    """The pages as an application that fills the terminal, at most ``width`` columns of it.
+
+    Without a key it is drawn again ``every`` so many seconds.
+    """
+    bindings = KeyBindings()
+    waiting: deque[str] = deque()
+
+    @bindings.add(Keys.Any, eager=True)  # eager: before what prompt_toolkit itself does with arrows and the like
+    def press(event: KeyPressEvent) -> None:
+        waiting.append(pages.keys.get(event.key_sequence[0].key, "other"))
+        take()
+
+    def take() -> None:
+        """Do what the waiting keys say, as far as what each is about has been computed."""
+        while waiting and pages.ready and not app.is_done:
+            key = waiting.popleft()
+            if key == "interrupt":
+                app.exit(exception=KeyboardInterrupt())
+            elif not pages.press(key):
+                app.exit()
+
+    def text() -> ANSI:
+        columns, rows = app.output.get_size().columns, app.output.get_size().rows
+        return ANSI("\n".join(pages.lines(min(columns, width or columns), rows)))
+
+    def compute(app: Application[None]) -> None:
+        """Compute once the screen says so; keys that are pressed meanwhile wait for it."""
+        if not pages.ready and not app.is_done:
+            try:
+                pages.compute()
+            except Exception as error:
+                app.exit(exception=error)
+            take()
+            app.invalidate()
+
+    app: Application[None] = Application(
+        Layout(Window(FormattedTextControl(text), always_hide_cursor=True)),
+        key_bindings=bindings,
+        full_screen=True,
+        # The painter has chosen colours that this terminal has; they only pass through.
+        color_depth=ColorDepth.DEPTH_8_BIT if pages.terminal.depth == "256" else ColorDepth.DEPTH_24_BIT,
+        refresh_interval=every,
+        after_render=compute,
+        input=input,
+        output=output,
+    )
+    return app

@@ -1,0 +1,125 @@
+"""The film of a run on a terminal: what each key does, and the frames as pictures."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from prompt_toolkit.keys import Keys
+
+from tinytf.training.film import Film
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.blocks import Line, Span
+from tinytf_cli.views.frame import LAYOUTS, FrameView, Sight
+
+KEYS = {
+    " ": "play", Keys.Right: "next", Keys.Left: "back", Keys.Home: "first", Keys.End: "last",
+    Keys.Up: "token back", Keys.Down: "token", Keys.Tab: "probe", Keys.ControlI: "probe",
+    "h": "head", "H": "head back", "+": "faster", "-": "slower",
+    Keys.Enter: "open", Keys.ControlJ: "open",
+    "q": "leave", Keys.Escape: "leave", Keys.ControlD: "leave", Keys.ControlC: "interrupt", Keys.SIGINT: "interrupt",
+}  # fmt: skip
+SECONDS = 0.6
+"""How long a frame stands while it plays."""
+_SHORT = {"← →": "turn", "space": "play", "↑ ↓": "token", "tab": "probe", "h H": "head", "Enter": "open", "q": "leave"}
+
+
+def frame_lines(films: Sequence[Film], sight: Sight, terminal: Terminal, rows: int) -> list[str]:
+    """A frame in the largest layout that fits the rows."""
+    for layout in LAYOUTS:
+        lines = list(paint(FrameView(films, sight, layout).blocks(terminal), terminal))
+        if len(lines) <= rows:
+            break
+    return lines[:rows]
+
+
+class Player:
+    """A film, or two in step, and where it stands. ``opened`` is the model that is to be looked at afterwards."""
+
+    keys = KEYS
+    ready = True
+
+    def __init__(self, films: Sequence[Film], terminal: Terminal) -> None:
+        self.films, self.terminal = films, terminal
+        self.steps = sorted({frame.step for film in films for frame in film.frames})
+        self.place, self.playing, self.seconds, self.note = 0, False, SECONDS, ""
+        self.sight = Sight(self.steps[0])
+        self.opened: Path | None = None
+        self._turned = time.monotonic()
+
+    def compute(self) -> None: ...
+
+    def press(self, key: str) -> bool:
+        """Do what a key says; false when it says to leave."""
+        self.note = ""
+        film = self.films[0]
+        probe = film.probes[self.sight.probe]
+        heads = film.frames[0].maps[probe.name].shape
+        if key in ("next", "back", "first", "last"):
+            self.playing = False
+            self._turn({"next": self.place + 1, "back": self.place - 1, "first": 0, "last": len(self.steps)}[key])
+        elif key == "play":
+            self.playing, self._turned = not self.playing, time.monotonic()
+            if self.playing and self.place == len(self.steps) - 1:
+                self._turn(0)
+        elif key in ("faster", "slower"):
+            self.seconds = min(5.0, max(0.1, self.seconds * (0.7 if key == "faster" else 1.4)))
+        elif key in ("token", "token back"):
+            by = 1 if key == "token" else -1
+            self.sight = replace(self.sight, token=(self.sight.token + by) % len(probe.tokens))
+        elif key == "probe":
+            self.sight = replace(self.sight, probe=(self.sight.probe + 1) % len(film.probes), token=0)
+        elif key in ("head", "head back"):
+            now = FrameView(self.films, self.sight).chosen(film)
+            by = 1 if key == "head" else -1
+            self.sight = replace(self.sight, head=(now + by) % (heads[0] * heads[1]))
+        elif key == "open":
+            return not self._open()
+        return key != "leave"
+
+    def _turn(self, place: int) -> None:
+        self.place = max(0, min(place, len(self.steps) - 1))
+        self.sight = replace(self.sight, step=self.steps[self.place])
+        self._turned = time.monotonic()
+
+    def _open(self) -> bool:
+        """Whether the frame has a model; otherwise a note says which have."""
+        frame = self.films[0].at(self.sight.step)
+        self.opened = frame.model
+        if frame.model is None:
+            kept = [f"{one.step:,}" for one in self.films[0].frames if one.model is not None]
+            there = f"; those of step {', '.join(kept)} are there" if kept else ""
+            self.note = f"the weights of step {frame.step:,} were not kept{there} (train --frames keeps all)"
+        return frame.model is not None
+
+    def _tick(self) -> None:
+        """Turn to the next frame when it is time."""
+        if self.playing and time.monotonic() - self._turned >= self.seconds:
+            self._turn(self.place + 1)
+            self.playing = self.place < len(self.steps) - 1
+
+    def lines(self, columns: int, rows: int) -> list[str]:
+        """The screen: exactly as many lines as it has."""
+        self._tick()
+        terminal = replace(self.terminal, width=max(20, columns))
+        shown = frame_lines(self.films, self.sight, terminal, rows - 1)
+        shown += [""] * (rows - 1 - len(shown))
+        return [*shown, *paint([self._foot()], terminal)][:rows]
+
+    def _foot(self) -> Line:
+        if self.note:
+            return Line(Span(self.note, "strong"), single=True)
+        keys = {**_SHORT, "space": "stop" if self.playing else "play"}
+        spans = [span for key, does in keys.items() for span in (Span(key, "strong"), Span(f" {does}   ", "dim"))]
+        return Line(spans, single=True)
+
+
+def pictures(films: Sequence[Film], terminal: Terminal, rows: int) -> Iterator[list[str]]:
+    """The screen at every step, all of them as high as the highest."""
+    steps = sorted({frame.step for film in films for frame in film.frames})
+    token = max(0, len(films[0].probes[0].tokens) // 2)
+    drawn = [frame_lines(films, Sight(step, token=token), terminal, rows) for step in steps]
+    high = max(map(len, drawn))
+    for lines in drawn:
+        yield lines + [""] * (high - len(lines))

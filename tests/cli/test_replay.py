@@ -1,0 +1,194 @@
+"""The film of a run: as a table, as JSON, as files that move, and under keys."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyte
+import pytest
+from driving import Tinytf
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from rich.cells import cell_len
+from rich.text import Text
+
+from tinytf.training.film import Film, read_film
+from tinytf.training.loop import train
+from tinytf.training.recipe import Recipe
+from tinytf_cli.paged import screen_of
+from tinytf_cli.replay import Player
+from tinytf_cli.terminal import Terminal
+
+STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
+                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
+RECIPE = Recipe(
+    model={"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32}, tokenizer="char", block=24,
+    batch=4, steps=6, warmup=2, eval_every=4, held_out=0.2, lr=1e-2, keep=1,
+)  # fmt: skip
+STEPS = [0, 1, 2, 4, 6]
+COLOURED = {"depth": "truecolor", "cuts": True}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("replay") / "run"
+    train(STORY, RECIPE, place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def film(run: Path) -> Film:
+    return read_film(run)
+
+
+def player(film: Film, *others: Film, **more: object) -> Player:
+    return Player([film, *others], Terminal(**{"width": 100, **COLOURED, **more}))
+
+
+def seen(lines: list[str]) -> str:
+    return "\n".join(Text.from_ansi(line).plain for line in lines)
+
+
+def test_a_pipe_gets_a_table_with_a_line_for_each_frame(tinytf: Tinytf, run: Path, film: Film) -> None:
+    ran = tinytf("replay", run)
+    assert ran.status == 0
+    assert ran.out.splitlines()[1].startswith("learned")
+    rows = re.findall(r"^ +(\d+) +(\d\.\d{3}) ", ran.out, re.MULTILINE)
+    assert rows == [(str(frame.step), f"{frame.mean('held-out'):.3f}") for frame in film.frames]
+
+
+def test_json_has_every_loss_and_a_line_for_each_frame(tinytf: Tinytf, run: Path, film: Film) -> None:
+    found = json.loads(tinytf("replay", run, "--json").out)
+    assert [frame["step"] for frame in found["frames"]] == STEPS
+    for frame, true in zip(found["frames"], film.frames, strict=True):
+        for name, probe in frame["probes"].items():
+            assert probe["loss"] == pytest.approx(true.loss[name].tolist())
+    events = [json.loads(line) for line in tinytf("replay", run, "--format", "ndjson").out.splitlines()]
+    assert [event["step"] for event in events if event["type"] == "frame"] == STEPS
+
+
+def test_the_maps_go_into_a_file_of_tensors(tinytf: Tinytf, run: Path, film: Film, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    assert tinytf("replay", run, "-o", tmp_path / "film.safetensors").status == 0
+    stored = load_file(tmp_path / "film.safetensors")
+    assert np.array_equal(stored["step-4.twice.maps"], film.at(4).maps["twice"])
+
+
+def test_a_cast_plays_the_frames_one_after_the_other(tinytf: Tinytf, run: Path, tmp_path: Path) -> None:
+    assert tinytf("replay", run, "-o", tmp_path / "film.cast", "--width", "90").status == 0
+    header, *events = [json.loads(line) for line in (tmp_path / "film.cast").read_text("utf-8").splitlines()]
+    assert (header["version"], header["width"]) == (2, 90)
+    screen = pyte.Screen(header["width"], header["height"])
+    stream = pyte.Stream(screen)
+    shown = []
+    for _, kind, data in events:
+        assert kind == "o"
+        stream.feed(data)
+        shown.append(int(re.search(r"step (\d+) of 6", screen.display[0])[1]))
+    assert shown == [*STEPS, STEPS[-1]]
+    assert [time for time, _, _ in events] == sorted(time for time, _, _ in events)
+
+
+def test_an_svg_shows_one_frame_at_a_time(tinytf: Tinytf, run: Path, tmp_path: Path) -> None:
+    assert tinytf("replay", run, "-o", tmp_path / "film.svg").status == 0
+    text = (tmp_path / "film.svg").read_text("utf-8")
+    moves = re.findall(r'values="([a-z;]+)" keyTimes="([0-9.;]+)"', text)
+    assert len(moves) == len(STEPS)
+    for moment in np.linspace(0, 1, 97)[:-1]:
+        visible = 0
+        for values, times in moves:
+            at = sum(float(time) <= moment for time in times.split(";")) - 1
+            visible += values.split(";")[at] == "visible"
+        assert visible == 1
+    assert text.count('<g visibility="visible">') == 1
+
+
+def test_what_does_not_move_is_no_cast(tinytf: Tinytf, tmp_path: Path) -> None:
+    ran = tinytf("models", "-o", tmp_path / "x.cast")
+    assert (ran.status, "does not move" in ran.err) == (2, True)
+    assert not (tmp_path / "x.cast").exists()
+
+
+def test_a_folder_without_a_run_is_refused_in_one_line(tinytf: Tinytf, tmp_path: Path) -> None:
+    ran = tinytf("replay", tmp_path)
+    assert ran.status == 2
+    assert ran.err.startswith("tinytf: error:")
+    assert "Traceback" not in ran.err
+
+
+def test_keys_go_through_the_frames(film: Film) -> None:
+    one = player(film)
+
+    def steps() -> Iterator[int]:
+        for key in ("next", "next", "back", "last", "next", "first", "back"):
+            one.press(key)
+            yield one.sight.step
+
+    assert list(steps()) == [1, 2, 1, 6, 6, 0, 0]
+
+
+def test_what_is_played_stops_at_the_end(film: Film, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("tinytf_cli.replay.time.monotonic", lambda: clock[0])
+    one, shown = player(film), []
+    one.press("play")
+    for _ in range(7):
+        clock[0] += one.seconds + 0.001
+        one.lines(100, 40)
+        shown.append((one.sight.step, one.playing))
+    assert shown == [(1, True), (2, True), (4, True), (6, False), (6, False), (6, False), (6, False)]
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 45), (200, 50), (40, 10)])
+def test_a_screen_of_any_size_is_filled_and_not_overrun(film: Film, columns: int, rows: int) -> None:
+    for theme in ("dark", "light"):
+        one = player(film, theme=theme)
+        one.press("last")
+        lines = one.lines(columns, rows)
+        assert len(lines) == rows
+        assert all(cell_len(Text.from_ansi(line).plain) <= columns for line in lines)
+        assert "step 6 of 6" in seen(lines[:1])
+
+
+def test_the_chosen_token_shows_what_the_model_thought_came_next(film: Film) -> None:
+    one = player(film)
+    one.press("last")
+    for _ in range(5):
+        one.press("token")
+    frame, probe = film.at(6), film.probes[0]
+    text = seen(one.lines(120, 45))
+    (line,) = [line for line in text.splitlines() if line.startswith(f"  after {probe.tokens[5]} ")]
+    for word in frame.words[probe.name][5][:3]:
+        assert word in line
+    assert f"{frame.loss[probe.name][5]:.2f} nats" in line
+
+
+def test_a_frame_without_weights_says_which_have_them(film: Film) -> None:
+    one = player(film)
+    assert one.press("open")
+    assert "the weights of step 0 were not kept" in seen(one.lines(120, 45)[-1:])
+    one.press("last")
+    assert not one.press("open")
+    assert one.opened is not None
+    assert (one.opened / "model.safetensors").is_file()
+
+
+def test_two_films_play_in_step(film: Film, tmp_path: Path) -> None:
+    train(STORY, Recipe(**{**RECIPE.to_dict(), "seed": 1, "steps": 3, "eval_every": 3}), tmp_path / "other")
+    both = player(film, read_film(tmp_path / "other"))
+    assert both.steps == [0, 1, 2, 3, 4, 6]
+    both.press("last")
+    text = seen(both.lines(200, 60))
+    assert "step 6 of 6" in text
+    assert "step 3 of 3" in text
+
+
+def test_real_keys_turn_play_and_leave(film: Film) -> None:
+    one = player(film)
+    with create_pipe_input() as source:
+        source.send_text("\x1b[C\x1b[C\t\x1b[Bq")
+        screen_of(one, input=source, output=DummyOutput()).run()
+    assert (one.sight.step, one.sight.probe, one.sight.token, one.opened) == (2, 1, 1, None)

@@ -1,0 +1,169 @@
+"""Ways to train: Muon, frozen weights, a schedule with a decay at its end, less memory, an early end."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from tinytf.checkpoints.run import load_run
+from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.text.corpus import find_files
+from tinytf.training.loop import train
+from tinytf.training.losses import batch_loss
+from tinytf.training.optimiser import learning_rate
+from tinytf.training.reader import read_history
+from tinytf.training.recipe import Recipe
+from tinytf.training.setup import prepare
+
+STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
+                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
+RECIPE = Recipe(
+    model={"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1},
+    tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2,
+)  # fmt: skip
+
+
+def changed(**changes: object) -> Recipe:
+    return Recipe(**{**RECIPE.to_dict(), **changes})
+
+
+def first_model(recipe: Recipe, folder: Path) -> Transformer:
+    """The model before its first step."""
+    return prepare(find_files(STORY), recipe, folder / "tokens").model
+
+
+def test_wsd_is_level_and_falls_in_its_last_fifth() -> None:
+    recipe = Recipe(lr=1.0, final_lr=0.0, warmup=10, steps=110, schedule="wsd")
+    assert [learning_rate(step, recipe) for step in (9, 10, 50, 90)] == [1.0] * 4
+    assert learning_rate(100, recipe) == pytest.approx(1 - math.sqrt(0.5))
+    longer = Recipe(lr=1.0, final_lr=0.0, warmup=10, steps=1000, schedule="wsd")
+    assert all(learning_rate(step, recipe) == learning_rate(step, longer) for step in range(90))
+
+
+def test_recomputing_activations_changes_no_bit(tmp_path: Path) -> None:
+    for name, flag in (("kept", False), ("again", True)):
+        train(STORY, changed(recompute=flag), tmp_path / name)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("kept", "again")]
+    assert models[0] == models[1]
+
+
+def test_recomputing_keeps_only_what_goes_into_the_blocks(tmp_path: Path) -> None:
+    kept = {}
+    for flag in (False, True):
+        recipe = changed(recompute=flag, steps=1, warmup=0, held_out=0.0)
+        sizes: list[int] = []
+
+        def pack(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            train(STORY, recipe, tmp_path / str(flag))
+        kept[flag] = sum(sizes)
+    assert kept[True] < kept[False]
+
+
+@pytest.mark.parametrize(
+    ("address", "frozen"),
+    [
+        ("L0", "blocks.0."),
+        ("L0-1", "blocks."),
+        ("L1.attn", "blocks.1.attention."),
+        ("L*.ffn", "ffn."),
+        ("L0.q", "blocks.0.attention.q."),
+        ("embed", "embed."),
+        ("L1.norm1", "blocks.1.norm1."),
+    ],
+)
+def test_frozen_weights_stay_and_all_others_move(address: str, frozen: str, tmp_path: Path) -> None:
+    recipe = changed(freeze=(address,))
+    before = first_model(recipe, tmp_path)
+    train(STORY, recipe, tmp_path / "run")
+    after = dict(load_run(tmp_path / "run").named_parameters())
+    for name, weight in before.named_parameters():
+        assert torch.equal(weight, after[name]) == (frozen in name), name
+
+
+@pytest.mark.parametrize(
+    ("addresses", "message"),
+    [
+        (["L9"], "there is no layer 9"),
+        (["L0.scores"], "has no weights to freeze"),
+        (["L0H1"], "--freeze takes whole matrices"),
+        (["L*", "embed", "final.norm"], "all weights are frozen"),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(addresses: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(STORY, changed(freeze=tuple(addresses)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_frozen_weights_goes_on_to_the_byte(tmp_path: Path) -> None:
+    recipe, asked = changed(freeze=("L0",)), iter([False] * 4 + [True] * 9)
+    train(STORY, recipe, tmp_path / "whole")
+    train(STORY, recipe, tmp_path / "parts", interrupted=lambda: next(asked))
+    train(STORY, recipe, tmp_path / "parts", resume=True)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert models[0] == models[1]
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_muon_steps_the_matrices_of_blocks_and_adamw_the_rest(tmp_path: Path) -> None:
+    recipe = changed(optimiser="muon", model={**RECIPE.model, "dropout": 0.0}, warmup=0, schedule="constant", steps=3)
+    setup = prepare(find_files(STORY), recipe, tmp_path / "tokens")
+    by_hand = setup.model.train()
+    hidden = [one for name, one in by_hand.named_parameters() if name.startswith("blocks.") and one.dim() == 2]
+    others = [one for one in by_hand.parameters() if all(one is not other for other in hidden)]
+    parts = [torch.optim.Muon(hidden, lr=recipe.lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")]
+    for decay, dims in ((0.1, 2), (0.0, 1)):
+        group = [one for one in others if min(one.dim(), 2) == dims]
+        parts.append(torch.optim.AdamW(group, lr=recipe.lr, betas=(0.9, 0.95), weight_decay=decay))
+    for step in range(3):
+        by_hand.zero_grad()
+        batch_loss(by_hand, setup.examples.batch(step)).backward()
+        torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
+        for part in parts:
+            part.step()
+    train(STORY, recipe, tmp_path / "run")
+    after = dict(load_run(tmp_path / "run").named_parameters())
+    for name, weight in by_hand.named_parameters():
+        torch.testing.assert_close(after[name], weight, rtol=0, atol=5e-5, msg=name)  # bfloat16 inside
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_a_run_by_muon_goes_on_to_the_byte(tmp_path: Path) -> None:
+    recipe, asked = changed(optimiser="muon"), iter([False] * 4 + [True] * 9)
+    train(STORY, recipe, tmp_path / "whole")
+    train(STORY, recipe, tmp_path / "parts", interrupted=lambda: next(asked))
+    train(STORY, recipe, tmp_path / "parts", resume=True)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert models[0] == models[1]
+
+
+def test_a_torch_without_muon_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon", raising=False)
+    with pytest.raises(UsageError, match="has no Muon"):
+        train(STORY, changed(optimiser="muon"), tmp_path / "run")
+
+
+def test_a_run_ends_when_held_out_no_longer_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [3.0, 2.0, 2.5, 2.25, 2.125]
+    monkeypatch.setattr("tinytf.training.run.held_out_loss", lambda *_: losses.pop(0))
+    last = train(STORY, changed(steps=100, patience=2), tmp_path)
+    assert last.step == 16
+    assert last.stopped == "held-out has been above 2.0000, at step 8, 2 times in a row"
+    history = read_history(tmp_path)
+    assert history.finished
+    assert history.stopped == last.stopped
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    assert train(STORY, changed(steps=100, patience=2), tmp_path, resume=True).stopped == last.stopped
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    asked = iter([False, False, False, True])
+    patient = changed(steps=100, patience=9)
+    assert train(STORY, patient, tmp_path, resume=True, interrupted=lambda: next(asked)).step == 20
+    assert not read_history(tmp_path).finished
+    assert json.loads((tmp_path / "recipe.json").read_text("utf-8"))["patience"] == 9

@@ -1,0 +1,88 @@
+"""A sweep trains a grid of recipes, each as ``train`` would alone, and goes on where it was interrupted."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tinytf.errors import UsageError
+from tinytf.text.corpus import find_files
+from tinytf.training.loop import train
+from tinytf.training.recipe import Recipe
+from tinytf.training.sweep import Outcome, grid, sweep, values_of
+from tinytf_cli.commands.sweep import _begin
+
+RECIPE = Recipe(
+    model={"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "context": 32}, tokenizer="char", block=8, batch=2,
+    steps=4, warmup=1, eval_every=2, held_out=0.2, sample_tokens=0, probe_every=0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text("The cat sat on the mat. " * 20, "utf-8")
+    return tmp_path / "text.txt"
+
+
+def test_a_grid_is_every_combination_with_its_seeds_by_name() -> None:
+    trials = grid(RECIPE, {"lr": (0.1, 0.2), "d_model": (16, 32), "batch": (3,)}, seeds=2)
+    assert len({trial.name for trial in trials}) == len(trials) == 8
+    assert trials[0].name == "lr-0.1-d_model-16-seed-0"
+    found = {(one.recipe.lr, one.recipe.model["d_model"], one.recipe.batch, one.recipe.seed) for one in trials}
+    assert found == set(itertools.product((0.1, 0.2), (16, 32), (3,), (0, 1)))
+
+
+def test_values_are_those_of_the_field() -> None:
+    assert values_of("lr", "1e-3, 3e-3") == (1e-3, 3e-3)
+    assert values_of("n_layers", "1,2") == (1, 2)
+    assert values_of("compile", "true,false") == (True, False)
+    assert values_of("schedule", "wsd,cosine") == ("wsd", "cosine")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: values_of("lr", "1e-3,fast"), "'fast' is no value of lr"),
+        (lambda: values_of("batch", "1.5"), "'1.5' is no value of batch"),
+        (lambda: values_of("lr", "1,1"), "lr has a value twice"),
+        (lambda: grid(RECIPE, {"lr": (-1.0,)}, 1), "lr -1.0 is not above 0"),
+        (lambda: grid(RECIPE, {"n_heads": (3,)}, 1), "n_heads"),
+        (lambda: grid(RECIPE, {"seed": tuple(range(20_000))}, 1), "20,000 runs, and 10,000 are the most"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_before_anything_is_trained(ask, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ask()
+
+
+def test_runs_are_those_of_train_and_one_that_fails_ends_no_other(corpus: Path, tmp_path: Path) -> None:
+    trials = grid(RECIPE, {"lr": (0.01, 1e30)}, seeds=1)
+    ended: list[Outcome] = []
+    outcomes = sweep([corpus], trials, tmp_path / "out", begin=_begin, jobs=2, on_end=ended.append)
+    assert {one.trial.name: one.finished for one in outcomes} == {"lr-0.01": True, "lr-1e+30": False}
+    assert "at step" in next(one.problem for one in outcomes if not one.finished)
+    train(find_files([corpus]), trials[0].recipe, tmp_path / "alone")
+    ours, alone = tmp_path / "out" / "lr-0.01", tmp_path / "alone"
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (ours / name).read_bytes() == (alone / name).read_bytes()
+
+
+def test_an_interrupted_sweep_begins_nothing_more_and_goes_on_later(corpus: Path, tmp_path: Path) -> None:
+    trials = grid(RECIPE, {}, seeds=2)
+    train(find_files([corpus]), trials[0].recipe, tmp_path / trials[0].name)
+    train(find_files([corpus]), trials[1].recipe, tmp_path / trials[1].name, interrupted=lambda: True)
+    before = (tmp_path / trials[0].name / "metrics.jsonl").stat().st_mtime_ns
+    stopped = sweep([corpus], trials, tmp_path, begin=_begin, jobs=1, interrupted=lambda: True)
+    assert [one.trial.name for one in stopped] == ["seed-0"]
+    later = sweep([corpus], trials, tmp_path, begin=_begin, jobs=1)
+    assert [one.finished for one in later] == [True, True]
+    assert (tmp_path / trials[0].name / "metrics.jsonl").stat().st_mtime_ns == before  # it was finished
+    train(find_files([corpus]), trials[1].recipe, tmp_path / "alone")
+    resumed = tmp_path / trials[1].name / "model.safetensors"
+    assert resumed.read_bytes() == (tmp_path / "alone" / "model.safetensors").read_bytes()
+
+
+def test_ray_that_is_not_installed_is_named(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="Ray is not installed"):
+        sweep([corpus], grid(RECIPE, {}, 1), tmp_path / "out", begin=_begin, jobs=1, ray=True)
