@@ -1,6 +1,7 @@
 """The train command: what it refuses, and what it leaves behind."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -329,3 +330,11 @@ def test_a_dry_run_refuses_what_the_training_would(tinytf: Tinytf, tmp_path: Pat
     assert tinytf(*given, "--dry-run", "--overwrite").status == 0
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     assert is_a_clean_error(tinytf(*given, "--dry-run", "--overwrite", "--lr", "0"))
+
+
+def test_plain_leaves_the_tokens_of_a_vocabulary_as_they_are(tinytf: Tinytf, tmp_path: Path) -> None:
+    (tmp_path / "sums.txt").write_text("a + b / c\n\n" * 30, "utf-8")
+    said = tinytf("train", tmp_path / "sums.txt", "--out", tmp_path / "run", "--steps", "2", "--tokenizer", "char",
+                  "--block", "8", "--d-model", "8", "--plain").out  # fmt: skip
+    assert "+ / a b c" in said
+    assert not re.search(r"\b(plus|over)\b", said)

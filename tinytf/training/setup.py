@@ -21,7 +21,7 @@ from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
-from tinytf.training.cache import kept
+from tinytf.training.cache import LEAST, kept
 from tinytf.training.chats import ChatTurns
 from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
@@ -114,7 +114,8 @@ class _Counted:
             yield text
             done += len(text)
             self.on_progress("characters counted for the vocabulary", min(done, self.total), self.total)
-        self.on_progress("making the vocabulary", 0, 0)
+        if self.total >= LEAST:  # of less it is made at once
+            self.on_progress("making the vocabulary", 0, 0)
 
 
 def _new_tokenizer(corpus: Corpus, recipe: Recipe, texts: Sequence[Documents], on_progress: Stage) -> Tokenizer:
