@@ -1,6 +1,8 @@
 """``tinytf train``: a model from a text."""
 
 import itertools
+import math
+import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +17,9 @@ from tinytf_cli.inputs import read_texts
 from tinytf_cli.interrupt import current
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
+
+_WEIGHTED = re.compile(r"(.+)=(\d+(?:\.\d+)?)")
+"""A file or folder with its weight."""
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, Reading
@@ -61,11 +66,11 @@ class Asked:
 
 @command("train")
 def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, machine: Machine, output: Output) -> int:
-    """CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
-    separates documents. A resumed run knows its files. Every field of the model is an option too: --d-model 256
-    --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: vocabulary,
-    examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a checkpoint; a second one stops
-    at once.
+    """CORPUS is files or folders, with weights as in book.txt=3 code/=1; - or nothing is standard input. The model is
+    left in a run folder. A blank line separates documents. A resumed run knows its files. Every field of the model is
+    an option too: --d-model 256 --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report
+    to stdout: vocabulary, examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a
+    checkpoint; a second one stops at once.
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
@@ -187,7 +192,7 @@ def _read(
     paths: tuple[Path, ...], reading: "Reading", skip_unreadable: bool, resumed: Path | None, output: Output
 ) -> "Corpus":
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
-    from tinytf.text.corpus import find_files
+    from tinytf.text.corpus import find_files, weighted
     from tinytf.training.remembered import remembered
 
     if not paths and resumed is not None:
@@ -200,7 +205,17 @@ def _read(
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
         return find_files(text, reading)
-    found = find_files(paths, reading, skip_unreadable=skip_unreadable)
+    parts = [_WEIGHTED.fullmatch(str(path)) if not path.exists() else None for path in paths]
+    if any(parts):
+        if not all(part is None or 0 < float(part[2]) < math.inf for part in parts):
+            raise UsageError("a weight is above 0", "such as book.txt=3")
+        found = weighted([
+            (find_files([Path(part[1]) if part else path], reading, skip_unreadable=skip_unreadable),
+             float(part[2]) if part else 1.0)
+            for path, part in zip(paths, parts, strict=True)
+        ])  # fmt: skip
+    else:
+        found = find_files(paths, reading, skip_unreadable=skip_unreadable)
     for skipped in found.skipped:
         output.note(f"{skipped.path} is skipped: {skipped.why}")
     for file in found.files:

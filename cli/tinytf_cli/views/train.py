@@ -18,7 +18,7 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation
 from tinytf_cli.views.parts import next_lines
 
-_POSITIONS, _VOCABULARY = 8, 100
+_POSITIONS, _BEFORE, _VOCABULARY = 8, 3, 100
 
 
 class TrainView:
@@ -40,7 +40,8 @@ class TrainView:
         yield from self._answer()
         yield Heading("vocabulary", f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens")
         shown = [tokenizer.shown(token_id) for token_id in range(min(_VOCABULARY, tokenizer.vocab_size))]
-        yield Line([Span(" ".join(shown)), Span(" …" if tokenizer.vocab_size > _VOCABULARY else "", "dim")], indent=2)
+        more = " …" if tokenizer.vocab_size > _VOCABULARY else ""
+        yield Line([Span(" ".join(shown)), Span(more, "dim")], indent=2, verbatim=True)
         yield from self._examples()
         yield Heading("loss", f"{self.history.step.size:,} steps, nats per token", "output")
         losses = {"the first batch, before": self.found.before, "the same, after": self.found.after}
@@ -107,14 +108,18 @@ class TrainView:
 
     def _examples(self) -> Iterator[Block]:
         batch, shown = self.found.examples, self.setup.tokenizer.shown
-        length = min(_POSITIONS, batch.ids.shape[1])
+        asked = (batch.targets != IGNORED).any(0).nonzero().flatten().tolist()
+        first = max(0, min(asked, default=0) - _BEFORE)  # of a conversation, where the assistant begins
+        shown_to = min(first + _POSITIONS, batch.ids.shape[1])
+        length = shown_to - first
         causal = self.found.recipe.objective != "masked"
         note = "each y is the x that comes next" if causal else "y is what [MASK] hides, and what was changed"
         yield Heading("first examples", f"{length} of {batch.ids.shape[1]} tokens; {note}", "q")
         for row, (ids, targets) in enumerate(zip(batch.ids.tolist(), batch.targets.tolist(), strict=True)):
-            pairs = zip(ids[:length], targets, strict=False)
+            pairs = zip(ids[first:shown_to], targets[first:shown_to], strict=True)
             columns = [
-                Column(str(place), [shown(x), "·" if y == IGNORED else shown(y)]) for place, (x, y) in enumerate(pairs)
+                Column(str(place), [shown(x), "·" if y == IGNORED else shown(y)])
+                for place, (x, y) in enumerate(pairs, first)
             ]
             yield Table([Column("", ["x", "y"], said="row"), *columns], header=row == 0)
 
