@@ -27,7 +27,8 @@ _GROUPS = {
                   "clip"),
     "Measure": ("eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens",
                 "frames"),
-    "Compute": ("accumulate", "dtype", "lora", "lora_alpha", "recompute", "compile", "first_weights", "seed"),
+    "Compute": ("accumulate", "dtype", "lora", "lora_alpha", "recompute", "threads", "compile", "first_weights",
+                "seed"),
 }  # fmt: skip
 """The fields of a recipe that are options, by their groups in --help."""
 

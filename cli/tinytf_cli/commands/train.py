@@ -1,6 +1,7 @@
 """``tinytf train``: a model from a text."""
 
 import itertools
+import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -122,6 +123,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
             shard=asked.shard,
+            choose_threads="OMP_NUM_THREADS" not in os.environ,
             on_note=output.note,
             on_held_out=progress.measuring,
             on_progress=progress.prepare,
