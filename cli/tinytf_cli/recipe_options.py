@@ -104,7 +104,11 @@ class RunOptions:
         help="Continue the run in --out, as if it had never stopped; --steps and how it is watched may change.",
     )
     overwrite: bool = option(is_flag=True, help="Remove the run in --out first.")
-    recipe: Path | None = option(type=click.Path(path_type=Path), help="A TOML file with model, data and optimiser.")
+    recipe: Path | None = option(
+        type=click.Path(path_type=Path),
+        metavar="FILE|NAME",
+        help="A TOML file with model, data and optimiser, or book, chat, finetune or induction.",
+    )
     preset: str | None = option(metavar="NAME", help="The architecture of a preset, such as llama-tiny.")
     begin_from: str | None = option("--from", metavar="MODEL", help="Begin from this model and its tokenizer.")
     at_step: int | None = option(
@@ -154,6 +158,8 @@ def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> 
         return resumed_recipe(resumed, stored, changes)
     if model:
         changes["model"] = {**({} if file is None else file.model), **model}
+    if str(options.recipe) in ("chat", "finetune") and not options.begin_from:
+        raise UsageError(f"the recipe {options.recipe} trains a model on", "name it, --from MODEL")
     if options.recipe is not None:
         return Recipe.load(options.recipe, **changes)
     if changes.get("objective") == "masked":

@@ -20,7 +20,7 @@ def test_a_trained_model_can_be_opened_and_what_it_learned_from_is_reported(
     assert "wrote" in ran.err.splitlines()[-1]
     assert {path.name for path in out.iterdir()} == {
         ".lock", "checkpoints", "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "metrics.jsonl",
-        "samples.jsonl", "speed.jsonl", "tokens", "corpus.json", "frames",
+        "samples.jsonl", "speed.jsonl", "tokens", "corpus.json", "frames", "text.json",
     }  # fmt: skip
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["step"] for line in metrics] == [1, 2]

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import random
 import re
 import shutil
@@ -500,32 +501,51 @@ def test_a_training_run_is_walked_through_its_checkpoints(tmp_path: Path) -> Non
     explore(act, model=str(tmp_path), checkpoints=(early, tmp_path))
 
 
+def replayed(app: Explorer, path: Path) -> Session:
+    """A new session that runs the lines that the explorer's saved."""
+    assert app.session.execute(f"save '{path}' --force").failure is None
+    again = Session(VERBS, Spec(), Settings(color="always", theme="dark"))
+    for line in path.read_text(encoding="utf-8").splitlines():
+        assert again.execute(line).failure is None, line
+    return again
+
+
 def test_what_was_done_is_a_script_that_runs_again(tmp_path: Path) -> None:
     async def act(driver: Driver) -> None:
         await driver.press("t")
         await driver.type(" cat")
-        await driver.press("enter", "w", "enter", "colon")
-        driver.app.query_one("#line", Input).value = f"save {tmp_path}/look.session"
-        await driver.press("enter")
+        await driver.press("enter", "w", "enter", "enter", "pageup", "L", "colon")
+        await driver.type("break L1.weights")
+        await driver.press("enter", "escape")
 
     driver = explore(act)
-    again = Session(VERBS, Spec("tiny"))
-    for line in (tmp_path / "look.session").read_text(encoding="utf-8").splitlines():
-        assert again.execute(line).failure is None
-    assert again.state.spec == driver.app.session.state.spec
-    assert torch.equal(again.trace["logits"], driver.app.look.scene.trace["logits"])
+    again = replayed(driver.app, tmp_path / "look.session")
+    assert again.state == driver.app.session.state
+    assert again.place == driver.app.look.place.row, "the session is left where the screen was"
+    assert torch.equal(again.trace["logits"], driver.app.trace["logits"])
 
 
-def test_random_keys_and_sizes_never_end_it() -> None:
-    draw = random.Random(0)
+@pytest.mark.parametrize("seed", [int(os.environ.get("TINYTF_FUZZ_SEED", "0"))])
+def test_random_keys_and_sizes_never_end_it_and_its_lines_run_again(seed: int, tmp_path: Path) -> None:
+    """TINYTF_FUZZ=5000 presses so many keys."""
+    draw, count = random.Random(seed), int(os.environ.get("TINYTF_FUZZ", "250"))
     keys = [one.keys.split(",")[0] for one in KEYS if one.keys not in ("q", "p")]
-    keys += ["x", "space", "full_stop", "escape", "escape", "enter", "tab", "7"]
+    keys += ["x", "e", "full_stop", "7", "up", "down", "escape", "escape", "enter", "enter", "enter"]
 
     async def act(driver: Driver) -> None:
-        for number in range(150):
+        for number in range(count):
             await driver.pilot.press(draw.choice(keys))
             if number % 37 == 0:
-                await driver.pilot.resize_terminal(draw.randint(20, 200), draw.randint(3, 60))
-        await driver.settled()
+                await driver.pilot.resize_terminal(draw.randint(1, 220), draw.randint(1, 70))
+            if number % 11 == 0:
+                width, height = driver.app.size
+                await driver.pilot.click(offset=(draw.randrange(width), draw.randrange(height)))
+            if draw.random() < 0.3:
+                await driver.settled()
+            assert driver.app.fault is None, (number, driver.lines[-3:])
+        await driver.press("escape")
 
-    explore(act)
+    driver = explore(act)
+    again = replayed(driver.app, tmp_path / "random.session")
+    assert again.state == driver.app.session.state
+    assert torch.equal(again.trace["logits"], driver.app.trace["logits"])

@@ -1,11 +1,14 @@
 """What Tab offers, read from the tables of the session; and the colours of what is typed."""
 
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from talking import Talk
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -136,7 +139,7 @@ def test_of_files_a_model_is_offered_folders_and_gguf(session: Session, tmp_path
 
 @pytest.mark.parametrize(
     "line",
-    ["run The c", 'run "L0', "heat L0H0.ffn", "heat L9", "nonsense ", "# com", "trace # --js", "! trace.",
+    ["run The c", 'run "L0', "heat L0H0.ffn", "heat L9", "nonsense ", "# com", "trace # --js", "! f(x).",
      "generate -- -"],
 )  # fmt: skip
 def test_nothing_is_offered_where_nothing_is_known(session: Session, line: str) -> None:
@@ -291,3 +294,54 @@ def test_what_is_typed_has_only_the_accents_of_its_theme(theme: str) -> None:
 @pytest.mark.parametrize("line", ["break L0.W", "goto L0.W", "grad --at L0.W", "display L0.W", "print L0H1.n", "p W_U"])
 def test_a_parameter_is_offered_only_where_it_is_taken_and_there(session: Session, line: str) -> None:
     assert _offers(session, line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("break L*.out if rank(ma", "rank(mat)"),
+        ("break L*.out if max > 1 and prob(·ba", "prob(·ball)"),
+        ("grad --target ma", "mat"),
+        ("attribute --versus ·ba", "·ball"),
+        ("lens --track ba", "ball"),
+        ("print E[ma", "E[mat]"),
+    ],
+)
+def test_tokens_of_the_vocabulary_are_offered_where_one_is_awaited(ran: Talk, line: str, word: str) -> None:
+    """Each is a word that the model takes for that token; the text has neither mat nor ball."""
+    model = ran.session.model
+    about = {one.word: one.about for one in offered(ran.session, line)[1]}
+    assert word in about
+    for other, said in about.items():
+        token_id = model.find_token(re.split(r"[(\[]", other)[-1].rstrip(")]"))
+        assert said == f"token {token_id}, {model.tokenizer.shown(token_id)}"
+
+
+def test_a_cell_of_the_vocabulary_gets_the_number_of_a_token(ran: Talk) -> None:
+    offers = {one.about: one.word for one in offered(ran.session, "print logits[-1,ma")[1]}
+    number = ran.session.model.find_token("mat")
+    assert offers["·mat"] == f"logits[-1,{number}]"
+    assert str(ran.session.trace[offers["·mat"]].item())[:6] in ran(f"print {offers['·mat']} /values")
+
+
+def test_no_model_is_opened_to_complete_a_token(talk: Callable[..., Talk]) -> None:
+    begun = talk()
+    assert list(offered(begun.session, "grad --target ma")[1]) == []
+    assert not begun.session.is_open
+
+
+def test_attributes_of_python_objects_are_offered(ran: Talk) -> None:
+    ran("! mine = {'a': 1}")
+
+    def words(line: str) -> set[str]:
+        return {one.word for one in offered(ran.session, line)[1]}
+
+    assert {"encoding", "tokens", "address"} <= words("! trace.")
+    assert words("! trace.enc") == {"encoding"}
+    assert words("! trace.encoding.id") == {"ids"}
+    assert words("! len(mine.ke") == {"keys"}
+    assert words("! mi") == {"mine"}
+    assert words('! trace["L1H2.w') == {"L1H2.weights"}
+    assert words("! trace.logits_at(1).") == set()
+    assert words("! 'trace.") == set()
+    assert not any(word.startswith("_") for word in words("! model."))

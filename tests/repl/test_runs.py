@@ -34,6 +34,15 @@ def test_a_run_is_compared_with_a_kept_one_as_the_command_does(ran: Talk) -> Non
     assert json.loads(ran("diff --json")) == json.loads(ran("diff dog --json"))
 
 
+def test_a_step_stays_where_it_is_also_without_others(ran: Talk) -> None:
+    ran("goto L1.weights", "without scaling")
+    assert ran.session.place_words.startswith("L1.weights ")
+    ran("goto next", "without none", "goto L3.scaled", "without scaling")
+    assert ran.session.place_words
+    ran("goto next", "without mask")
+    assert ran.session.place_words.startswith("next ")
+
+
 def test_a_step_stays_where_it_is_in_another_run(ran: Talk) -> None:
     ran("keep cat", "goto L1H2.weights", "run A dog sat", "goto L3H1.scores", "use cat")
     assert ran.session.place_words.startswith("L3H1.scores ")
@@ -130,3 +139,5 @@ def test_a_stop_that_holds_once_passes_what_is_ignored_first(ran: Talk) -> None:
     ran("tbreak L*.weights", "ignore 1 1", "run")
     assert ran.session.place_words.startswith("L1.weights ")
     assert ran("break") == "there are no stops\n"
+    ran("tbreak L1.q if max > 0")
+    assert ran("ignore 1 2").split("\n")[1].strip() == "1  L1.q, once, after 2 hits, if max > 0"

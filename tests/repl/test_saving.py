@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tinytf_cli.repl.line import read_script
+from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.streams import Capture
@@ -20,6 +21,13 @@ display L0H0.weights|display logits|undisplay|undisplay 1|alias pw print L1H2.we
 alias pw top 1|alias again run|pw|cat|again|unalias pw|set dims 3|set precision 2|set head 1|undo|redo|undo|redo|history
 save|!!|! x = 3|! x|! y|! x = 4; 1/0|! x; y = 1/0|! float(trace['logits'].max())|! print('said')|nonsense|show|list 3
 where|# said|tokens|explain L0.ffn[1,2]|heads --top 1|help break|print 'unclosed|print L9|run --quiet A"""
+BLOCKS = [
+    "! for x in range(3):\n    y = x\n",
+    "! def f(a):\n    return a + 1\n\nf(2)",
+    ">>> x = (1 +\n... 2)",
+    "! f(3)",
+    "! if x: y = 2",
+]
 PIPES = ["| head -2", "history | head -1", "top 3 | tail -1", "| false", "> kept.txt", "> kept.json", "show > kept.txt"]
 
 
@@ -55,13 +63,14 @@ def check(lines: list[str]) -> None:
     for path in Path().glob("*.session"):
         path.unlink()
     expected = saved_replies(typed)
-    again = replies([line for _, line in read_script(Path("kept.session"))][1:])
+    again = replies([line for _, line in statements(read_script(Path("kept.session")))][1:])
     assert [done for _, done in again] == [True] * len(again)
     assert "".join(text for text, _ in again) == "".join(expected)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lines=st.lists(st.sampled_from("|".join(LINES.splitlines()).split("|")), min_size=4, max_size=16))
+@given(lines=st.lists(st.sampled_from("|".join(LINES.splitlines()).split("|") + BLOCKS), min_size=4, max_size=16))
+@example(lines=[*BLOCKS, *BLOCKS, "! x, y"])
 @example(lines=["run A dog", "keep dog", "undo", "redo", "use dog", "diff dog --top 1"])
 @example(lines=["run A dog", "! x = 1", "! x = 2; 1/0", "! x", "!!", "pw", "alias pw top 2", "pw", "", "step 2", ""])
 def test_a_session_that_is_saved_gives_the_same_again(

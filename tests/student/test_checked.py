@@ -105,6 +105,46 @@ def test_two_mistakes_inside_one_function_are_both_named(tmp_path: Path) -> None
     assert found.unexplained == ""
 
 
+@pytest.mark.parametrize(
+    ("edit", "line"),
+    [
+        (("att = q @ k", "att = (0 * q / 0) @ k"), "att = (0 * q / 0)"),
+        (("        x = self.ln_f(x)", "        x = self.ln_f(torch.log(-x.abs()))"), "x = self.ln_f(torch.log"),
+    ],
+)
+def test_the_first_nan_is_named_and_no_mistake_is_confirmed_by_nan(
+    edit: tuple[str, str], line: str, tmp_path: Path
+) -> None:
+    found = checked(GPT, tmp_path, edit)
+    assert found.mistakes == ()
+    (trouble,) = found.troubles
+    assert "NaN" in trouble.what
+    assert trouble.line is not None
+    assert trouble.line.text.startswith(line)
+    assert found.invariances == ()
+
+
+def test_a_mask_that_leaves_a_query_nothing_is_named_and_so_is_its_nan(tmp_path: Path) -> None:
+    found = checked(GPT, tmp_path, ("config.block_size))\n", "config.block_size), -1)\n"))
+    assert [(one.mistake, one.certain) for one in found.mistakes] == [("the mask hides the token itself", True)]
+    assert [one.line.text for one in found.troubles if one.line] == ["att = F.softmax(att, dim=-1)"]
+
+
+def test_dropout_that_is_always_on_is_named_by_its_line(tmp_path: Path) -> None:
+    found = checked(GPT, tmp_path, ("att = self.attn_dropout(att)", "att = F.dropout(att, 0.1)"))
+    (trouble,) = found.troubles
+    assert "at random" in trouble.what
+    assert trouble.line is not None
+    assert trouble.line.text == "att = F.dropout(att, 0.1)"
+    assert "again" in {one.name for one in found.invariances if not one.holds}
+
+
+def test_a_mistake_after_which_nothing_is_the_student_s_is_not_certain(tmp_path: Path) -> None:
+    found = checked(LLAMA, tmp_path, ("silu(self.w1(x)) * self.w3(x)", "silu(self.w1(x)) * self.w3(x).tanh()"))
+    assert [(one.mistake, one.certain) for one in found.mistakes] == [("up is not multiplied", False)]
+    assert found.unexplained == "L0.ffn"
+
+
 def test_a_mistake_in_one_layer_alone_is_found_there(tmp_path: Path) -> None:
     found = checked(GPT, tmp_path, ("for block in self.h:\n            x = block(x)", "x = self.h[0](x)\n        x = x + self.h[1].attn(x)\n        x = x + self.h[1].mlp(self.h[1].ln_2(x))"))  # fmt: skip  # noqa: E501
     assert found.first_wrong is not None
@@ -176,6 +216,7 @@ def test_a_parameter_that_is_missing_is_said(tmp_path: Path) -> None:
         (GPT, ("return self.resid_dropout(self.c_proj(y))", "return self.c_proj(F.dropout(y, 0.3))"), ["again"]),
         (GPT, ("return self.dropout(self.c_proj(x))", "return F.dropout(self.c_proj(x), self.dropout.p)"), ["dropout"]),
         (GPT, ("x = self.ln_f(x)", "x = self.ln_f(x) + 0 * x.mean(1, True) + x.mean(0) - x[0]"), ["batch"]),
+        (GPT, ("        x = self.ln_f(x)", "        x = self.ln_f(x + (T > 7) * x.roll(1, -1))"), ["padding"]),
         (LLAMA, ("torch.arange(past, past + T)", "torch.arange(T)"), ["cache"]),
         (LLAMA, ("k = torch.cat((cache[0], k), dim=2)", "k = torch.cat((cache[0], 0.9 * k), dim=2)"), ["cache"]),
     ],
@@ -216,7 +257,8 @@ def test_every_mistake_gives_numbers_of_its_own() -> None:
         for one in KNOWN:
             found[one.words, one.at].append(_logits_with(one, trace))
     assert [words for words, logits in found.items() if all(one is None for one in logits)] == []
-    assert [pair for pair in combinations(found, 2) if _alike(*(found[one] for one in pair))] == []
+    same = [{words for words, _ in pair} for pair in combinations(found, 2) if _alike(*(found[one] for one in pair))]
+    assert same == [{"RoPE turns the other way", "RoPE's sine and cosine are exchanged"}]  # what is rotated differs
 
 
 def _logits_with(mistake: Mistake, trace: Trace) -> torch.Tensor | None:
@@ -235,7 +277,8 @@ def _logits_with(mistake: Mistake, trace: Trace) -> torch.Tensor | None:
 
 def _alike(first: list[torch.Tensor | None], second: list[torch.Tensor | None]) -> bool:
     return all(
-        (a is None and b is None) or (a is not None and b is not None and difference(a, b) < 2e-5)
+        (a is None and b is None)
+        or (a is not None and b is not None and not bool(a.isnan().all()) and difference(a, b) < 2e-5)
         for a, b in zip(first, second, strict=True)
     )
 
@@ -266,6 +309,13 @@ def test_what_cannot_be_built_is_said_before_anything_is_compared(tmp_path: Path
         check(model, f"{tmp_path / 'one.py'}:make")
     with pytest.raises(UsageError, match=r"h has 3 layers, and the reference has 2"):
         checked(GPT, tmp_path, ("for _ in range(config.n_layer)", "for _ in range(3)"))
+    blocks = "[Block(config) for _ in range(config.n_layer)]"
+    with pytest.raises(UsageError, match="h has 1 layer, and") as error:
+        checked(GPT, tmp_path, (blocks, "[Block(config)] * config.n_layer"))
+    assert "one block many times" in error.value.hint
+    with pytest.raises(UsageError, match="parameters in no layers") as error:
+        checked(GPT, tmp_path, (f"nn.ModuleList({blocks})", blocks))
+    assert "nn.ModuleList" in error.value.hint
     with pytest.raises(UsageError, match="Llama takes frobs, which the reference does not say") as error:
         checked(LLAMA, tmp_path, ("self,\n        vocab_size,", "self,\n        frobs,\n        vocab_size,"))
     assert "--args frobs=" in error.value.hint

@@ -11,6 +11,7 @@ import pytest
 
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.history import smoothed
 from tinytf.training.loop import train
 from tinytf.training.metrics import Pace
@@ -263,3 +264,40 @@ def test_the_last_measurement_of_the_held_out_text_says_how_far_it_is(tmp_path: 
     )  # fmt: skip
     train("The cat sat on the mat. " * 20, recipe, tmp_path / "run", on_held_out=lambda *now: heard.append(now))
     assert heard == [(done, 8) for done in range(8)]
+
+
+def test_epochs_and_bits_per_byte_are_those_of_the_text(tmp_path: Path) -> None:
+    """Counted from the text itself: in single characters a token is as many bytes as UTF-8 has for it."""
+    text = "The cät sat on the mat. " * 20
+    recipe = Recipe(
+        model={name: CONFIG[name] for name in ("d_model", "n_layers", "n_heads", "d_ff")}, tokenizer="char",
+        block=8, batch=2, steps=4, warmup=0, held_out=0.5,
+    )  # fmt: skip
+    train(text, recipe, tmp_path / "run")
+    history = read_history(tmp_path / "run")
+    held_out = np.fromfile(tmp_path / "run" / "tokens" / "held_out.bin", dtype=np.uint16)
+    said = Tokenizer.load(tmp_path / "run" / "tokenizer.json").decode(held_out.tolist())
+    assert len(said) > 100
+    assert history.epochs == pytest.approx(4 * 2 * 8 / (len(text) - len(said)), rel=0.02)
+    (_, loss) = history.held_out[-1]
+    bits = loss / math.log(2) * len(held_out) / len(said.encode("utf-8"))
+    assert history.bits_per_byte(loss) == pytest.approx(bits)
+
+
+def test_how_often_gradients_were_clipped_is_a_share_of_the_last_hundred(tmp_path: Path) -> None:
+    norms = [9.0] * 50 + [2.0] * 25 + [0.5] * 75
+    run = made(tmp_path, "".join(line(step, grad_norm=norm) for step, norm in enumerate(norms, 1)))
+    (run / "recipe.json").write_text(json.dumps({"steps": 200, "clip": 1.0}), "utf-8")
+    assert read_history(run).clip_rate == 0.25
+
+
+def test_a_held_out_loss_that_rises_is_said_with_how_much(tmp_path: Path) -> None:
+    for losses, risen in (((3.0, 2.0, 2.5), 0.5), ((3.0, 2.0, 2.01), None), ((3.0, 2.5, 2.0), None)):
+        lines = "".join(line(step, held_out_loss=loss) for step, loss in enumerate(losses, 1))
+        assert read_history(made(tmp_path / str(losses[2]), lines)).risen == risen
+
+
+def test_health_of_the_layers_is_read_back(tmp_path: Path) -> None:
+    health = {"gradient_norm": [1.0, 2.0], "update_ratio": [0.5, "x"], "dead": [[1.0]]}
+    ((step, found),) = read_history(made(tmp_path, line(1) + line(2, health=health))).health
+    assert (step, {name: values.tolist() for name, values in found.items()}) == (2, {"gradient_norm": [1.0, 2.0]})

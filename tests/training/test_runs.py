@@ -155,7 +155,7 @@ def files_of(recipe: Recipe, out: Path) -> dict[str, bytes]:
     seen = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     assert seen == sorted([
         "checkpoints", "config.json", "corpus.json", "frames", "metrics.jsonl", "model.safetensors", "piped",
-        "recipe.json", "samples.jsonl", "tokenizer.json", "tokens",
+        "recipe.json", "samples.jsonl", "text.json", "tokenizer.json", "tokens",
     ])  # fmt: skip
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("[!.]*") if path.is_file()}
 

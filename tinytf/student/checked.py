@@ -41,6 +41,14 @@ class CheckedStep(Data):
 
 
 @dataclass(frozen=True)
+class Trouble(Data):
+    """What makes numbers of the student's code meaningless from a line on."""
+
+    what: str
+    line: Line | None
+
+
+@dataclass(frozen=True)
 class Wrong(Data):
     """The first step that is wrong. ``yours`` are its first numbers in the student's code, where they are known."""
 
@@ -86,6 +94,7 @@ class Checked(Report):
     mistakes: tuple[Confirmed, ...]
     tried: tuple[str, ...]
     unexplained: str
+    troubles: tuple[Trouble, ...]
     invariances: tuple[Invariance, ...]
     tolerance: float
 
@@ -101,7 +110,7 @@ class Checked(Report):
     def fields(self) -> dict[str, Any]:
         return self.members(
             "file", "target", "call", "given", "holds", "names", "unheld", "printed", "steps", "first_wrong",
-            "mistakes", "tried", "unexplained", "invariances", "tolerance",
+            "mistakes", "tried", "unexplained", "troubles", "invariances", "tolerance",
         )  # fmt: skip
 
 
@@ -188,9 +197,26 @@ class _Check:
             mistakes=tuple(why.found),
             tried=tuple(why.tried),
             unexplained=why.unexplained,
-            invariances=invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal),
+            troubles=() if compared.first_wrong is None else tuple(self.troubles(compared, why)),
+            invariances=()
+            if compared.tensors.nan is not None and compared.first_wrong is not None
+            else invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal),
             tolerance=self.tolerance,
         )
+
+    def troubles(self, compared: Compared, why: Explanation) -> Iterator[Trouble]:
+        """The first line that makes a NaN, and the first that makes other numbers when it runs again."""
+        made = compared.tensors.made
+        if compared.tensors.nan is not None:
+            yield Trouble("from here on there are NaN", why.line(compared.tensors.nan))
+        again = self.compared(self.pairs).tensors.made
+        for first, second in zip(made, again, strict=False):
+            if not torch.equal(first.tensor.nan_to_num(), second.tensor.nan_to_num()):
+                yield Trouble(
+                    "drawn at random: dropout that evaluation does not turn off?",
+                    why.line(first),
+                )
+                return
 
     def wrong(self, compared: Compared, why: Explanation) -> Wrong:
         """The first wrong step: the one that the first mistake changes, else the first that is not there."""

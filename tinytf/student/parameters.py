@@ -121,11 +121,16 @@ def parameters_of(module: nn.Module, config: ModelConfig) -> list[Theirs]:
             lists.setdefault(found[1], set()).add(found[2])
             sizes[found[1]] = sizes.get(found[1], 0) + parameter.numel()
     stack = max(sizes, key=lambda name: sizes[name], default=None)
-    if stack is not None and len(lists[stack]) != config.n_layers:
+    if named and stack is None:
         raise UsageError(
-            f"{stack} has {len(lists[stack])} layers, and the reference has {config.n_layers}",
-            "let the constructor take their number, or say it with --args",
+            "your module has parameters in no layers", "keep its blocks in an nn.ModuleList, not in a list"
         )
+    if stack is not None and (count := len(lists[stack])) != config.n_layers:
+        hint = "let the constructor take their number, or say it with --args"
+        if len(list(module.get_submodule(stack).children())) < len(module.get_submodule(stack)):  # type: ignore[arg-type]
+            hint = "it is one block many times, as [Block()] * n makes it: make each anew"
+        layers = "layer" if count == 1 else "layers"
+        raise UsageError(f"{stack} has {count} {layers}, and the reference has {config.n_layers}", hint)
     order = {number: place for place, number in enumerate(sorted(lists.get(stack or "", ()), key=int))}
     grouped: dict[str, dict[tuple[int | None, int | None], str]] = {}
     for path, parameter in named.items():

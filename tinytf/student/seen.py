@@ -13,6 +13,8 @@ from torch.overrides import TorchFunctionMode
 from tinytf.student.opened import is_own
 
 _MOST_NUMBERS = 2**24
+_UNSET = {torch.empty, torch.empty_like, Tensor.new_empty}
+"""Functions whose numbers mean nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,7 @@ class Watching(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        for tensor in tensors_in(result):
+        for tensor in () if function in _UNSET else tensors_in(result):
             if tensor.is_floating_point() and 0 < tensor.numel() <= _MOST_NUMBERS and tensor.dim():
                 file, line = self._place()
                 kept = tensor.detach().clone()

@@ -9,6 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from tinytf.analysis.mistakes.mistake import Wrong
+from tinytf.analysis.mistakes.mistaken import Mistaken
 from tinytf.dumps.fit import in_pairs
 from tinytf.steps.operations import Add
 from tinytf.steps.table import Place, Step
@@ -38,12 +40,13 @@ def _total(tensor: Tensor) -> float:
 
 
 class Tensors:
-    """All that a forward pass made, by size, and what it ``returned``."""
+    """All that a forward pass made, by size, and what it ``returned``; the first with a NaN is ``nan``."""
 
     def __init__(self, made: Sequence[Made], returned: Made) -> None:
         self.made = tuple(made)
         self.returned = returned
         self.by_size: dict[int, list[tuple[Made, Signed]]] = {}
+        self.nan = next((one for one in made if bool(one.tensor.isnan().any())), None)
         for one in made:
             self.by_size.setdefault(one.tensor.numel(), []).append((one, Signed.of(one.tensor)))
 
@@ -94,6 +97,13 @@ class Compared:
         self.coarse = len(tensors.made) < len(self.places)
         self._matches: dict[Place, Match | None] = {}
         self._fine: dict[Place, bool] = {}
+
+    def mistaken(self, wrong: Mapping[Place, Wrong]) -> "Compared":
+        """The same of a reference that makes mistakes; what is before them is compared already."""
+        made = Compared(Mistaken(self.trace, wrong), self.tensors, self.tolerance)
+        first = min((self.order[place] for place in wrong), default=0)
+        made._matches = {place: match for place, match in self._matches.items() if self.order[place] < first}
+        return made
 
     def step(self, place: Place) -> Step:
         return self.trace.steps.at(*place)
@@ -158,6 +168,25 @@ class Compared:
         apart = difference(found, value if found.shape == value.shape else value[-1])
         return Match(returned, apart) if apart <= limit else None
 
+    def factors(self, place: Place) -> list[float]:
+        """The numbers by which a step becomes tensors of the student's of its size, or what is returned."""
+        value, found = (
+            self.value(place),
+            [signed for _, signed in self.tensors.by_size.get(self.value(place).numel(), ())],
+        )
+        if place == self.places[-1]:
+            found = [Signed.of(self.tensors.returned.tensor)]
+            value = value if found[0].tensor.shape == value.shape else value[-1]
+        value = Signed.of(value).tensor
+        made = {one.total / _total(value): one.tensor for one in found if _total(value)}
+        return [factor for factor, tensor in made.items() if 1e-4 < factor < 1e4 and abs(factor - 1) > 1e-3
+                and _alike(tensor, value * factor, self.limit(place)) is not None]  # fmt: skip
+
+    @property
+    def seen(self) -> int:
+        """How many steps before the first wrong one are there, not passed over."""
+        return sum(self.match(place) is not None for place in self.places[: self.progress])
+
     def fine(self, place: Place) -> bool:
         """Whether a step is there, or was passed over by a function that does several at once, with the right result.
 
@@ -180,6 +209,8 @@ class Compared:
         right = [found.made for place in self.places[: self.progress] if (found := self.match(place))]
         last = max((one.order for one in right), default=-1)
         known = {(one.tensor.numel(), round(_total(one.tensor), 3)) for one in right}
+        if self.first_wrong == self.places[-1]:
+            return self.first_wrong, self.tensors.returned
         layer = [one for one in self.places if one[1] == self.first_wrong[1] and not self.fine(one)]
         for place in layer:
             for made in self.tensors.made:

@@ -359,6 +359,22 @@ class Tokenizer:
         except UnicodeEncodeError:
             return None
 
+    @cached_property
+    def _entries(self) -> list[str]:
+        """The vocabulary as the library spells it, by id, without the mark of a word's beginning or inside."""
+        return [(self.library.id_to_token(token_id) or "").lstrip("▁Ġ#") for token_id in range(self.vocab_size)]
+
+    def beginning(self, text: str) -> Iterator[int]:
+        """The ids of the entries that begin with a text, whether or not a space or ## comes before it, in their order.
+
+        Only the ASCII characters that the text begins with are looked up: without any, none is found.
+        """
+        bare = text.lstrip("·#")
+        ascii_part = bare[: next((place for place, char in enumerate(bare) if not "!" <= char <= "~"), len(bare))]
+        for token_id, piece in enumerate(self._entries if ascii_part else ()):
+            if piece.startswith(ascii_part) and self.shown(token_id).lstrip("·#").startswith(bare):
+                yield token_id
+
     def decode(self, ids: list[int]) -> str:
         """The text of these ids, special tokens left out."""
         return str(self.library.decode(ids, skip_special_tokens=True))

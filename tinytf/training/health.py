@@ -4,7 +4,8 @@ Groups are the layers of the model, ``L0`` …, and after them ``rest``: embeddi
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +19,26 @@ REST = "rest"
 
 @dataclass(frozen=True)
 class Health:
-    """Of each group: the norm of its gradient before clipping, and that of its update as a share of its weights'."""
+    """Of each group: the norm of its gradient before clipping, and that of its update as a share of its weights'.
+
+    Of each layer, on the probes of the film: ``rms`` of its output, and ``dead``, the share of units without
+    activation; see ``frames.Frame``.
+    """
 
     groups: tuple[str, ...]
     gradient_norm: tuple[float, ...]
     update_ratio: tuple[float, ...]
+    rms: tuple[float, ...] = ()
+    dead: tuple[float, ...] = ()
+
+    def of_activations(self, measured: Mapping[str, Tensor]) -> "Health":
+        """The same with what a frame measured."""
+        found = {name: tuple(measured[name].tolist()) for name in ("rms", "dead") if name in measured}
+        return replace(self, **found)
 
     def to_dict(self) -> dict[str, list[float]]:
         """Plain JSON data, four significant digits each; the groups are the layers in order, then the rest."""
-        numbers = {"gradient_norm": self.gradient_norm, "update_ratio": self.update_ratio}
+        numbers = {name: values for name, values in vars(self).items() if name != "groups" and values}
         return {name: [float(f"{value:.4g}") for value in values] for name, values in numbers.items()}
 
 

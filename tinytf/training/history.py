@@ -15,6 +15,7 @@ from tinytf.config import ModelConfig
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
+_RECENT = 100
 NAMES = {
     "previous": "a previous-token head",
     "duplicate": "a duplicate-token head",
@@ -75,6 +76,8 @@ class History:
     held_out: Sequence[tuple[int, float]] = ()
     heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
+    health: Sequence[tuple[int, Mapping[str, Series]]] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
     speed: Speed = field(default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), *[np.zeros(0)] * 3))
     sample: Sample | None = None
     checkpoints: Sequence[SavedModel] = ()
@@ -102,6 +105,39 @@ class History:
         """Step and value of the lowest held-out loss; the earliest of equals."""
         finite = [point for point in self.held_out if math.isfinite(point[1])]
         return min(finite, key=lambda point: point[1]) if finite else None
+
+    @property
+    def step_tokens(self) -> int:
+        """The tokens of a step."""
+        return int(self.recipe.get("batch", 0)) * int(self.recipe.get("block", 0))
+
+    @property
+    def epochs(self) -> float | None:
+        """How often the text has been seen; None where its length is not known."""
+        tokens = self.sizes.get("tokens", 0)
+        return self.last * self.step_tokens / tokens if tokens and self.step_tokens else None
+
+    def bits_per_byte(self, loss: float) -> float | None:
+        """A loss of the held-out text, in nats per token, in bits per byte, which compares across tokenizers.
+
+        None where the objective gives none.
+        """
+        tokens, size = self.sizes.get("held_out_tokens", 0), self.sizes.get("held_out_bytes", 0)
+        return loss / math.log(2) * tokens / size if tokens and size else None
+
+    @property
+    def clip_rate(self) -> float | None:
+        """The share of the last steps, at most 100, whose gradients were clipped; None without a step."""
+        norms = self.grad_norm[-_RECENT:]
+        return float(np.mean(norms > float(self.recipe.get("clip", math.inf)))) if norms.size else None
+
+    @property
+    def risen(self) -> float | None:
+        """By how much the held-out loss has risen since its lowest, in nats; None where it has not by a hundredth."""
+        if self.best is None or self.held_out[-1][0] <= self.best[0]:
+            return None
+        by = self.held_out[-1][1] - self.best[1]
+        return by if by > 0.01 * self.best[1] else None
 
     @property
     def memory_bytes(self) -> int | None:

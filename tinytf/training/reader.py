@@ -18,7 +18,7 @@ from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.training.history import History, Sample, SavedModel, Series, Speed, Steps
 from tinytf.training.lines import json_or_none, number_or_nan, rows_in
-from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, is_run
+from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
 
 _COLUMNS = ("loss", "lr", "grad_norm")
 _CHUNK = 1 << 20
@@ -66,6 +66,8 @@ class RunReader:
             held_out=[(at, more["held_out_loss"]) for at, more in extras if "held_out_loss" in more],
             heads=[(at, more["heads"]) for at, more in extras if "heads" in more],
             milestones=[(at, text) for at, more in extras for text in more.get("milestones", ())],
+            health=[(at, more["health"]) for at, more in extras if "health" in more],
+            sizes=_read_sizes(self.directory / SIZES),
             speed=_read_speed(self.directory / SPEED),
             sample=samples[-1] if samples else None,
             checkpoints=checkpoints,
@@ -90,6 +92,15 @@ def read_samples(path: Path) -> list[Sample]:
         for row in rows_in(path)
         if isinstance(row.get("prompt"), str) and isinstance(row.get("text"), str)
     ]
+
+
+def _read_sizes(path: Path) -> dict[str, int]:
+    """What text.json says of the text; nothing where it is missing or damaged."""
+    try:
+        found = read_json(path)
+    except (CheckpointError, OSError):
+        return {}
+    return {name: size for name, size in found.items() if type(size) is int and size >= 0}
 
 
 def _read_speed(path: Path) -> Speed:
@@ -185,8 +196,20 @@ def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
         found["stopped"] = row["stopped"]
     if isinstance(row.get("heads"), dict) and (scores := _scores(row["heads"])):
         found["heads"] = scores
+    if isinstance(row.get("health"), dict) and (numbers := _numbers(row["health"])):
+        found["health"] = numbers
     if isinstance(row.get("milestones"), list) and (said := [t for t in row["milestones"] if isinstance(t, str)]):
         found["milestones"] = said
+    return found
+
+
+def _numbers(health: Mapping[str, Any]) -> dict[str, Series]:
+    found = {}
+    for name, values in health.items():
+        with suppress(TypeError, ValueError):
+            numbers = np.array(values, dtype=np.float64)
+            if numbers.ndim == 1 and numbers.size:
+                found[name] = numbers
     return found
 
 

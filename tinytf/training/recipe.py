@@ -176,16 +176,22 @@ class Recipe:
 
     @classmethod
     def load(cls, path: Path, **changes: Any) -> Self:
-        """A recipe from a TOML file, with ``changes`` on top of it."""
+        """A recipe from a TOML file, or a shipped one by its name, with ``changes`` on top of it."""
+        shipped = SHIPPED / f"{path}.toml"
+        if not path.exists() and path.name == str(path) and shipped.is_file():
+            path = shipped
         try:
             fields = tomllib.loads(read_bytes(path, SMALL).decode("utf-8"))
         except OSError as error:
-            raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from None
+            names = ", ".join(sorted(one.stem for one in SHIPPED.glob("*.toml")))
+            hint = f"a recipe is a TOML file, or one of {names}"
+            raise UsageError(f"cannot read the recipe {path}: {error.strerror}", hint) from None
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} is not TOML: {error}") from None
         return cls.from_dict({**fields, **changes}, str(path))
 
 
+SHIPPED = Path(__file__).parent.parent / "assets" / "recipes"
 _TYPES = fields_of(Recipe)
 FIELDS = fields_of(
     Recipe, {one.name: one.metadata["limits"] for one in dataclasses.fields(Recipe) if "limits" in one.metadata}

@@ -40,9 +40,9 @@ from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
 from tinytf.training.remembered import remember
-from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, TOKENS, clear_leftovers, remove_run
+from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
-from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare, sizes_of
 from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
 from tinytf.training.threads import best_threads, threads
@@ -69,9 +69,9 @@ class Trainer:
         explained: Sequence[str] = (),
         tensorboard: bool = False,
         choose_threads: bool = False,
+        on_progress: Stage = lambda *_: None,
         on_note: Callable[[str], None] = lambda _: None,
         on_held_out: Callable[[int, int], None] = unheard,
-        on_progress: Stage = lambda *_: None,
     ) -> None:
         self.on_note = on_note
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
@@ -180,6 +180,7 @@ class Trainer:
         step = self.progress.step
         try:
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
+            write_whole(self.out / SIZES, to_json(sizes_of(self.setup)))
             remember(self.out, self.corpus)
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
@@ -257,8 +258,10 @@ class Trainer:
         if not self._looks(done):
             return None, (), None
         scores = self.probe.measure(self.model)
+        frame = self.camera.measure(self.model)
+        if health is not None:
+            health = health.of_activations(frame.tensors)
         if self.camera.due(done):
-            frame = self.camera.measure(self.model)
             weights = self.camera.weights(self.model) if self.recipe.frames else {}
             if self.group.writes:
                 try:

@@ -11,10 +11,10 @@ from tinytf.files import read_json
 
 METRICS, SAMPLES, SPEED = "metrics.jsonl", "samples.jsonl", "speed.jsonl"
 RECIPE, TOKENS, LOCK = "recipe.json", "tokens", ".lock"
-FRAMES, PROBES = "frames", "probes.json"
+FRAMES, PROBES, SIZES = "frames", "probes.json", "text.json"
 _MODEL = r"config\.json | model\.safetensors | tokenizer\.json"
 _MANIFEST = re.compile(
-    rf"""(recipe | corpus)\.json | (metrics | samples | speed)\.jsonl | {_MODEL}
+    rf"""(recipe | corpus | text)\.json | (metrics | samples | speed)\.jsonl | {_MODEL}
     | tokens/(index\.json | (train | held_out)\.bin)
     | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json | SHA256SUMS)
     | frames/(probes\.json | step-\d+\.safetensors | step-\d+/({_MODEL}))

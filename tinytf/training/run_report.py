@@ -43,8 +43,12 @@ class RunReport(Report):
             "recipe": dict(history.recipe),
             "config": None if history.config is None else history.config.to_dict(),
             "metrics": {"step": history.step.tolist(), **columns},
-            "held_out": [{"step": step, "loss": loss} for step, loss in history.held_out],
+            "held_out": [_held_out(history, *point) for point in history.held_out],
             "heads": [_heads_data(step, scores) for step, scores in history.heads],
+            "health": [
+                {"step": step, **{name: values.tolist() for name, values in one.items()}}
+                for step, one in history.health
+            ],
             "milestones": [{"step": step, "text": text} for step, text in history.milestones],
             "sample": None if history.sample is None else vars(history.sample),
             "checkpoints": [{"step": one.step, "path": str(one.path)} for one in history.checkpoints],
@@ -64,7 +68,11 @@ class RunReport(Report):
             "step": history.last,
             "steps": history.steps,
             **last,
-            "best_held_out": None if history.best is None else {"step": history.best[0], "loss": history.best[1]},
+            "best_held_out": None if history.best is None else _held_out(history, *history.best),
+            "epochs": history.epochs,
+            "clip_rate": history.clip_rate,
+            "risen": history.risen,
+            "elapsed_seconds": history.elapsed,
             "parameters": history.parameters,
             "tokens_per_second": history.tokens_per_second,
             "memory_bytes": history.memory_bytes,
@@ -120,6 +128,10 @@ def _columns(history: History) -> dict[str, Series]:
 
 def _row(history: History, row: int) -> dict[str, float | None]:
     return {name: _number(float(values[row])) for name, values in _columns(history).items()}
+
+
+def _held_out(history: History, step: int, loss: float) -> dict[str, Any]:
+    return {"step": step, "loss": loss, "bits_per_byte": history.bits_per_byte(loss)}
 
 
 def _number(value: float) -> float | None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tinytf.config import ModelConfig
@@ -143,6 +144,21 @@ def first_model(recipe: Recipe, vocab_size: int) -> Transformer:
         elif name.endswith(ADDED):
             parameter.mul_(_FIRST_ADDED)
     return model
+
+
+def sizes_of(setup: Setup) -> dict[str, int | None]:
+    """The tokens to train on, those held out, and their bytes; None where a token does not stand for its bytes."""
+    train, held_out = setup.counts
+    if type(setup.examples) is not NextToken:
+        return {"tokens": train, "held_out_tokens": held_out, "held_out_bytes": None}
+    ids, counts = np.unique(setup.examples.kept, return_counts=True)
+    special = set(setup.tokenizer.special_ids)
+    size = sum(
+        len(setup.tokenizer.piece_bytes(token_id)) * count
+        for token_id, count in zip(ids.tolist(), counts.tolist(), strict=True)
+        if token_id not in special
+    )
+    return {"tokens": train, "held_out_tokens": held_out, "held_out_bytes": size}
 
 
 def fingerprint_of(corpus: Corpus) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tinytf.text.tokenizer import Token, Tokenizer
 from tinytf.worked.example import Example
-from tinytf.worked.language import LanguageError, NeedsTokenizer
+from tinytf.worked.language import LanguageError, NeedsTokenizer, require_room
 from tinytf.worked.operations import CONSTANTS, OPERATIONS, Function
 
 _STEP = 1e-4
@@ -40,13 +40,17 @@ class Evaluation:
         self.formulas = {step.name: step.formula for step in example.steps}
         given = {name: self.taken(value) for name, value in {**example.given, **(instead or {})}.items()}
         self.values: dict[str, Any] = {**CONSTANTS, **given}
+        self.kept = 0
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name. Raises LanguageError where it cannot be computed or time runs out."""
         if time.monotonic() > self.until:
             raise LanguageError("ran out of time", "--seconds gives more")
         if name not in self.values:
-            self.values[name] = self.formulas[name].compute(self)
+            found = self.formulas[name].compute(self)
+            self.kept += math.prod(np.shape(found))
+            require_room(self.kept)
+            self.values[name] = found
         return self.values[name]
 
     def call(self, name: str, arguments: list[Any]) -> Any:

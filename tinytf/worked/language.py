@@ -1,6 +1,8 @@
 """The formulas of worked examples: arithmetic, ``@``, slices and calls of named operations; nothing else of Python."""
 
 import ast
+import itertools
+import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,6 +18,10 @@ DEEPEST = 150
 """How deeply a formula may be nested."""
 _LONGEST_SHOWN = 60
 """Characters of a formula that an error shows."""
+LARGEST = 20_000_000
+"""Numbers that an operation may make, and that all steps together may keep."""
+_WORK = 500
+"""Multiplications of a product for each number that it may make at most."""
 _MOST_BITS = 1_024
 """Of a power of whole numbers."""
 
@@ -175,8 +181,27 @@ def _value(node: ast.AST, values: Namespace) -> Any:
     raise LanguageError(f"{type(node).__name__} has no value")
 
 
+def require_room(numbers: int) -> None:
+    """Raise LanguageError where so many numbers would be made, before they are."""
+    if numbers > LARGEST:
+        raise LanguageError(f"this would make {numbers:,} numbers, more than {LARGEST:,}")
+
+
+def _made(node: ast.AST, shapes: list[tuple[int, ...]]) -> int:
+    """How many numbers a part of a formula makes at most of tensors of these ``shapes``, and of products the work."""
+    match node, shapes:
+        case ((ast.BinOp(op=ast.MatMult()) | ast.Call(func=ast.Name(id="scores"))), [[*_, k] as a, [*_] as b]) if k:
+            each = math.prod(b if len(a) < 3 else b[-2:]) // k  # columns that every row of a is multiplied with
+            return max(math.prod(a[:-1]) * each, math.prod(a) * each // _WORK)
+        case ast.List() | ast.Tuple(), _:
+            return sum(map(math.prod, shapes))
+    by_axis = itertools.zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    return math.prod(max(sizes) for sizes in by_axis)
+
+
 def _applied(node: ast.AST, function: Callable[..., Any], *taken: Any) -> Any:
     """What a part of a formula gives. Raises LanguageError, in our own words, where torch or numpy raise theirs."""
+    require_room(_made(node, [tuple(one.shape) for one in taken if hasattr(one, "shape")]))
     try:
         return function(*taken)
     except ZeroDivisionError:

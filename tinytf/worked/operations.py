@@ -22,12 +22,9 @@ from tinytf.steps.operations.softmax import attention_weights
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
 from tinytf.worked import plainly
-from tinytf.worked.language import LanguageError
+from tinytf.worked.language import LanguageError, require_room
 
 CONSTANTS: Mapping[str, float] = {"pi": math.pi, "inf": math.inf}
-
-LARGEST = 20_000_000
-"""Numbers that an operation may make."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def _normed(name: str) -> Callable[..., Any]:
 def _sinusoidal(length: int, d_model: int) -> Any:
     if d_model % 2:
         raise LanguageError(f"d_model must be even, with a sine and a cosine per frequency, and is {d_model}")
-    _require(length * d_model)
+    require_room(length * d_model)
     return sinusoidal_table(length, d_model, torch.device("cpu"), torch.float64)
 
 
@@ -129,18 +126,13 @@ def _split_heads(x: torch.Tensor, n_heads: int) -> Any:
     return x.unflatten(-1, (n_heads, -1)).transpose(-3, -2)  # (…, T, C) -> (…, H, T, D)
 
 
-def _require(numbers: int) -> None:
-    if numbers > LARGEST:
-        raise LanguageError(f"this would make {numbers:,} numbers, more than {LARGEST:,}")
-
-
 def _ones(*shape: int) -> Any:
-    _require(math.prod(shape))
+    require_room(math.prod(shape))
     return torch.ones(*shape, dtype=torch.float64)
 
 
 def _linspace(first: float, last: float, count: int) -> Any:
-    _require(count)
+    require_room(count)
     return torch.linspace(first, last, count, dtype=torch.float64)
 
 

@@ -124,9 +124,9 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             tensorboard=asked.tensorboard,
             shard=asked.shard,
             choose_threads="OMP_NUM_THREADS" not in os.environ,
+            on_progress=progress.prepare,
             on_note=output.note,
             on_held_out=progress.measuring,
-            on_progress=progress.prepare,
         )
     if started_as()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:

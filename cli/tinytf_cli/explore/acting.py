@@ -103,6 +103,7 @@ def arithmetic(app: Explorer) -> None:
         app.say("this is where it begins" if app.panels["arithmetic"].answered else "…")
     else:
         app.trail.append(app.look.place.to(app.trace, app.trace.address(lead)))
+        app.panels["arithmetic"].noted = False
         app.follow(app.trail[-1])
 
 

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ class Explorer(App[int]):
         self._acts = {name: key.act for key in keys for name in key.keys.split(",")}
         self.engine = Engine(session)
         scene = self.engine.scene()
-        self.look = Look(scene, Place(row=first_row(scene.trace), cell=(len(scene.trace.tokens) - 1, 0)))
+        self.look = Look(scene, first_place(scene))
         self.fault: Exception | None = None
         self.active, self.zoomed, self.single = "main", False, False
         self.opened: list[str] = []
@@ -328,9 +329,7 @@ class Explorer(App[int]):
         """Show a pane of its own; what it asks becomes a line of the session."""
         self.opened = [name, *(one for one in self.opened if one != name)]
         self.active = name
-        if name in LINES:
-            line, place = LINES[name](self.look), self.look.place
-            self.engine.submit(lambda: self.engine.note(line, place), lambda *_: None)
+        self.panels[name].noted = False
         self.draw()
 
     def close(self, *names: str) -> None:
@@ -365,12 +364,19 @@ class Explorer(App[int]):
             if name in self.in_sight and asked != panel.asked:
                 panel.asked = asked
                 self._ask(panel, asked, self.look, self.engine.asked)
+            elif name in self.in_sight and not panel.noted and panel.succeeded:
+                panel.noted = True
+                self.engine.submit(partial(self.engine.note, asked.line, self.look.place), lambda *_: None)
 
     def _ask(self, panel: Panel, asked: Asked, look: Look, number: int) -> None:
         def work() -> list[Outcome]:
             if panel.asked is not asked:
                 raise Superseded
-            return self.engine.answers(asked.line, asked.scene, asked.against, number)
+            found = self.engine.answers(asked.line, asked.scene, asked.against, number)
+            if not panel.noted and found[0].failure is None:
+                panel.noted = True
+                self.engine.note(asked.line, look.place)
+            return found
 
         def done(found: Any, error: Exception | None) -> None:
             if error is None:
@@ -450,7 +456,7 @@ class Explorer(App[int]):
 
     def _open_input(self, line: Input) -> None:
         line.display = True
-        line.focus()
+        self.set_focus(line)  # at once: the next keys of a burst are its own
         line.cursor_position = len(line.value)
 
     def _close_inputs(self) -> None:
@@ -536,6 +542,13 @@ class Explorer(App[int]):
         number = next((number for number, end in zip(shown, ends, strict=True) if column < end), None)
         if number is not None:
             self.go(replace(self.look.place, cell=(number, self.look.place.cell[1])))
+
+
+def first_place(scene: Scene) -> Place:
+    """Where to begin: the weights of the last layer, at the token that a prediction is read at."""
+    last = len(scene.trace.tokens) - 1
+    at = next((one.position for one in scene.predicted if one.of_tokens), last)
+    return Place(row=first_row(scene.trace), cell=(at, 0))
 
 
 def _hints(width: int) -> Iterator[Span]:

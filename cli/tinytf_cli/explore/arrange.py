@@ -23,7 +23,7 @@ def arranged(
     ``active`` one has all of it.
     """
     found = {"text": Region(0, 0, width, 1), "status": Region(0, height - 1, width, 1)}
-    tree = 0 if width < _TREELESS else 30 if width < _NARROW else 33
+    tree = 0 if width < _TREELESS else 30 if width < _NARROW else 36
     if tree:
         found["steps"] = Region(0, 1, tree, height - 2)
     right = Region(tree, 1, width - tree, max(1, height - 2))

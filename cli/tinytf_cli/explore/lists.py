@@ -112,15 +112,16 @@ def next_blocks(scene: Scene, most: int) -> Iterator[Block]:
     """
     if not scene.predicted:
         yield Line("  no prediction: the text has no [MASK], or the model no head")
-    several = len(scene.predicted) > 1
-    for one in scene.predicted[: max(1, most // 6)]:
-        if several:
+    predicted = scene.predicted[: max(1, most // 3)]
+    most = most // max(1, len(predicted)) - (len(predicted) > 1)
+    for one in predicted:
+        if len(predicted) > 1:
             yield Line(Span(one.title, "output"), single=True)
-        before, shown = _shares_before(scene, one), [*one.top[: most - 1]]
+        before, shown = _shares_before(scene, one), [*one.top[:most]]
         if before is not None and (first := int(before.argmax())) not in [likely.id for likely in shown]:
             now = _shares(scene.trace, one.position)
             share = 0.0 if now is None else float(now[first])
-            shown[most - 2 :] = [Likely(scene.model.shown(first), first, share, math.nan)]
+            shown[most - 1 :] = [Likely(scene.model.shown(first), first, share, math.nan)]
         columns = [
             Column("", [Span(likely.shown, "output") for likely in shown], shrink=6),
             Column(

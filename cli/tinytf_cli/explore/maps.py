@@ -133,7 +133,7 @@ def word_blocks(look: Look) -> Iterator[Block]:
     trace = look.scene.trace
     step, _ = look.place.at(trace)
     if step.name == "next":
-        yield from next_blocks(look.scene, TOP)
+        yield from next_blocks(look.scene, TOP * max(1, len(look.scene.predicted)))
         return
     ids = step.name == "ids"
     yield Line("  " + " ".join(str(one.id) if ids else one.shown for one in trace.tokens))

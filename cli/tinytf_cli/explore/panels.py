@@ -51,9 +51,13 @@ class Asked(NamedTuple):
 
 
 class Panel(Pane):
-    """What a line of the session answered, drawn as wide as the pane is. ``asked`` is what it should show."""
+    """What a line of the session answered, drawn as wide as the pane is. ``asked`` is what it should show.
+
+    ``noted`` says that the line is one of the session's: it is not where nobody asked for the pane.
+    """
 
     asked: Asked | None = None
+    noted = True
     _about: Asked | None = None
     _outcome: Outcome | None = None
     _before: Outcome | None = None
@@ -63,6 +67,11 @@ class Panel(Pane):
     def answered(self) -> bool:
         """Whether it shows what it is asked to show."""
         return self._about == self.asked
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it shows what it is asked to show, and that is an answer."""
+        return self.answered and self._outcome is not None and self._outcome.failure is None
 
     @property
     def leads_to(self) -> str:

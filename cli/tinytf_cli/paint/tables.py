@@ -271,14 +271,20 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
     room = max(4, min(40, terminal.width - label_width - value_width - 6))
     if block.signed:
         return _signed_bars(block, labels, label_width, texts, value_width, room, terminal)
-    return [
-        [
-            Segment("  " + pad_text(label, label_width, terminal) + "  "),
-            Segment(text.rjust(value_width) + "  "),
-            Segment(bar(b.value / block.full if block.full else 0, room, terminal), role_style(b.role, terminal)),
-        ]
-        for label, text, b in zip(labels, texts, block.bars, strict=True)
-    ]
+    lines: list[PaintedLine] = []
+    for label, text, b in zip(labels, texts, block.bars, strict=True):
+        drawn = bar(b.value / block.full if block.full else 0, room, terminal)
+        lines.append(
+            [
+                Segment("  " + pad_text(label, label_width, terminal) + "  "),
+                Segment(text.rjust(value_width) + "  "),
+                Segment(drawn, role_style(b.role, terminal)),
+            ]
+        )
+        if block.track:
+            rest = shown("─", terminal) * (room - cell_len(drawn))
+            lines[-1].append(Segment(rest, role_style("dim", terminal)))
+    return lines
 
 
 def _signed_bars(

@@ -1,10 +1,12 @@
 """Addresses that a beginning can become, in the model and the text of a session."""
 
+import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tinytf.errors import AddressError
+from tinytf.errors import AddressError, TinytfError
 from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
 from tinytf.trace.parameters import is_split
@@ -12,6 +14,10 @@ from tinytf_cli.repl.session import Session
 
 _PLACE = re.compile(r"(L(?:[0-9]+(?:-[0-9]+)?|\*))(H(?:[0-9]+(?:-[0-9]+)?|\*))?")
 _PLAIN = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
+
+
+MOST = 100
+"""Tokens of the vocabulary that are offered."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def parameters(session: Session, begun: str) -> Iterator[Offer]:
         if here and not one.absent and f"{before}{known}".startswith(begun):
             yield Offer(f"{before}{known}", f"parameter of {step.title}")
         if begun.startswith(f"{known}[") and one.axes[0] == "vocab" and "," not in begun:
-            for token in tokens(session, begun.partition("[")[2]):
+            for token in vocabulary(session, begun.partition("[")[2]):
                 yield Offer(f"{known}[{token.word}]", token.about, True)
 
 
@@ -92,6 +98,12 @@ def _cells(session: Session, table: StepTable, begun: str) -> Iterator[Offer]:
     except AddressError:
         return
     *before, now = cell.split(",")
+    if len(before) < len(axes) and axes[len(before)] == "vocab":
+        ids = session.model.tokenizer.beginning(now.strip()) if session.is_open else ()
+        for token_id in itertools.islice(ids, MOST):  # an address takes the number
+            where = f"{name}[{''.join(f'{word},' for word in before)}{token_id}]"
+            yield Offer(where, session.model.tokenizer.shown(token_id), True)
+        return
     if len(axes) <= len(before) or axes[len(before)] not in ("token", "query", "key") or now.endswith("]"):
         return
     last = len(before) == len(axes) - 1
@@ -105,6 +117,21 @@ def tokens(session: Session, begun: str, axis: str = "token") -> Iterator[Offer]
     for number, (word, shown) in enumerate(zip(cell_words(session.tokens), session.tokens, strict=True)):
         if word.casefold().startswith(begun.casefold()):
             yield Offer(word, f"{axis} {number}, {shown}", True)
+
+
+def vocabulary(session: Session, begun: str) -> Iterator[Offer]:
+    """The tokens of the text that begin so, then those of the vocabulary, each as a word that means it."""
+    words = {one.word: one for one in tokens(session, begun)}
+    yield from words.values()
+    if not session.is_open or not begun:
+        return
+    model, mark = session.model, "·" if begun.startswith("·") else ""
+    for token_id in itertools.islice(model.tokenizer.beginning(begun), MOST):
+        shown = model.tokenizer.shown(token_id)
+        word = mark + shown.lstrip("·")
+        with contextlib.suppress(TinytfError):
+            if word not in words and model.find_token(word) == token_id:
+                yield Offer(word, f"token {token_id}, {shown}", True)
 
 
 def cell_words(tokens: tuple[str, ...]) -> list[str]:

@@ -11,6 +11,7 @@ from prompt_toolkit.styles import Style
 from tinytf.steps.table import STEPS
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS, accents
 from tinytf_cli.repl.line import Piece, pieces_of
+from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
 
 LONGEST = 2_000
@@ -66,11 +67,13 @@ class LineLexer(Lexer):
 
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
         lines = document.lines
+        found = statements(enumerate(lines)) if len(lines) > 1 else ()
+        inside = {start + more for start, text in found for more in range(1, text.count("\n") + 1)}
 
         def of_line(number: int) -> StyleAndTextTuples:
             line = lines[number] if number < len(lines) else ""
             try:
-                return coloured(self._session, line)
+                return list(_python(line)) if number in inside else coloured(self._session, line)
             except Exception:  # a fault here must not end the session
                 return [("", line)]
 

@@ -1,11 +1,14 @@
 """Completion of the word at the cursor: read from the session's tables, without opening or computing anything."""
 
 import contextlib
+import inspect
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import click
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -15,11 +18,12 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import available_names
-from tinytf_cli.repl.addressing import Offer, addresses, beginning, parameters, tokens
+from tinytf_cli.repl.addressing import Offer, addresses, beginning, parameters, tokens, vocabulary
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.helping import PAGES
-from tinytf_cli.repl.line import Piece, escaped, pieces_of
+from tinytf_cli.repl.line import PYTHON, Piece, escaped, pieces_of
 from tinytf_cli.repl.looking import FLAGS
+from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.settings import SETTINGS, find_setting
 from tinytf_cli.repl.verbs import TOPICS, Verb
@@ -42,7 +46,10 @@ class SessionCompleter(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         with contextlib.suppress(Exception):  # a fault here must not end the session
-            start, offers = offered(self._session, document.current_line_before_cursor)
+            before = document.text_before_cursor
+            *_, (_, typed) = statements(enumerate(before.split("\n")))
+            is_python = PYTHON.match(typed) is not None
+            start, offers = offered(self._session, typed if is_python else document.current_line_before_cursor)
             for one in itertools.islice(offers, _MOST):
                 yield Completion(
                     one.word + (" " if one.whole else ""),
@@ -64,7 +71,7 @@ def offered(session: Session, line: str) -> tuple[int, Iterator[Offer]]:
     if last.kind in ("target", "sign") or (len(pieces) > 1 and pieces[-2].kind == "sign"):
         return _after_sign(line, pieces)
     if last.kind in ("comment", "bang", "python"):
-        return _in_python(line, last) if last.kind == "python" else (0, iter(()))
+        return _in_python(session, line[last.start : last.end]) if last.kind == "python" else (0, iter(()))
     typed = line[last.start :] if last.kind == "word" else ""
     before = [piece.word for piece in words[:-1]] if typed else [piece.word for piece in words]
     begun = words[-1].word if typed else ""
@@ -171,6 +178,8 @@ def _of_parameter(
         return found if name not in ("head", "heads") else (one for one in found if _HEADS.fullmatch(one.word))
     if name in ("row", "query", "position"):
         return tokens(session, begun)
+    if kind == "TOKEN":
+        return vocabulary(session, begun)
     if kind.upper() in ("MODEL", "WITH_MODEL"):
         return _models(session, begun, [])
     if name in ("layer", "head") and isinstance(parameter, click.Option):
@@ -218,6 +227,10 @@ def _conditions(session: Session, begun: str, words: list[str]) -> Iterator[Offe
         yield from beginning(begun, [("if", "a condition follows")])
         return
     inside = begun.rpartition("(")[0] + "(" if "(" in begun else ""
+    if of := re.fullmatch(r"(.*\b(?:prob|rank)\()([^)]*)", begun):
+        for one in vocabulary(session, of[2]):
+            yield Offer(f"{of[1]}{one.word})", one.about, True)
+        return
     for name, about in measures.items():
         if name.startswith(begun.removeprefix(inside)):
             yield Offer(f"{inside}{name}", about, True)
@@ -309,10 +322,32 @@ def _after_sign(line: str, pieces: list[Piece]) -> tuple[int, Iterator[Offer]]:
     return -len(typed), (Offer(_quoted(one.word, typed), one.about, one.whole) for one in found)
 
 
-def _in_python(line: str, piece: Piece) -> tuple[int, Iterator[Offer]]:
-    """The names that Python has in a session."""
-    code = line[piece.start : piece.end]
-    begun = code[len(code.rstrip("abcdefghijklmnopqrstuvwxyz")) :]
-    if code[: len(code) - len(begun)][-1:] in (".", '"', "'", "_") or (code.count('"') + code.count("'")) % 2:
+def _in_python(session: Session, code: str) -> tuple[int, Iterator[Offer]]:
+    """The end of Python: addresses in ``trace["…``, attributes after a dot, and the names that there are."""
+    if address := re.search(r"\btrace\[[\"']([^\"']*)$", code):
+        return -len(address[1]), addresses(session, address[1])
+    if (code.count('"') + code.count("'")) % 2:
         return 0, iter(())
-    return -len(begun), (Offer(name, about) for name, about in _PYTHON.items() if begun and name.startswith(begun))
+    *path, begun = re.search(r"(?:[^\W\d]\w*\.)*\w*$", code)[0].split(".")  # type: ignore[index]  # it may be empty
+    if code[: len(code) - len(".".join([*path, begun]))].endswith("."):  # of what is no name
+        return 0, iter(())
+    names = session.python_names
+    if not path:
+        known = {**dict.fromkeys(names, ""), **{name: about for name, about in _PYTHON.items() if name not in names}}
+        found = ((name, _PYTHON.get(name, about)) for name, about in known.items() if begun)
+        return -len(begun), (Offer(name, about) for name, about in found if name.startswith(begun))
+    return -len(begun), _attributes(names, path, begun)
+
+
+def _attributes(names: Mapping[str, Any], path: list[str], begun: str) -> Iterator[Offer]:
+    """The attributes of a name, or of its attributes, each with the first line of what it says of itself."""
+    if path[0] not in names:
+        return
+    value = names[path[0]]
+    for name in path[1:]:
+        value = getattr(value, name)
+    for name in dir(value):
+        if name.startswith(begun) and (begun or not name.startswith("_")):
+            own = inspect.getattr_static(type(value), name, None)
+            says = callable(own) or isinstance(own, (property, cached_property))  # else it is about the value's type
+            yield Offer(name, (inspect.getdoc(own) or "").partition("\n")[0] if says else "")

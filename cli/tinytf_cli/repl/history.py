@@ -10,6 +10,7 @@ from platformdirs import user_state_dir
 from prompt_toolkit.history import History
 
 from tinytf.files import replacing
+from tinytf_cli.repl.python import statements
 
 KEPT = 5_000
 """Lines that are kept when the file has grown to twice as many."""
@@ -37,8 +38,8 @@ class FileHistory(History):
         self.trouble = ""
 
     def append_string(self, string: str) -> None:
-        """Remember what was typed; each line of several that were pasted."""
-        for line in string.split("\n"):
+        """Remember what was typed; each line or statement of several that were pasted."""
+        for _, line in statements(enumerate(string.split("\n"))):
             if line.strip() and (not self._loaded_strings or self._loaded_strings[0] != line):
                 super().append_string(line)
 
@@ -53,8 +54,8 @@ class FileHistory(History):
             return ()
 
     def store_string(self, string: str) -> None:
-        """Append a line to the file, unless it is very long. Without a lock where the file system has none."""
-        if self.trouble or len(string) > _LONGEST:
+        """Append a line, unless it is very long or several. Without a lock where the file system has none."""
+        if self.trouble or len(string) > _LONGEST or "\n" in string:
             return
         lock = FileLock(self.path.with_suffix(".lock"), timeout=_PATIENCE, mode=0o600)
         try:

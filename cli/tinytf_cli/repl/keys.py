@@ -5,16 +5,18 @@ import select
 from collections.abc import Callable
 from typing import Any
 
+from prompt_toolkit.application.current import get_app
 from prompt_toolkit.application.run_in_terminal import run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, get_common_complete_suffix
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import completion_is_selected, has_completions, has_focus
+from prompt_toolkit.filters import Condition, completion_is_selected, has_completions, has_focus
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
 from tinytf_cli.failing import say
-from tinytf_cli.repl.line import LONGEST
+from tinytf_cli.repl.line import LONGEST, PYTHON
+from tinytf_cli.repl.python import spelled, unfinished
 
 RUNS: list[tuple[tuple[str, ...], str, str]] = [
     (("escape", "down"), "Alt-Down", "step"),
@@ -77,6 +79,14 @@ def bindings(keep: Callable[[Document], None]) -> KeyBindings:
     def take(event: KeyPressEvent) -> None:
         event.current_buffer.complete_state = None
 
+    @found.add("enter", filter=typing & ~completion_is_selected & Condition(_unfinished))
+    def go_on(event: KeyPressEvent) -> None:
+        """A block of Python goes on, as deep as its last line says."""
+        buffer = event.current_buffer
+        opens = buffer.document.current_line.rstrip().endswith(":")
+        buffer.newline()
+        buffer.insert_text("    " * opens)
+
     @found.add("tab", filter=typing & ~has_completions)
     def complete(event: KeyPressEvent) -> None:
         """Insert what all completions have in common before the next key, and show them if there are several."""
@@ -96,6 +106,8 @@ def bindings(keep: Callable[[Document], None]) -> KeyBindings:
     @found.add(Keys.BracketedPaste, filter=typing, eager=True)
     def paste(event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
+        if PYTHON.match(event.current_buffer.document.text_before_cursor):  # what is pasted into Python is Python
+            text = "\n".join(spelled(text))
         if len(text) + len(event.current_buffer.text) <= LONGEST:
             event.current_buffer.insert_text(text)
             return
@@ -103,6 +115,12 @@ def bindings(keep: Callable[[Document], None]) -> KeyBindings:
         run_in_terminal(lambda: say(message, "a text of that length belongs in a file: tinytf trace - < FILE"))
 
     return found
+
+
+def _unfinished() -> bool:
+    """Whether what is typed is Python that needs more lines, and the cursor is at its end."""
+    document = get_app().current_buffer.document
+    return document.is_cursor_at_the_end and unfinished(document.text)
 
 
 class PastedBursts:

@@ -11,6 +11,11 @@ from tinytf.files import open_bytes
 
 PROMPT = "tinytf> "
 LONGEST = 100_000
+MORE_MARK = "... "
+PYTHON = re.compile(r"\s*(?:!|(?:>>>|\.\.\.)(?=\s|$))")
+"""What a line of Python begins with: ! or, as Python's own prompt shows it, >>> and ..."""
+MORE = re.compile(r"(?:>>>|\.\.\.)(?:\s|$)")
+"""The mark of a further line of a statement, which may have none."""
 Lines = Iterable[tuple[str, str]]
 """Each line after its place: ``look.session line 3``."""
 
@@ -57,8 +62,8 @@ def pieces_of(line: str, redirects: Callable[[str], bool] = lambda _: True) -> l
     """
     found: list[Piece] = []
     place = _after_blanks(line, 0)
-    if line[place : place + 1] == "!":
-        found = [Piece("space", 0, place), Piece("bang", place, place + 1), Piece("python", place + 1, len(line))]
+    if mark := PYTHON.match(line):
+        found = [Piece("space", 0, place), Piece("bang", place, mark.end()), Piece("python", mark.end(), len(line))]
         return [piece for piece in found if piece.end > piece.start]
     place, first = 0, None
     while place < len(line):
@@ -92,9 +97,9 @@ def read_line(line: str, redirects: Callable[[str], bool] = lambda _: True) -> T
     pieces = pieces_of(line, redirects)
     words = [_closed(line, piece) for piece in pieces if piece.kind == "word"]
     end = next((piece for piece in pieces if piece.kind in ("sign", "comment", "bang")), None)
+    if end is not None and end.kind == "bang":
+        return Typed(line, sign="!", target=python_of(line).rstrip())
     sign = line[end.start] if end is not None and end.kind != "comment" else ""
-    if sign == "!":
-        return Typed(line, sign="!", target=line.strip()[1:].strip())
     stop = len(line) if end is None else end.start
     start = _after_blanks(line, words[0].end) if words else stop
     target = ""
@@ -104,6 +109,13 @@ def read_line(line: str, redirects: Callable[[str], bool] = lambda _: True) -> T
             what = "a command" if sign == "|" else "a file"
             raise PlacedError(f"{sign} needs {what} after it", line, stop, f"quote a {sign} that is text")
     return Typed(line, tuple(piece.word for piece in words), line[start:stop].rstrip(), start, sign, target)
+
+
+def python_of(text: str) -> str:
+    """The Python of a statement, without the marks of its lines."""
+    first, *others = PYTHON.sub("", text, count=1).lstrip(" \t").split("\n")
+    lines = [MORE.sub("", line) for line in (first, *others)]
+    return "\n".join([*lines[:-1], lines[-1].rstrip()])
 
 
 def begun_name(word: str, names: Iterable[str]) -> str:

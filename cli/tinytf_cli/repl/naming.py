@@ -68,7 +68,7 @@ def _resolved(lexicon: Lexicon, line: str) -> str:
     if lexicon.is_sentence(typed.words):
         return f"run -- {line}"
     line = lexicon.expanded(line)
-    first = re.match(r"[^\s/|>#]*", line)
+    first = re.match(r"[^\s/]*", line)
     word = first[0] if first is not None else ""
     return lexicon.find(word) + line[len(word) :]
 

@@ -25,8 +25,10 @@ from tinytf_cli.repl.colouring import LineLexer, style_of
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history import FileHistory, history_path
 from tinytf_cli.repl.keys import bindings, bracketed, listed
-from tinytf_cli.repl.line import PROMPT
+from tinytf_cli.repl.line import MORE_MARK, PROMPT
+from tinytf_cli.repl.python import statements, unfinished
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session_verbs import echoed
 from tinytf_cli.screen import clean_exit
 
 _DEPTHS = {
@@ -36,7 +38,6 @@ _DEPTHS = {
     "truecolor": ColorDepth.DEPTH_24_BIT,
 }
 _LEAST_TEXT = 8
-_NO_PATH = ("preset:", "hub:", "ollama:", "lmstudio:")
 _USUAL_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
 _PATIENCE = 0.2  # seconds
 _SHOWN = 1_000
@@ -83,6 +84,8 @@ def plainly(session: Session) -> int:
     while True:
         try:
             line = input(PROMPT)
+            while unfinished(line):
+                line += "\n" + input(MORE_MARK)
         except EOFError:
             session.streams.write("\n")
             return 0
@@ -149,10 +152,10 @@ class Prompt:
         begun, self._begun = self._begun, Document()
         typed = self._prompt.prompt(default=begun)
         self._say_trouble()
-        lines = [line for line in typed.split("\n") if line.strip()] or [""]
+        lines = [line for _, line in statements(enumerate(typed.split("\n"))) if line.strip()] or [""]
         for number, line in enumerate(lines, start=1):
             if len(lines) > 1:
-                self.session.streams.write(f"{PROMPT}{printable(line, spaces=False)}\n")
+                echoed(self.session, line)
             with terminal_restored():
                 outcome = self.session.execute(line)
             if outcome.leave:
@@ -233,10 +236,8 @@ def bar_of(session: Session) -> Bar:
     """The bar of the session's present state."""
     spec, run, place, took = session.state.spec, session.run, session.place_words, session.last_seconds
     held = session.models.nbytes if session.is_open else 0
-    path = not spec.name.startswith(_NO_PATH) and os.path.basename(spec.name.rstrip(os.sep))
-    model = f"{path or spec.name}{spec.words.removeprefix(spec.name)}"
     return Bar(
-        printable(model[:_SHOWN], spaces=False),
+        printable(spec.short[:_SHOWN], spaces=False),
         printable(str(run.text)[:_SHOWN], spaces=False) if run else "",
         place,
         session.table.rows[session.place][0].role if place and session.place is not None else "",

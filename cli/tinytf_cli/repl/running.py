@@ -88,7 +88,7 @@ def _kept(session: Session) -> Result:
     """The runs that are kept, and which of them is the present one."""
     kept = session.state.kept
     data = [
-        {"name": name, "model": run.spec.words, "text": str(run.text), "present": run == session.run}
+        {"name": name, "model": run.spec.short, "text": str(run.text), "present": run == session.run}
         for name, run in kept.items()
     ]
     if not data:

@@ -5,7 +5,6 @@ wrong with ``Session.say(outcome)``.
 """
 
 import builtins
-import contextlib
 import functools
 import sys
 import time
@@ -27,6 +26,7 @@ from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import Output, ReaderGone, Result
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.log import Entry, Log
+from tinytf_cli.repl.python import evaluated, traceback_of
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.repl.state import Run, Spec, State
 from tinytf_cli.repl.streams import Capture, Streams
@@ -61,10 +61,6 @@ class Outcome:
 
 class Leave(Exception):
     """The session is over."""
-
-
-class PythonError(TinytfError):
-    """An error that the user's Python raised."""
 
 
 class Session(Host):
@@ -170,7 +166,8 @@ class Session(Host):
 
     def require_place(self) -> int:
         """The index of the present step in ``table.rows``; UsageError before any run."""
-        return min(self.place or 0, len(self.trace.steps.rows) - 1)
+        self.require_run()
+        return self.place or 0
 
     @property
     def place_words(self) -> str:
@@ -195,9 +192,14 @@ class Session(Host):
             self.follow(replace(self.run, spec=spec))
 
     def follow(self, run: Run) -> None:
-        """Make a run the present one, and record it if it is not kept."""
-        self.models.trace(run)
-        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run))
+        """Make a run the present one, at the same step if it has that, and record it if it is not kept."""
+        before, place = self.table.rows if self.run else (), self.place
+        rows = self.models.trace(run).steps.rows
+        if place is not None:
+            step, layer = before[place]
+            same = (at for at, (other, of) in enumerate(rows) if (other.name, of) == (step.name, layer))
+            place = next(same, min(place, len(rows) - 1))
+        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), place=place)
 
     def undo(self) -> str:
         """Go back to the state before the last line that changed something, and return that line."""
@@ -336,12 +338,16 @@ class Session(Host):
     def _python(self, code: str) -> None:
         """Show the value of an expression, or execute a statement; ``!!`` shows the last traceback."""
         if code == "!":
-            text: str | None = _traceback(self.last_error)
+            text: str | None = traceback_of(self.last_error)
         elif code:
             scope = self._python_scope()
             before = dict(scope)
             try:
-                text = _evaluated(code, scope)
+                text = evaluated(code, scope)
+            except Terminated:
+                raise
+            except SystemExit:
+                raise Leave from None
             except BaseException:  # a line that fails leaves no name behind, as it is no line of the transcript
                 scope.clear()
                 scope.update(before)
@@ -351,6 +357,14 @@ class Session(Host):
         if text is not None:
             lines = [Line(printable(line, spaces=False), single=True) for line in text.splitlines() or [""]]
             self.output(self.terminal(), "text", None).show(answer("python", {"text": text}, *lines))
+
+    @property
+    def python_names(self) -> dict[str, Any]:
+        """The names that Python sees, as far as they are there without opening or recording anything."""
+        modules = {"torch": "torch", "np": "numpy"}
+        found = {name: sys.modules[module] for name, module in modules.items() if module in sys.modules}
+        known = {**found, "session": self, **({"model": self.model} if self.is_open else {})}
+        return {**self._scope, **known, **({"trace": self.recorded} if self.recorded is not None else {})}
 
     def _python_scope(self) -> dict[str, Any]:
         """The names that Python sees; what a user assigned stays."""
@@ -375,37 +389,3 @@ def _table_of(name: str) -> StepTable | None:
         return None if name.startswith("hub:") else StepTable(find_source(name).config())
     except (TinytfError, OSError):
         return None
-
-
-def _evaluated(code: str, scope: dict[str, Any]) -> str | None:
-    """The ``repr`` of an expression; None for the value None and for a statement, which is executed."""
-    try:
-        compiled = None
-        with contextlib.suppress(SyntaxError):
-            compiled = compile(code, "<session>", "eval")
-        value = eval(compiled or compile(code, "<session>", "exec"), scope)  # None of a statement
-        if value is None:
-            return None
-        scope["_"] = value
-        return repr(value)
-    except (KeyboardInterrupt, Terminated):
-        raise
-    except SystemExit:
-        raise Leave from None
-    except BaseException as error:
-        words = str(error.msg if isinstance(error, SyntaxError) else error).strip()
-        first = words.splitlines()[0] if words else ""
-        raise PythonError(f"{type(error).__name__}: {first}".rstrip(": "), "!! shows the traceback") from error
-
-
-def _traceback(error: BaseException | None) -> str:
-    """The traceback of the last error; of the user's Python, only its own frames."""
-    if error is None:
-        raise UsageError("nothing has gone wrong yet")
-    if isinstance(error, PythonError) and error.__cause__ is not None:
-        error = error.__cause__
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-            frames = frames.tb_next
-        error = error.with_traceback(frames)
-    return "".join(traceback.format_exception(error))

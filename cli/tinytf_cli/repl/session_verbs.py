@@ -1,5 +1,6 @@
 """Verbs about the session itself: its model, its settings, its lines; and the table of all verbs."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,11 +18,12 @@ from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result, require_place, write_file
 from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.helping import help_blocks
-from tinytf_cli.repl.line import PROMPT, Lines, read_script
+from tinytf_cli.repl.line import PROMPT, PYTHON, Lines, read_script
 from tinytf_cli.repl.log import Entry
 from tinytf_cli.repl.looking import LOOKING
 from tinytf_cli.repl.moving import MOVING
 from tinytf_cli.repl.naming import NAMING
+from tinytf_cli.repl.python import spelled, statements
 from tinytf_cli.repl.running import diff, keep, run, use
 from tinytf_cli.repl.session import Leave, Outcome, Session
 from tinytf_cli.repl.settings import SETTINGS, find_setting
@@ -216,6 +218,7 @@ def save(session: Session, path: Path, force: bool) -> Result:
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "choose another name, or overwrite it with --force")
     lines = session.log.transcript()
+    lines = [one for line in lines for one in (spelled(line) if PYTHON.match(line) else [line])]
     broken = next((line for line in lines if "\n" in line), None)
     if broken is not None:
         raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
@@ -252,13 +255,19 @@ def source(session: Session, path: Path) -> None:
 
 def outcomes(session: Session, lines: Lines, *, echo: bool = False) -> Iterator[tuple[str, Outcome]]:
     """Run lines in turn, without blank ones: the place of each, and its outcome."""
-    for where, line in lines:
+    for where, line in statements(lines):
         if not line.strip():
             continue
         if echo:
-            typed = shown(printable(line.rstrip(), spaces=False), session.terminal())
-            session.streams.write(f"{PROMPT}{typed}\n")
+            echoed(session, line)
         yield where, session.execute(line)
+
+
+def echoed(session: Session, line: str) -> None:
+    """Show what is run as it would be typed."""
+    terminal = session.terminal()
+    for mark, part in zip(itertools.chain([PROMPT], itertools.repeat("")), spelled(line.rstrip()), strict=False):
+        session.streams.write(f"{mark}{shown(printable(part, spaces=False), terminal)}\n")
 
 
 def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:

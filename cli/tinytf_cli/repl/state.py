@@ -1,6 +1,7 @@
 """The state of a session: the model and its runs, settings, stops, displays and aliases."""
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Rows = Sequence[tuple[Step, int | None]]
 """The steps of a model in their order, each with its layer."""
 
+_NO_PATH = ("preset:", "hub:", "ollama:", "lmstudio:")
 _SAID = 3
 """The most heads of which a stop says where it held."""
 
@@ -64,6 +66,12 @@ class Spec:
     without: Without | None = None
 
     @property
+    def short(self) -> str:
+        """``words``, with the last part of a path."""
+        path = "" if self.name.startswith(_NO_PATH) else os.path.basename(self.name.rstrip(os.sep))
+        return f"{path or self.name}{self.words.removeprefix(self.name)}"
+
+    @property
     def words(self) -> str:
         """The model by the name that was asked for, its adapter, and what is ablated."""
         merged = f" + {self.adapter.name}" if self.adapter else ""
@@ -97,9 +105,10 @@ class Stop:
 
     @property
     def words(self) -> str:
-        at = str(self.where or "every step") + (", once," if self.once else "")
-        at += f", after {plural(self.passed, 'hit')}," if self.passed else ""
-        return f"{at} if {self.condition.text}" if self.condition else at.rstrip(",")
+        often = ["once"] if self.once else []
+        often += [f"after {plural(self.passed, 'hit')}"] if self.passed else []
+        words = ", ".join([str(self.where or "every step"), *often])
+        return f"{words}{',' if often else ''} if {self.condition.text}" if self.condition else words
 
     def to_dict(self) -> dict[str, Any]:
         """The stop as JSON data."""

@@ -104,7 +104,7 @@ def verb(
     return made
 
 
-_FIRST = re.compile(r"[\s/|>#!]")
+_FIRST = re.compile(r"[\s/!]")
 """What ends the first word of a line."""
 
 

@@ -230,12 +230,14 @@ class Bar:
 class Bars:
     """Horizontal bars; ``full`` is the value of a whole bar.
 
-    ``signed`` bars have a scale above them and a zero axis: negative ones go to the left of it.
+    ``signed`` bars have a scale above them and a zero axis: negative ones go to the left of it. With ``track`` the rest
+    of a whole bar is drawn too.
     """
 
     bars: Sequence[Bar]
     full: float = 1.0
     signed: bool = False
+    track: bool = False
 
     def only(self, keep: Sequence[int]) -> "Bars":
         """The same with only these of its rows."""

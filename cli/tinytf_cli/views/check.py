@@ -61,6 +61,9 @@ class CheckView:
         )
         for place, one in enumerate(found.mistakes):
             yield from _confirmed(one, place > 0)
+        for trouble in found.troubles:
+            yield Line([Span("✗ ", "bad"), Span(trouble.what, "strong")], indent=2)
+            yield from _code(trouble.line, 4)
         if not found.mistakes:
             yield from _code(wrong.line)
             yield note(f"none of the {len(found.tried)} mistakes that were tried gives these numbers")
@@ -153,7 +156,9 @@ def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
 def _confirmed(one: Confirmed, later: bool) -> Iterator[Block]:
     """A mistake, and the line where it is made."""
     where = f"{one.step}: " if later else ""
-    said = f"   confirmed by {plural(one.explained, 'tensor')} of yours"
+    tensors = plural(one.explained, "tensor")
+    said = f"   confirmed by {tensors} of yours" if one.certain else f"   gives {tensors} of yours, and nothing after"
+    where += "" if one.certain else "perhaps "
     yield Line([Span("✗ ", "bad"), where, Span(one.mistake, "strong"), Span(said, "dim")], indent=2)
     yield from _code(one.line, 4)
 

@@ -1,5 +1,6 @@
 """One training run as it is now: progress, the last numbers, loss curves, every head, milestones; and its news."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
     Bar,
     Bars,
+    Beside,
     Block,
     Cell,
     Column,
@@ -33,6 +35,10 @@ KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": 
 _FEW_HEADS, _LAYERS = 16, 12
 _METERS_NEED = 72
 _FULL = 1000
+_CHART, _CHART_BESIDE = 72, 36
+"""The least width of the loss, and of a chart beside it."""
+_TAIL_NEEDS = 20
+_LARGEST_LOSS = 20.0
 _QUIET = 30.0
 
 
@@ -63,10 +69,19 @@ LAYOUTS = (
 """From the largest to the smallest."""
 
 
+_HEALTH = {
+    "gradient_norm": ("gradient", "%.2f"),
+    "update_ratio": ("update", "%.0e"),
+    "rms": ("RMS", "%.1f"),
+    "dead": ("dead", "%.2f"),
+}
+"""What is said of each layer."""
+
+
 class RunView:
     """The report of a run that is not damaged, drawn; ``quiet`` are the seconds since its last line.
 
-    ``doing`` says what it does where it does not train.
+    ``doing`` says what it does where it does not train; ``log`` counts steps in powers of ten.
     """
 
     def __init__(
@@ -76,9 +91,11 @@ class RunView:
         quiet: float = 0.0,
         layout: Layout = LAYOUTS[0],
         doing: str = "",
+        log: bool = False,
     ) -> None:
         assert found.history is not None
         self.found, self.history, self.quiet, self.layout, self.doing = found, found.history, quiet, layout, doing
+        self.log = log
         self.seconds_left = self.history.seconds_left if seconds_left is None else seconds_left
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
@@ -86,15 +103,18 @@ class RunView:
         history = self.history
         yield Line([Span(printable(self.found.name, spaces=False), "strong"), Span(f" · {self._state()}", "dim")])
         share = min(1.0, history.last / history.steps)
-        yield Bars([Bar(f"step {history.last:,} of {history.steps:,}", share, f"{100 * share:.0f} %", "v")])
+        yield Bars([Bar(f"step {history.last:,} of {history.steps:,}", share, f"{100 * share:.0f} %", "v")], track=True)
         yield from self._number_lines(terminal)
         if history.skipped:
             yield Line(Span(f"{history.skipped:,} lines of metrics.jsonl cannot be read", "bad"), indent=2)
         if not self.layout.tight:
             yield Line("")
-        yield Curves(self._curves(), "step", "loss", self.layout.chart)
+        yield from self._charts(terminal)
+        yield from self._risen()
         if history.heads:
             yield from self._heads(*history.heads[-1], terminal)
+        if history.health and not self.layout.tight:
+            yield from self._layers(*history.health[-1])
         if history.sample is not None and self.layout.sample:
             if not self.layout.tight:
                 yield Line("")
@@ -119,10 +139,14 @@ class RunView:
             "loss": loss_in_words(float(history.loss[-1]) if logged else None),
             "held-out": loss_in_words(held_out[-1][1]) if held_out else "",
             "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
+            **self._held_out_numbers(),
             "lr": number(float(history.lr[-1]), "%.2e") if logged else "",
             "gradient norm": number(float(history.grad_norm[-1]), "%.3f") if logged else "",
+            "clipped": f"{100 * history.clip_rate:.0f} %" if history.clip_rate is not None else "",
+            "epochs": f"{history.epochs:.2f}" if history.epochs is not None else "",
             "tokens/s": f"{history.tokens_per_second:,.0f}" if history.tokens_per_second is not None else "",
             "memory": in_bytes(history.memory_bytes) if history.memory_bytes is not None else "",
+            "elapsed": duration(history.elapsed) if history.elapsed else "",
             "left": duration(left) if left is not None and not history.finished else "",
         }
         return [(title, shown) for title, shown in found.items() if shown]
@@ -143,11 +167,64 @@ class RunView:
             used += size + (3 if used > 2 else 0)
         yield Line(words, indent=2)
 
-    def _curves(self) -> list[Curve]:
-        step, loss = self.history.smoothed
-        curves = [Curve("loss, smoothed", step, loss, "q")]
-        if self.history.held_out:
-            at, values = zip(*self.history.held_out, strict=True)
+    def _held_out_numbers(self) -> dict[str, str]:
+        """The last held-out loss in bits per byte and as a perplexity."""
+        if not self.history.held_out:
+            return {}
+        loss = self.history.held_out[-1][1]
+        bits = self.history.bits_per_byte(loss)
+        return {
+            "bits/byte": "" if bits is None else f"{bits:.3f}",
+            "perplexity": number(math.exp(loss), "%.1f") if loss < _LARGEST_LOSS else "",
+        }
+
+    def _risen(self) -> Iterator[Line]:
+        """A word where the model has learned by heart."""
+        history = self.history
+        if history.risen is not None and history.best is not None:
+            said = f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}: it learns by heart"
+            yield Line([Span(said, "bad")], indent=2)
+
+    def _charts(self, terminal: Terminal) -> Iterator[Block]:
+        """The loss; and beside it, where there is room, its tail, gradient norm, throughput and learning rate."""
+        height = self.layout.chart
+        loss = Curves(self._curves(), "step", "loss", height, log_x=self.log)
+        others = list(self._others(height))[: max(0, (terminal.width - _CHART) // (_CHART_BESIDE + 2))]
+        if terminal.plain or not others:
+            yield loss
+        else:
+            yield Beside([[loss], *([one] for one in others)], _CHART_BESIDE)
+
+    def _others(self, height: int) -> Iterator[Curves]:
+        history = self.history
+        if history.step.size >= 2 * _TAIL_NEEDS:
+            first = int(history.step[-max(_TAIL_NEEDS, history.step.size // 5)])
+            yield Curves(self._curves(first), "step", "loss, the last fifth", height)
+        finite = np.isfinite(history.grad_norm)
+        clip = float(history.recipe.get("clip", math.nan))
+        ends = history.step[[0, -1]] if history.step.size else history.step
+        yield Curves(
+            [Curve(f"clipped at {clip:g}", ends, np.full(len(ends), clip), "dim"),
+             Curve("gradient norm", history.step[finite], history.grad_norm[finite], "v")],
+            "step", "gradient norm", height,
+        )  # fmt: skip
+        known = np.isfinite(history.speed.tokens_per_second)
+        speed = Curve("tokens/s", history.speed.step[known], history.speed.tokens_per_second[known], "k")
+        yield Curves([speed], "step", "tokens/s", height)
+        yield Curves([Curve("learning rate", history.step, history.lr, "ffn")], "step", "learning rate", height)
+
+    def _curves(self, first: int = 0) -> list[Curve]:
+        """The losses from a step on: held-out, smoothed, and behind them as they were."""
+        history = self.history
+        step, loss = history.smoothed
+        raw = history.loss[np.isfinite(history.loss)]
+        late = step >= first
+        curves = [
+            Curve("loss, smoothed", step[late], loss[late], "q"),
+            Curve("each step", step[late], raw[late], "dim", band=True),
+        ]
+        if held_out := [(at, value) for at, value in history.held_out if at >= first]:
+            at, values = zip(*held_out, strict=True)
             curves.insert(0, Curve("held-out loss", np.array(at, dtype=np.int64), np.array(values), "k", points=True))
         return curves
 
@@ -180,6 +257,16 @@ class RunView:
             if words := [f"{printable(kind, spaces=False)} {_largest(heads[kind])}" for kind in named]:
                 yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
 
+    def _layers(self, step: int, health: Mapping[str, Series]) -> Iterator[Block]:
+        """Gradient, update, activations and dead units of each layer, in a line each number."""
+        words: list[Span] = []
+        for name, (title, form) in _HEALTH.items():
+            if (values := health.get(name)) is not None:
+                shown = " ".join(number(float(one), form) for one in values)
+                words += [Span(f"{'   ' if words else ''}{title} ", "dim"), Span(shown)]
+        if words:
+            yield Line([Span(f"layers, step {step:,}  ", "dim"), *words], indent=2)
+
 
 def _strongest(heads: Mapping[str, Series], kinds: Sequence[str], layers: int, limit: int | None) -> Sequence[int]:
     """The layers with the largest scores of a head, in their order."""
@@ -198,7 +285,7 @@ def sample_line(sample: Sample) -> Line:
     """The prompt, a bar and the model's continuation, in one line."""
     lead = f"sample, step {sample.step:,}"
     prompt, text = printable(sample.prompt, spaces=False), printable(sample.text, spaces=False)
-    words = [Span(f"{lead}  ", "dim"), Span(prompt), Span("│", "dim"), Span(text, "output")]
+    words = [Span(f"{lead}  ", "dim"), Span(prompt, "dim"), Span("│", "dim"), Span(text)]
     return Line(words, indent=2, said=f"{lead}: {prompt}; the model says: {text}.", single=True)
 
 

@@ -66,6 +66,10 @@ def masks() -> Iterator[Mistake]:
 def softmaxes() -> Iterator[Mistake]:
     yield Mistake("softmax over the queries (dim=-2), not over the keys", Softmax, lambda s: s.input().softmax(-2))
     yield Mistake("softmax over the heads (dim=1), not over the keys", Softmax, lambda s: s.input().softmax(0))
+    yield Mistake(
+        "softmax over the batch (dim=0), not over the keys: every weight is 1", Softmax,
+        lambda site: site.input()[None].softmax(0)[0],
+    )  # fmt: skip
     yield Mistake("there is no softmax", Softmax, lambda site: site.input().nan_to_num(neginf=0.0))
     yield Mistake(
         "softmax runs before the scores are divided", Softmax,
@@ -84,11 +88,40 @@ def _by(remade: Callable[[Tensor], Tensor]) -> Wrong:
     """Queries, keys or values, (T, H·D), split into heads in another way."""
 
     def made(site: Site) -> Tensor:
-        if not site.step.has_heads or type(site.operation) is not Linear:
-            return site.derive()
         flat = side_by_side(site.derive())
         heads = site.config.n_kv_heads if "kv head" in site.step.axes else site.config.n_heads
         return remade(flat.unflatten(-1, (heads, -1)))  # (T, H, D)
+
+    return made
+
+
+def _in_the_place_of(order: str) -> Wrong:
+    """Queries, keys or values as the part of one matrix that comes in that place."""
+
+    def made(site: Site) -> Tensor:
+        role = "qkv"[order.index(site.step.role)]
+        steps = [step for step in site.trace.steps.in_layer(site.layer or 0) if type(step.operation) is Linear]
+        other = next(step for step in steps if step.has_heads and step.role == role)
+        if other.axes != site.step.axes:
+            raise RuntimeError("their sizes differ")
+        return Site(site.trace, other, site.layer).derive()
+
+    return made
+
+
+def _headed(count: Callable[[int], int]) -> Wrong:
+    """Scores, their division and the mix of values with another number of heads."""
+
+    def made(site: Site) -> Tensor:
+        heads = count(site.config.n_heads)
+        if site.config.n_kv_heads != site.config.n_heads or heads in (0, site.config.n_heads):
+            raise RuntimeError("they cannot be split so")
+        if isinstance(site.operation, Scale):
+            return site.input() / math.sqrt(site.config.d_model / heads)
+        last = side_by_side(site.input(1)).unflatten(-1, (heads, -1)).transpose(0, 1)  # (H', T, D')
+        if isinstance(site.operation, Mix):
+            return site.input(0) @ last
+        return side_by_side(site.input(0)).unflatten(-1, (heads, -1)).transpose(0, 1) @ last.mT
 
     return made
 
@@ -105,16 +138,23 @@ def _inner(x: Tensor) -> Tensor:
 
 def heads() -> Iterator[Mistake]:
     flat_back = lambda site: site.input().contiguous().view(site.input().shape[1], -1)  # noqa: E731
-    yield Mistake("heads are split by view(B, H, T, D) without a transpose, which mixes tokens", Linear, _by(_seen_as))
+    yield Mistake("heads are split by view(B, H, T, D) without a transpose, which mixes tokens", Linear, _by(_seen_as),
+                  in_heads=True)  # fmt: skip
     yield Mistake(
         "heads are split and joined by view alone, without a transpose, which mixes tokens", Linear, _by(_seen_as),
-        ((Concat, flat_back),),
+        ((Concat, flat_back),), in_heads=True,
     )  # fmt: skip
-    yield Mistake("heads are split as (d_head, n_heads), not (n_heads, d_head)", Linear, _by(_inner))
+    yield Mistake(
+        "heads are split as (d_head, n_heads), not (n_heads, d_head)", Linear, _by(_inner), in_heads=True
+    )  # fmt: skip
     yield Mistake(
         "heads are split and joined as (d_head, n_heads), not (n_heads, d_head)", Linear, _by(_inner),
-        ((Concat, lambda site: site.input().permute(1, 2, 0).flatten(1)),),
+        ((Concat, lambda site: site.input().permute(1, 2, 0).flatten(1)),), in_heads=True,
     )  # fmt: skip
+    for order in ("qvk", "vqk", "kvq", "vkq"):
+        yield Mistake(
+            f"q, k and v are taken in the order {', '.join(order)}", Linear, _in_the_place_of(order), in_heads=True
+        )
     yield Mistake("heads are joined without a transpose back, which mixes tokens", Concat, flat_back)
     yield Mistake(
         "heads are joined as (d_head, n_heads), not (n_heads, d_head)", Concat,
@@ -125,6 +165,13 @@ def heads() -> Iterator[Mistake]:
         lambda site: site.input(0) @ _tiled(site.input(1), site.config.n_heads).mT,
         ((Mix, lambda site: site.input(0) @ _tiled(site.input(1), site.config.n_heads)),),
     )  # fmt: skip
+    yield Mistake(
+        "shared value heads go to query heads in turns (repeat), not to neighbours (repeat_interleave)", Mix,
+        lambda site: site.input(0) @ _tiled(site.input(1), site.config.n_heads),
+    )  # fmt: skip
+    for words, count in (("heads are not split: there is one", lambda n: 1), ("twice as many heads", lambda n: 2 * n),
+                         ("half as many heads", lambda n: n // 2)):  # fmt: skip
+        yield Mistake(words, Scores, _headed(count), ((Scale, _headed(count)), (Mix, _headed(count))))
     yield Mistake(
         "k·qᵀ: queries and keys are exchanged", Scores,
         lambda site: repeat_groups(site.input(1), site.config.n_heads) @ site.input(0).mT,

@@ -41,6 +41,10 @@ def _without_norm(site: Site) -> Tensor:
 
 def linears() -> Iterator[Mistake]:
     yield Mistake("the bias is left out", Linear, has("bias", lambda s: _linear(s, s.module.weight, bias=False)))
+    yield Mistake(
+        "the biases of q, k and v are left out", Linear,
+        has("bias", lambda s: _linear(s, s.module.weight, bias=False)), in_heads=True,
+    )  # fmt: skip
     yield Mistake("the matrix is transposed", Linear, lambda site: _linear(site, site.module.weight.T))
     yield Mistake("the map is left out", Linear, lambda site: site.input() + 0 * site.derive())
     yield Mistake("it reads the stream before its norm", Linear, _without_norm)
@@ -52,6 +56,9 @@ def activations() -> Iterator[Mistake]:
             f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES[name]}", Activate,
             unlike(lambda s, name=name: s.operation.name == name, lambda s, act=act: _act(s, act)),  # type: ignore[misc]
         )  # fmt: skip
+    yield Mistake(
+        "the activation is x·σ(1.702x)", Activate, lambda site: _act(site, lambda x: x * (1.702 * x).sigmoid())
+    )
     yield Mistake("the activation is σ(x)", Activate, lambda site: _act(site, torch.sigmoid))
     yield Mistake("the activation is left out", Activate, lambda site: _act(site, lambda x: x))
     yield Mistake(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tinytf.steps.operations import Operation
+from tinytf.steps.table import Step
 from tinytf.trace.site import Site
 
 Wrong = Callable[[Site], Tensor]
@@ -14,12 +15,20 @@ Wrong = Callable[[Site], Tensor]
 
 @dataclass(frozen=True)
 class Mistake:
-    """``words`` say what is done; ``at`` is the operation whose steps it changes, ``also`` others, changed with it."""
+    """``words`` say what is done; ``at`` is the operation whose steps it changes, ``also`` others, changed with it.
+
+    ``in_heads`` is of steps that have heads alone.
+    """
 
     words: str
     at: type[Operation]
     wrong: Wrong
     also: tuple[tuple[type[Operation], Wrong], ...] = ()
+    in_heads: bool = False
+
+    def fits(self, step: Step) -> bool:
+        """Whether it can be made at a step."""
+        return type(step.operation) is self.at and (step.has_heads or not self.in_heads)
 
 
 def has(attribute: str, wrong: Wrong) -> Wrong:

@@ -49,7 +49,7 @@ def places(mistake: Mistake, table: StepTable, at: Place, scope: str) -> dict[Pl
         named = scope == "all" or step.name == at[0]
         alone = scope != "one" or layer == at[1]
         inside = layer is not None or not mistake.also  # what changes several kinds of steps is the form of a block
-        if type(step.operation) is mistake.at and named and alone and inside:
+        if mistake.fits(step) and named and alone and inside:
             found[step.name, layer] = mistake.wrong
         for operation, wrong in mistake.also:
             if type(step.operation) is operation and alone and layer is not None:

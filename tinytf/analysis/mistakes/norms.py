@@ -20,6 +20,8 @@ def normed(
     eps: float | None = None,
     outside: bool = False,
     correction: int = 0,
+    power: float = 0.5,
+    mean: bool = True,
     gain: float | None = 0.0,
     bias: bool = True,
     axis: int = -1,
@@ -32,8 +34,8 @@ def normed(
     eps = operation.eps if eps is None else eps
     centred = operation.centred if centred is None else centred
     above = x - x.mean(axis, keepdim=True) if centred else x
-    variance = above.square().sum(axis, keepdim=True) / (x.shape[axis] - correction)
-    sigma = variance.sqrt() + eps if outside else (variance + eps).sqrt()
+    variance = above.square().sum(axis, keepdim=True) / (x.shape[axis] - correction if mean else 1)
+    sigma = variance.sqrt() + eps if outside else (variance + eps) ** power
     made = above / sigma
     weight, added = getattr(module, "weight", None), getattr(module, "bias", None)
     made = made if weight is None or gain is None else made * (weight + gain)
@@ -54,6 +56,13 @@ def norms() -> Iterator[Mistake]:
         "the variance divides by n − 1, and ε is added to σ", Norm,
         lambda site: normed(site, correction=1, outside=True),
     )  # fmt: skip
+    yield Mistake(
+        "the variance divides by n − 1, and ε = 1e-6 is added to σ", Norm,
+        lambda site: normed(site, correction=1, outside=True, eps=1e-6),
+    )  # fmt: skip
+    yield Mistake("it divides by the variance, without the root", Norm, lambda site: normed(site, power=1.0))
+    yield Mistake("the squares are summed, not averaged", Norm, lambda site: normed(site, mean=False))
+    yield Mistake("it has the parameters of the layer's first norm", Norm, _of_the_other)
     yield Mistake("the gain is left out", Norm, has("weight", lambda site: normed(site, gain=None)))
     yield Mistake("the gain is 1 + weight", Norm, has("weight", lambda site: normed(site, gain=1.0)))
     yield Mistake("the bias is left out", Norm, has("bias", lambda site: normed(site, bias=False)))
@@ -74,6 +83,13 @@ def _uncentred(site: Site) -> Tensor:
     made = x / (x.var(-1, keepdim=True, correction=0) + site.operation.eps).sqrt() * gain_of(module)  # type: ignore[attr-defined]
     added = getattr(module, "bias", None)
     return made if added is None else made + added
+
+
+def _of_the_other(site: Site) -> Tensor:
+    norms = [step for step in site.trace.steps.in_layer(site.layer or 0) if type(step.operation) is Norm]
+    if site.layer is None or site.step is norms[0]:
+        raise RuntimeError("there is none before it")
+    return Site(site.trace, norms[0], site.layer).module(site.input())
 
 
 def _own_norm(site: Site) -> Site:

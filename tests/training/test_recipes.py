@@ -1,0 +1,95 @@
+"""The shipped recipes, each run end to end at a small size, and the defaults of training a model on."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_command import trained
+
+from tinytf.checkpoints.run import save_run
+from tinytf.config import ModelConfig
+from tinytf.model.transformer import Transformer
+from tinytf.text.chat import ChatTemplate
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.train import train_bpe
+from tinytf.training.reader import read_history
+from tinytf.training.recipe import SHIPPED, Recipe
+
+STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
+                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
+TALKS = [[{"role": "user", "content": f"Who sat on the {what}?"}, {"role": "assistant", "content": f"The {who}."}]
+         for who in ("cat", "dog", "hen") for what in ("mat", "log")]  # fmt: skip
+CHATML = (Path(__file__).parents[1] / "text" / "chat_templates" / "chatml.jinja").read_text("utf-8")
+FEW = ("--steps", "4", "--batch", "2", "--eval-every", "2", "--probe-every", "2")
+SMALL = ("--d-model", "16", "--n-layers", "2", "--n-heads", "2", "--vocab-size", "270", "--block", "32")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "story.txt"
+    path.write_text(STORY, "utf-8")
+    return path
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> Path:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join(json.dumps({"messages": talk}) for talk in TALKS), "utf-8")
+    return path
+
+
+@pytest.fixture
+def instruct(tmp_path: Path) -> Path:
+    """A run that can be talked to."""
+    made = train_bpe([STORY], 280)
+    made.library.add_special_tokens([AddedToken("<|im_start|>"), AddedToken("<|im_end|>")])
+    tokenizer = Tokenizer(
+        made.library, [made.library.token_to_id("<|im_end|>")], chat=ChatTemplate({"default": CHATML})
+    )
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=32, context=512)
+    save_run(tmp_path / "instruct", Transformer.initialised(config, 0), tokenizer)
+    return tmp_path / "instruct"
+
+
+def test_every_shipped_recipe_is_tried_here() -> None:
+    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"book", "chat", "finetune", "induction"}
+
+
+@pytest.mark.parametrize("name", ["book", "induction"])
+def test_a_new_model_by_a_recipe(name: str, text: Path, tmp_path: Path) -> None:
+    ran = trained(str(text), "--recipe", name, "--out", str(tmp_path / "run"), *SMALL, *FEW)
+    assert ran.status == 0, ran.said
+    history = read_history(tmp_path / "run")
+    assert history.step.tolist() == [1, 2, 3, 4]
+    assert len(history.held_out) == 2
+    stored = json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8"))
+    assert stored["first_weights"] == {"book": "even", "induction": "look_back"}[name]
+
+
+@pytest.mark.parametrize(("name", "more"), [("finetune", ("--block", "32")), ("chat", ())])
+def test_a_model_that_is_trained_on_by_a_recipe(name, more, text, chats, instruct, tmp_path) -> None:
+    corpus = chats if name == "chat" else text
+    ran = trained(str(corpus), "--recipe", name, "--from", str(instruct), "--out", str(tmp_path / "run"), *FEW, *more)
+    assert ran.status == 0, ran.said
+    assert read_history(tmp_path / "run").lr.max() == pytest.approx(5e-5)
+    refused = trained(str(corpus), "--recipe", name, "--out", str(tmp_path / "none"))
+    assert (refused.status, refused.said.splitlines()) == (
+        2, [f"tinytf: error: the recipe {name} trains a model on", "hint: name it, --from MODEL"],
+    )  # fmt: skip
+
+
+def test_a_model_that_is_trained_on_has_small_steps_unless_others_are_asked_for() -> None:
+    assert Recipe.from_dict({}).lr == 3e-3
+    assert Recipe.from_dict({"begun_from": "tiny"}).lr == 5e-5
+    assert Recipe.from_dict({"begun_from": "tiny", "lr": 1e-3}).lr == 1e-3
+    assert Recipe.from_dict({"begun_from": "tiny"}).warmup == 100
+
+
+def test_a_recipe_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    ran = trained("x.txt", "--recipe", "books", "--out", str(tmp_path / "run"))
+    assert ran.status == 2
+    assert ran.said.endswith("hint: a recipe is a TOML file, or one of book, chat, finetune, induction\n")
