@@ -102,7 +102,7 @@ def _ways(site: Site, theirs: Tensor | None) -> Iterator[Way]:
     elif isinstance(site.operation, Add):
         yield from _one_less(site)
     for mistake in MISTAKES:
-        if type(site.operation) is mistake.at:
+        if mistake.fits(site.step):
             with suppress(RuntimeError, IndexError):  # it does not fit these shapes
                 yield mistake.words, mistake.wrong(site)
     if is_turned(site.step):
