@@ -46,7 +46,7 @@ def test_a_named_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 
 @posix
 def test_a_pipe_that_nobody_reads_is_an_error_and_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_SECONDS_FOR_A_READER", 0.0)
+    monkeypatch.setattr(files, "_SECONDS_FOR_THE_OTHER_END", 0.0)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="nobody reads this pipe"):
         write_whole(tmp_path / "pipe", b"numbers")
