@@ -286,6 +286,9 @@ def test_a_dry_run_foretells_what_the_training_then_does(
     out = tmp_path / "run"
     given = ("train", corpus, "--recipe", recipe, "--out", out, "--steps", "7", "--warmup", "3", "--clip", "0.5")
     ran = tinytf(*given, "--dry-run", "--json")
+    measured = json.loads(ran.out)
+    assert measured["seconds"] == pytest.approx(measured["recipe"]["steps"] * measured["step_seconds"])
+    assert measured["step_seconds"] > 0
     assert (ran.status, ran.err) == (0, "")
     assert not out.exists()
     plan = json.loads(ran.out)
@@ -338,3 +341,18 @@ def test_plain_leaves_the_tokens_of_a_vocabulary_as_they_are(tinytf: Tinytf, tmp
                   "--block", "8", "--d-model", "8", "--plain").out  # fmt: skip
     assert "+ / a b c" in said
     assert not re.search(r"\b(plus|over)\b", said)
+
+
+def test_the_report_says_the_best_held_out_loss_first_and_what_to_type_next_last(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    ran = tinytf("train", corpus, "--recipe", recipe, "--steps", "6", "--out", out)
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+    best = min((line for line in metrics if "held_out_loss" in line), key=lambda line: line["held_out_loss"])
+    line = next(line for line in ran.lines if line.startswith("best held-out"))
+    assert f"{best['held_out_loss']:.4f} nats per token" in line
+    assert line.endswith(f"at step {best['step']}")
+    assert ran.lines.index(line) < 4
+    assert any(line.startswith(f"  tinytf replay {out}") for line in ran.lines[-4:])
+    assert tinytf("replay", out).status == 0

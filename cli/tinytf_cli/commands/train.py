@@ -29,13 +29,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """What is done about files that cannot be read."""
+
+    GROUP: ClassVar = "Data"
+
+    skip_unreadable: bool = option(is_flag=True, help="Skip files of a folder that are not text, and name them.")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it is computed."""
+
+    GROUP: ClassVar = "Machine"
+
+    device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
+    shard: bool = option(is_flag=True, help="Divide the model among several processes (torchrun; FSDP2).")
+
+
+@dataclass(frozen=True)
 class Asked:
     """What else a training does."""
 
-    GROUP: ClassVar = "Training"
+    GROUP: ClassVar = "Watching"
 
     dry_run: bool = option(is_flag=True, help="Show schedule, sizes and the first gradient; train and write nothing.")
-    skip_unreadable: bool = option(is_flag=True, help="Skip files of a folder that are not text, and name them.")
     explain: int | None = option(
         type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights."
     )
@@ -44,12 +62,10 @@ class Asked:
         help="Weight to write out, such as blocks.0.attention.q.weight, or one entry: …[3,5]. Repeatable.",
     )  # fmt: skip
     tensorboard: bool = option(is_flag=True, help="Also write event files, to the folder tensorboard of the run.")
-    shard: bool = option(is_flag=True, help="Divide the model among several processes (torchrun; FSDP2).")
-    device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
 
 
 @command("train")
-def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
+def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, machine: Machine, output: Output) -> int:
     """CORPUS is files or folders, with weights as in book.txt=3 code/=1; - or nothing is standard input. The model is
     left in a run folder. A blank line separates documents. A resumed run knows its files. Every field of the model is
     an option too: --d-model 256 --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report
@@ -76,7 +92,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if asked.explained and asked.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if asked.dry_run and (run.resume or run.at_step or asked.explain or asked.tensorboard or asked.shard):
+    if asked.dry_run and (run.resume or run.at_step or asked.explain or asked.tensorboard or machine.shard):
         more = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
         raise UsageError("--dry-run plans a new run", more)
     if run.resume and run.overwrite:
@@ -86,9 +102,9 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     resumed = out if run.resume else None
     resolved = resolved_recipe(given, run, resumed)
     begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
-    own_tokenizer, model = _begin(begun_from, run.tokenizer, asked.device)
-    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed or parent, output)
-    device = pick_device(asked.device)
+    own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
+    files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output)
+    device = pick_device(machine.device)
     progress = TrainingProgress(resolved.steps, out)
     if asked.dry_run:
         found = plan(
@@ -126,7 +142,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             explained=asked.explained,
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
-            shard=asked.shard,
+            shard=machine.shard,
             on_progress=progress.prepare,
             on_note=output.note,
             on_held_out=progress.measuring,
@@ -137,7 +153,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
         progress.finish(last.step if last.stopped is None else resolved.steps)
         if setups:
             # A divided model is whole in the checkpoint.
-            setup = replace(setups[0], model=load_run(out)) if asked.shard else setups[0]
+            setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
             report = Result.of(TrainView(report_of(out, resolved, setup, updates)))
             output.show(replace(report, live=True))  # nobody may be there to leave a pager
         if asked.explain and not updates:
