@@ -40,7 +40,7 @@ def sample_script(name: str) -> ModuleType:
     return module
 
 
-_TAKES_A_RUN = (" train ", " watch ", " check ")
+_TAKES_A_RUN = (" train ", " sweep ", " watch ", " check ")
 TOUR = [
     line
     for page in PAGES
