@@ -18,10 +18,10 @@ import pexpect
 WIDTH, HEIGHT = 120, 40
 TEXT = "The cat lost the ball. The cat"
 KEYS: list[tuple[float, str]] = [
-    (2.0, "t"), *((0.18, letter) for letter in " lost the"), (1.5, "\r"),
+    (3.0, "t"), *((0.18, letter) for letter in " lost the"), (1.5, "\r"),
     *((1.2, key) for key in ("\x1b[5~", "\x1b[5~")), (1.2, "\x1b[C"), (1.0, "\x1b[D"),
-    *((0.4, "l") for _ in range(4)), (1.5, "\r"), (2.5, "\r"), (2.0, "\x7f"), (1.0, "\x1b"),
-    (1.5, "w"), (3.0, "\x1b[6~"), (2.0, "d"), (1.5, "w"), (1.5, "L"), (3.0, "\x1b"), (1.0, "?"), (3.0, "q"),
+    *((0.4, "l") for _ in range(4)), (2.0, "\r"), (3.5, "\r"), (2.5, "\x7f"), (1.0, "\x1b"), (0.6, "\x1b"),
+    (1.5, "w"), (4.5, "\x1b[6~"), (2.0, "d"), (1.5, "w"), (1.5, "L"), (3.0, "\x1b"), (1.0, "?"), (3.0, "q"),
 ]  # fmt: skip
 """Seconds to wait before each key, and the key: Page Up, arrows, Page Down and Backspace as a terminal sends them."""
 
@@ -62,7 +62,7 @@ def write_cast(path: Path) -> None:
 
 
 async def write_frame(path: Path) -> None:
-    """The explorer without the induction head, against the run before."""
+    """The explorer at the induction head, the arithmetic of its strongest cell below the map."""
     from tinytf_cli.explore.app import Explorer
     from tinytf_cli.explore.keys import KEYS
     from tinytf_cli.repl.session import Session
@@ -76,8 +76,10 @@ async def write_frame(path: Path) -> None:
     terminal = Terminal(width=WIDTH, height=HEIGHT, depth="truecolor", cuts=True)
     app = Explorer(KEYS, session, terminal)
     async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
-        for key in ("pageup", "pageup", "l", "l", "l", "l"):
+        for key in ("pageup", "pageup", "l", "l", "l", "l", "enter"):
             await pilot.press(key)
+        while app.engine.waiting:
+            await pilot.pause(0.05)
         await pilot.pause()
         path.write_text(app.export_screenshot(title="tinytf explore"), encoding="utf-8")
 

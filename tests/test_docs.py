@@ -40,7 +40,7 @@ def sample_script(name: str) -> ModuleType:
     return module
 
 
-_TAKES_A_RUN = (" train ", " sweep ", " watch ", " check ")
+_TAKES_A_RUN = (" train ", " sweep ", " watch ", " replay ", " check ")
 TOUR = [
     line
     for page in PAGES

@@ -154,7 +154,7 @@ class TextModel:
 
     def trace(
         self,
-        text: Text | Conversation,
+        text: Text,
         *,
         truncate: bool = False,
         layers: Collection[int] | None = None,

@@ -10,6 +10,8 @@ from click.core import Context
 from click.formatting import HelpFormatter
 from click.types import FloatParamType, IntParamType
 
+from tinytf_cli.working import working
+
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Look": {
         "tokens": "Show how TEXT is cut into tokens: pieces, ids, offsets, bytes.",
@@ -139,6 +141,9 @@ def argument(**attributes: Any) -> Any:
     return dataclasses.field(metadata={"declared": (click.Argument, (), attributes)})
 
 
+_SHOWING_THEMSELVES = ("explore", "learn", "train", "watch")
+"""Commands that have the screen to themselves, or say how far they are."""
+
 DECLARED_BY: dict[type, type] = {}
 """Classes that the ``resolved`` method of another class makes, whose fields declare the options."""
 
@@ -185,7 +190,11 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
         debug.group = "Other"
 
         def run(**values: Any) -> int | None:
-            return function(**{keyword: build(made, values) for keyword, made in kinds.items()})
+            found = {keyword: build(made, values) for keyword, made in kinds.items()}
+            if name == "repl":  # each of its lines works by itself
+                return function(**found)
+            with working(name, shows_itself=name in _SHOWING_THEMSELVES):
+                return function(**found)
 
         return Command(name, callback=run, params=[*params, debug], help=f"{summary}\n\n{inspect.getdoc(function)}")
 

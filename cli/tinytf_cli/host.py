@@ -33,6 +33,10 @@ class Host(ABC):
     def output(self, terminal: "Terminal", form: str, file: Path | None) -> "Output":
         """Where results go."""
 
+    @abstractmethod
+    def require_own(self, what: str) -> None:
+        """Raise UsageError where the running line comes from a file that may not do so."""
+
 
 def host() -> Host | None:
     """The host of the running command; None on the command line itself."""

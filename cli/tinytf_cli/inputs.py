@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from tinytf.files import CONFIGURATION, read_bytes
 from tinytf_cli.host import host
 
 if TYPE_CHECKING:
-    from tinytf.text.chat import Conversation
+    from tinytf.text.chat import Conversation, Written
     from tinytf.text.corpus import Corpus
 
 
@@ -36,19 +35,26 @@ def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
     return texts
 
 
-def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | None = None) -> "Iterator[Conversation]":
+def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | None = None) -> "list[Conversation]":
     """The given conversation, or with ``lines`` one per line: the messages of JSON, or a message of the user.
 
     One word that ends in .json is a file, and what begins as JSON does from a pipe is JSON.
     """
-    from tinytf.text.chat import Conversation
-
     file = len(words) == 1 and words[0].lower().endswith(".json")
     texts = [_file_text(Path(words[0]))] if file else read_texts(words, lines=lines)
-    piped = file or words in ((), ("-",))
-    for text in texts:
-        begins = re.match(r"\s*(\[\s*)?\{", text) if piped else None
-        yield (Conversation.from_json if file or begins else Conversation.of)(text, system)
+    if not file and words not in ((), ("-",)):
+        from tinytf.text.chat import Conversation
+
+        return [Conversation.of(text, system) for text in texts]
+    return [conversation_in(text, system, json=file) for text in texts]
+
+
+def conversation_in(text: str, system: str | None, *, json: bool = False) -> "Conversation":
+    """What a text of a file or pipe holds: messages, if it is ``json`` or begins so, or a message of the user."""
+    from tinytf.text.chat import Conversation
+
+    begins = json or re.match(r"\s*(\[\s*)?\{", text)
+    return (Conversation.from_json if begins else Conversation.of)(text, system)
 
 
 def _file_text(path: Path) -> str:
@@ -82,15 +88,12 @@ def _standard_input(*, asked: bool) -> str:
     return text.removesuffix("\n")
 
 
-def with_session_text(words: tuple[str, ...], wanted: int) -> tuple[str, ...]:
+def with_session_text(words: tuple[str, ...], wanted: int) -> "tuple[Written, ...]":
     """Inside a session, where one of the ``wanted`` texts is missing, the session's text comes first."""
     lender = host()
     if lender is None or len(words) != wanted - 1:
         return words
-    text = lender.require_text()
-    if not isinstance(text, str):
-        raise UsageError("the present text is a conversation, and this takes texts", "give a text, or run one")
-    return (text, *words)
+    return (lender.require_text(), *words)
 
 
 def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":

@@ -16,7 +16,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.command import argument, option
 from tinytf_cli.host import given, host
-from tinytf_cli.inputs import read_conversations, read_texts
+from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
 from tinytf_cli.output import Output, View
 
 if TYPE_CHECKING:
@@ -207,38 +207,61 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Texts:
-    """The texts that were given; with ``lines`` each line is one, with ``truncate`` long ones are cut.
-
-    With ``chat`` each is a conversation: a message of the user, or JSON.
-    """
+class Chat:
+    """How texts are read: as they are, or with ``chat`` as conversations: a message of the user, or JSON."""
 
     GROUP: ClassVar = "Text"
 
-    words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
-    lines: bool = option(is_flag=True, help="Treat every line as a text of its own.")
-    truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
     chat: bool = option(
         is_flag=True, help="Put TEXT, or the messages of a .json file, into the model's chat template."
     )  # fmt: skip
     system: str | None = option(metavar="TEXT", help="System message of a --chat.")
 
-    def __post_init__(self) -> None:
-        self.given  # noqa: B018 - a missing text is told before a model is opened
+    def read(self, words: tuple[str, ...], *, lines: bool = False) -> "list[Written]":
+        """The text of some words, or with ``lines`` several; inside a session, without words, the session's.
 
-    @cached_property
-    def given(self) -> "list[Written]":
-        lender, words = host(), self.words
-        if self.system is not None and not self.chat:
-            raise UsageError("--system is a message of a conversation, and this is none", "add --chat")
+        Raises as ``read_texts`` and ``read_conversations`` do.
+        """
+        self.require_chat()
+        lender = host()
         if lender is not None and not words:
             text = lender.require_text()
             if not isinstance(text, str):
                 return [text]
             words = (text,)
         if self.chat:
-            return list(read_conversations(words, lines=self.lines, system=self.system))
-        return list(read_texts(words, lines=self.lines))
+            return list(read_conversations(words, lines=lines, system=self.system))
+        return list(read_texts(words, lines=lines))
+
+    def each(self, words: "tuple[Written, ...]") -> "list[Written]":
+        """One text of each word; a conversation of a session is one already."""
+        return [self.read((word,))[0] if isinstance(word, str) else word for word in words]
+
+    def of(self, text: str) -> "Written":
+        """A text of a file."""
+        self.require_chat()
+        return conversation_in(text, self.system) if self.chat else text
+
+    def require_chat(self) -> None:
+        """UsageError for a message of no conversation."""
+        if self.system is not None and not self.chat:
+            raise UsageError("--system is a message of a conversation, and this is none", "add --chat")
+
+
+@dataclass(frozen=True)
+class Texts(Chat):
+    """The texts that were given; with ``lines`` each line is one, with ``truncate`` long ones are cut."""
+
+    words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
+    lines: bool = option(is_flag=True, help="Treat every line as a text of its own.")
+    truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
+
+    def __post_init__(self) -> None:
+        self.given  # noqa: B018 - a missing text is told before a model is opened
+
+    @cached_property
+    def given(self) -> "list[Written]":
+        return self.read(self.words, lines=self.lines)
 
     def __iter__(self) -> "Iterator[Written]":
         return iter(self.given)

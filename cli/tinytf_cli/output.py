@@ -24,6 +24,7 @@ from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
 from tinytf_cli.pager import Pager, find_pager, is_screen
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
+from tinytf_cli.working import quiet
 
 if TYPE_CHECKING:
     import torch
@@ -122,6 +123,7 @@ class Output:
             self.stdout.release()
         try:
             for part in self._parts(result, self.format, self.terminal):
+                quiet()
                 self.stdout.write(part)
                 if result.live:
                     self.stdout.flush()
@@ -131,6 +133,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """A line for the user that is not data; lost when there is no stderr."""
+        quiet()
         if self.stderr is not None:
             print(f"tinytf: {printable(text, spaces=False)}", file=self.stderr, flush=True)
 
@@ -244,6 +247,8 @@ def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
         raise UsageError(f"there is no folder {path.parent}", "make it first, or write elsewhere")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", "name a file in it")
+    if path.exists() and (session := host()) is not None:
+        session.require_own(f"write over {path.name!r}")
     refuse_overwriting(path, [*_given_to_the_command(), *inputs])
 
 

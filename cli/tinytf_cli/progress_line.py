@@ -8,6 +8,7 @@ from typing import TextIO
 
 from tinytf.report import Progress
 from tinytf_cli.numbers import duration
+from tinytf_cli.working import quiet
 
 _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.2
 
@@ -29,6 +30,7 @@ def progress_line(stream: TextIO | None, what: str, *, at_most: bool = False) ->
         if width and now - shown < _SECONDS_BETWEEN:
             return
         left = duration((now - started) / max(1, done) * (of - done))
+        quiet()
         line = f"tinytf: {what} {done} of {limit}{of}, {limit}{left} left"
         line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be erased
         stream.write(f"\r{line.ljust(width)}")

@@ -23,12 +23,14 @@ _GROUPS = {
         "objective", "document", "field", "vocab_size", "block", "batch", "held_out", "document_starts", "repeats",
         "repeats_first",
     ),
-    "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "optimiser", "weight_decay", "beta1", "beta2",
-                  "clip"),
-    "Measure": ("eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens",
-                "frames"),
-    "Compute": ("accumulate", "dtype", "lora", "lora_alpha", "recompute", "threads", "compile", "first_weights",
-                "seed"),
+    "Optimiser": (
+        "steps", "lr", "warmup", "schedule", "final_lr", "optimiser", "weight_decay", "beta1", "beta2", "clip",
+        "lora", "lora_alpha", "first_weights", "seed",
+    ),
+    "Watching": (
+        "eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames",
+    ),
+    "Machine": ("accumulate", "dtype", "recompute", "threads", "compile"),
 }  # fmt: skip
 """The fields of a recipe that are options, by their groups in --help."""
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models
 
 import tinytf
-from tinytf.certification.certify import certified, certify, read_hard_texts
-from tinytf.certification.texts import HARD_TEXTS, HardText
+from tinytf.certification.certify import certified, certify
+from tinytf.certification.texts import HARD_TEXTS
 from tinytf.errors import CheckpointError, UsageError
 from tinytf_cli.main import run
 
@@ -246,13 +246,12 @@ def test_without_transformers_the_command_says_how_to_get_it(llama, monkeypatch,
     ]
 
 
-def test_a_file_of_texts_that_has_none_is_refused(tmp_path):
-    for data, message in ((b" \n\n", "has no line with a word"), (b"\xff", "is not UTF-8"), (None, "there is no file")):
-        path = tmp_path / "texts.txt"
-        path.unlink(missing_ok=True)
+def test_a_file_of_texts_that_has_none_is_refused(llama, tmp_path, capsys):
+    path = tmp_path / "texts.txt"
+    for data, message in ((None, "cannot read"), (b" \n\n", "has no word"), (b"\xff", "is not UTF-8")):
         if data is not None:
             path.write_bytes(data)
-        with pytest.raises(UsageError, match=message):
-            read_hard_texts(path)
-    path.write_text("a\nb", "utf-8")
-    assert read_hard_texts(path) == (HardText("line 1", "a"), HardText("line 2", "b"))
+        assert run(["certify", str(llama), "--texts", str(path)]) == 2
+        said, hint = capsys.readouterr().err.splitlines()
+        assert message in said
+        assert hint.startswith("hint: ")

@@ -83,7 +83,47 @@ def test_every_command_that_takes_a_text_takes_a_conversation(command, tinytf: T
     ran = tinytf(name, *([more[0]] if name == "explain" else []), "The cat", "-m", chatty, "--chat",
                  *(more if name != "explain" else []), "--json")  # fmt: skip
     assert ran.status == 0, ran.err
-    assert json.loads(ran.out)["text"] == "(user) The cat\n(assistant)"
+    assert json.loads(ran.out)["text"] == written("The cat")
+
+
+def written(text: str) -> str:
+    """A message of the user, as the template of the tests has it."""
+    return f"(user) {text}\n(assistant)"
+
+
+def test_two_conversations_are_compared_and_patched(tinytf: Tinytf, chatty: Path):
+    ran = tinytf("diff", "The cat", "The dog", "-m", chatty, "--chat", "--json")
+    assert ran.status == 0, ran.err
+    data = json.loads(ran.out)
+    assert [data[side]["text"] for side in ("first", "second")] == [written("The cat"), written("The dog")]
+    words = ("--at", "L0", "--answer", "#5", "--versus", "#6")
+    ran = tinytf("patch", "the cat", "the dog", "-m", chatty, "--chat", *words, "--json")
+    assert ran.status == 0, ran.err
+    data = json.loads(ran.out)
+    assert [data[side]["text"] for side in ("clean", "corrupt")] == [written("the cat"), written("the dog")]
+    refused = tinytf("diff", "The cat", "The dog", "-m", chatty, "--system", "Be a dog")
+    assert refused.err.startswith("tinytf: error: --system is a message of a conversation")
+
+
+def test_models_are_blamed_on_conversations(tinytf: Tinytf, chatty: Path, tmp_path: Path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("The cat\n" + json.dumps(TURNS) + "\n", "utf-8")
+    model = load(str(chatty), device="cpu")
+    tokens = [len(model.encode(text).tokens) for text in (written("The cat"), "(user) The cat\n(assistant) sat\n")]
+    ran = tinytf("blame", "--texts", lines, "--chat", "-m", chatty, "--versus", chatty, "--json")
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["positions"] == sum(tokens)
+    ran = tinytf("blame", "The cat", "--chat", "-m", chatty, "--versus", chatty, "--json")
+    assert (json.loads(ran.out)["positions"], json.loads(ran.out)["text"]) == (tokens[0], written("The cat"))
+
+
+def test_a_dump_is_compared_on_a_conversation(tinytf: Tinytf, chatty: Path, tmp_path: Path):
+    path = tmp_path / "a.safetensors"
+    assert tinytf("trace", "The cat", "--chat", "-m", chatty, "-o", path).status == 0
+    ran = tinytf("diff", "The cat", "--chat", "-m", chatty, "--versus", path, "--json")
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["first_difference"] is None
+    assert tinytf("diff", "The cat", "-m", chatty, "--versus", path).status == 2
 
 
 def test_what_cannot_be_a_conversation_is_refused(tinytf: Tinytf, chatty: Path, decoder: Path, tmp_path: Path):
@@ -138,8 +178,9 @@ def test_a_session_runs_a_conversation_and_its_commands_are_about_it(tinytf: Tin
         one, end = decoder.raw_decode(data)
         found, data = [*found, one["text"]], data[end:].strip()
     assert found == ["(user) The cat\n(assistant)"] * 2
-    wrong = tinytf("repl", "-m", chatty, "-c", "run --chat The cat --quiet", "-c", 'diff "The dog"')
-    assert "the present text is a conversation, and this takes texts" in wrong.err
+    both = tinytf("repl", "-m", chatty, "-c", "run --chat The cat --quiet", "-c", "diff --chat --json 'The dog'")
+    data = json.loads(both.out)
+    assert [data[side]["text"] for side in ("first", "second")] == [written("The cat"), written("The dog")]
 
 
 @pytest.mark.parametrize("named", [False, True])

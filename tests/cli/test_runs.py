@@ -1,6 +1,7 @@
 """Runs side by side: what is shown is what their files say."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -24,8 +25,8 @@ def test_two_runs_are_compared_the_better_one_first(tinytf: Tinytf, two: Path) -
     rows = [re.split(" {2,}", text.strip()) for text in ran.lines[1:3]]
     count = f"{parameter_count(CONFIG) / 1000:.2f} k"
     assert rows == [
-        ["good", "15 of 20", "1.2667", "2.0000", "10", count, "41,000", "at 75 %"],
-        ["slow", "20 of 20", "1.2000", "3.0000", "10", count, "41,000", "finished"],
+        ["good", "15 of 20", "1.2667", "2.0000", "10", count, "41,000", "1 s", "at 75 %"],
+        ["slow", "20 of 20", "1.2000", "3.0000", "10", count, "41,000", "1 s", "finished"],
     ]
     assert ran.out.index("* good") > 0
     assert ran.out.index("o slow") > 0
@@ -202,3 +203,33 @@ def test_the_help_names_both(tinytf: Tinytf) -> None:
     out = tinytf("--help").out
     assert re.search("^  runs  +Compare", out, re.M)
     assert re.search("^  watch  +Follow", out, re.M)
+
+
+def test_runs_are_ranked_by_what_is_asked_for_and_show_what_their_recipes_do_not_share(
+    tinytf: Tinytf, tmp_path: Path
+) -> None:
+    """The first has the lower loss a token, of tokens that are half as long."""
+    for name, loss, size, rate in (("short", 2.0, 200, 1e-3), ("long", 3.0, 400, 3e-3)):
+        run = tmp_path / name
+        run.mkdir()
+        recipe = {"steps": 10, "lr": rate, "model": {"norm": "rmsnorm", "d_ff": size}, "batch": 2}
+        (run / "recipe.json").write_text(json.dumps(recipe), "utf-8")
+        line = {"step": 10, "loss": loss, "lr": rate, "grad_norm": 1.0, "held_out_loss": loss}
+        (run / "metrics.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
+        sizes = {"tokens": 50, "held_out_tokens": 100, "held_out_bytes": size}
+        (run / "text.json").write_text(json.dumps(sizes), "utf-8")
+
+    def order(*options: str) -> list[str]:
+        return [one["name"] for one in json.loads(tinytf("runs", tmp_path, "--json", *options).out)["runs"]]
+
+    assert order() == ["long", "short"]
+    assert order("--by", "held-out") == ["short", "long"]
+    found = json.loads(tinytf("runs", tmp_path, "--json").out)
+    assert (found["by"], found["differing"]) == ("bits", ["lr", "model.d_ff"])
+    bits = [one["best_held_out"]["bits_per_byte"] for one in found["runs"]]
+    assert bits == [pytest.approx(3.0 / math.log(2) / 4), pytest.approx(2.0 / math.log(2) / 2)]
+    head, *rows = tinytf("runs", tmp_path, "--width", "160").out.splitlines()[:3]
+    assert head.split()[:3] == ["run", "lr", "d_ff"]
+    assert [row.split()[:3] for row in rows] == [["long", "0.003", "400"], ["short", "0.001", "200"]]
+    (tmp_path / "long" / "text.json").unlink()
+    assert order() == ["short", "long"]

@@ -1,6 +1,7 @@
 """The train command: what it refuses, and what it leaves behind."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -285,6 +286,9 @@ def test_a_dry_run_foretells_what_the_training_then_does(
     out = tmp_path / "run"
     given = ("train", corpus, "--recipe", recipe, "--out", out, "--steps", "7", "--warmup", "3", "--clip", "0.5")
     ran = tinytf(*given, "--dry-run", "--json")
+    measured = json.loads(ran.out)
+    assert measured["seconds"] == pytest.approx(measured["recipe"]["steps"] * measured["step_seconds"])
+    assert measured["step_seconds"] > 0
     assert (ran.status, ran.err) == (0, "")
     assert not out.exists()
     plan = json.loads(ran.out)
@@ -316,7 +320,7 @@ def test_a_dry_run_draws_schedule_and_clipping_on_one_screen(
         assert len(ran.lines) <= 45
         for words in ("learning rate by step", "factor by gradient norm", "would write", "checkpoints", "first loss"):
             assert words in ran.out
-    assert "learning rate 0.001 at step 1" in tinytf(*given, "--plain").out
+    assert "learning rate 0.003 at step 1" in tinytf(*given, "--plain").out
 
 
 def test_a_dry_run_refuses_what_the_training_would(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
@@ -329,3 +333,26 @@ def test_a_dry_run_refuses_what_the_training_would(tinytf: Tinytf, tmp_path: Pat
     assert tinytf(*given, "--dry-run", "--overwrite").status == 0
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     assert is_a_clean_error(tinytf(*given, "--dry-run", "--overwrite", "--lr", "0"))
+
+
+def test_the_report_says_the_best_held_out_loss_first_and_what_to_type_next_last(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    ran = tinytf("train", corpus, "--recipe", recipe, "--steps", "6", "--out", out)
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+    best = min((line for line in metrics if "held_out_loss" in line), key=lambda line: line["held_out_loss"])
+    line = next(line for line in ran.lines if line.startswith("best held-out"))
+    assert f"{best['held_out_loss']:.4f} nats per token" in line
+    assert line.endswith(f"at step {best['step']}")
+    assert ran.lines.index(line) < 4
+    assert any(line.startswith(f"  tinytf replay {out}") for line in ran.lines[-4:])
+    assert tinytf("replay", out).status == 0
+
+
+def test_plain_leaves_the_tokens_of_a_vocabulary_as_they_are(tinytf: Tinytf, tmp_path: Path) -> None:
+    (tmp_path / "sums.txt").write_text("a + b / c\n\n" * 30, "utf-8")
+    said = tinytf("train", tmp_path / "sums.txt", "--out", tmp_path / "run", "--steps", "2", "--tokenizer", "char",
+                  "--block", "8", "--d-model", "8", "--plain").out  # fmt: skip
+    assert "+ / a b c" in said
+    assert not re.search(r"\b(plus|over)\b", said)

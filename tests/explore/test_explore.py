@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
+from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import load
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arranged
@@ -350,6 +351,43 @@ def test_a_typed_line_is_run_and_one_that_fails_is_told() -> None:
     explore(act)
 
 
+def test_a_line_is_typed_with_a_list_of_what_it_can_become() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("colon")
+        await driver.type("print L1H")
+        assert [one.word for one in driver.app.line.offers] == ["L1H0", "L1H1", "L1H2", "L1H3"]
+        assert driver.shown("offers").split("\n")[1].split() == ["▶", "L1H0", "head", "0"]
+        await driver.press("down", "down", "tab")
+        assert driver.app.line.value == "print L1H2"
+        await driver.type(".sc")
+        await driver.press("tab")
+        assert driver.app.line.value.rstrip() == "print L1H2.scores"
+        await driver.press("enter")
+        assert driver.lines[-1] == "print L1H2.scores"
+        assert f"{float(driver.app.trace['L1H2.scores'][9, 0]):.2f}" in driver.shown("output")
+        await driver.press("colon", "up")
+        assert driver.app.line.value == "print L1H2.scores", "the line before"
+        await driver.press("escape", "slash")
+        await driver.type("L0.no")
+        await driver.press("tab", "enter")
+        assert driver.here.startswith("L0.norm1[")
+
+    explore(act)
+
+
+def test_the_steps_show_where_the_session_stops() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("colon")
+        await driver.type("break L1.weights")
+        await driver.press("enter", "escape", "escape")
+        folded = next(line for line in driver.shown("steps").split("\n") if "L1" in line)
+        assert folded.split() == ["●", "▸", "L1"]
+        await driver.press("pageup", "pageup")
+        assert re.search(r"▶● +weights", driver.shown("steps"))
+
+    explore(act)
+
+
 def test_find_goes_to_an_address_a_step_a_token_and_a_number() -> None:
     async def act(driver: Driver) -> None:
         async def find(word: str) -> None:
@@ -385,11 +423,16 @@ def test_marks_are_set_and_gone_to() -> None:
     explore(act)
 
 
-def test_s_sorts_the_heads_by_another_measure() -> None:
+def test_s_sorts_the_heads_by_each_measure_in_turn() -> None:
     async def act(driver: Driver) -> None:
-        assert "by entropy" in driver.shown("heads")
-        await driver.press("s")
-        assert "by distance" in driver.shown("heads")
+        for name, measure in MEASURES.items():
+            shown = driver.shown("heads").split("\n")
+            assert f"by {name} " in shown[0]
+            values = [float(line.split("H")[1].split()[1]) for line in shown[1:] if re.search(r"H\d", line)]
+            whole = measure_heads(driver.app.trace, name, [3])[0].tolist()
+            assert values == [round(value, 3) for value in sorted(whole, reverse=True)], measure
+            await driver.press("s")
+        assert "by entropy" in driver.shown("heads"), "round and round"
 
     explore(act)
 
@@ -493,6 +536,7 @@ def test_a_training_run_is_walked_through_its_checkpoints(tmp_path: Path) -> Non
         last = driver.app.look.scene.trace
         await driver.press("less_than_sign")
         assert driver.lines[-1] == f"model --quiet '{early}'"
+        assert "< ●─ > step-000010, 1 of 2" in driver.shown("status")
         assert torch.equal(driver.app.look.scene.trace["logits"], load(str(early)).trace(TEXT)["logits"])
         assert driver.here == "L3H0.weights[9,0]", "the same step of the other checkpoint"
         await driver.press("greater_than_sign", "greater_than_sign")

@@ -14,7 +14,7 @@ def given(path: Path) -> str:
     """Everything that a transcript writes, errors among the output."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
     with redirect_stdout(stream), redirect_stderr(stream):
-        run(["repl", "-f", str(path), "--device", "cpu", "--echo", "--on-error", "continue"])
+        run(["repl", "--allow-code", "-f", str(path), "--device", "cpu", "--echo", "--on-error", "continue"])
     stream.flush()
     buffer = stream.buffer
     assert isinstance(buffer, io.BytesIO)

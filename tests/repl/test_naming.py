@@ -147,4 +147,4 @@ def test_what_the_start_up_file_did_is_saved_and_runs_again(
     startup("set dims 3\nalias pw print L1H2.q\n")
     saved = tmp_path / "kept.session"
     first = tinytf("repl", "--startup", "The cat", "-c", "pw", "-c", f"save {saved}")
-    assert tinytf("repl", "-f", saved).out.endswith("\n".join(first.lines[:-1]) + "\n")
+    assert tinytf("repl", "--allow-code", "-f", saved).out.endswith("\n".join(first.lines[:-1]) + "\n")

@@ -39,9 +39,9 @@ def whole(text: str) -> list[str]:
 def test_a_script_has_blocks_of_python(tinytf: Tinytf, tmp_path: Path) -> None:
     path = tmp_path / "a.session"
     path.write_text(SCRIPT)
-    assert tinytf("repl", "-f", path).out == SAID
+    assert tinytf("repl", "--allow-code", "-f", path).out == SAID
     assert tinytf("repl", stdin=SCRIPT.encode()).out == SAID
-    echoed = tinytf("repl", "-f", path, "--echo").out
+    echoed = tinytf("repl", "--allow-code", "-f", path, "--echo").out
     assert "tinytf> ! for i in range(3):\n...     print(i * i)\n0\n1\n4\n" in echoed
 
 
@@ -91,7 +91,7 @@ def test_a_session_with_blocks_is_saved_and_gives_the_same(ran: Talk, tinytf: Ti
         "! def double(x):", "...     y = 2 * x", "... ", "...     return y", "! double(4)",
         "! for i in range(3):", "...     print(i * i)",
     ]  # fmt: skip
-    assert tinytf("repl", "-f", path).out.endswith("8\n0\n1\n4\n")
+    assert tinytf("repl", "--allow-code", "-f", path).out.endswith("8\n0\n1\n4\n")
 
 
 @pytest.mark.parametrize(

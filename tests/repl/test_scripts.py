@@ -181,3 +181,46 @@ def test_a_file_that_deletes_stops_by_number_is_not_run_beside_other_stops(tinyt
     beside = tinytf("repl", "-c", "break L2", "-c", f"source '{script}'", "-c", "break", "--on-error", "continue")
     assert "stops.session line 3 names a stop by its number" in beside.err
     assert beside.lines[-1].split() == ["1", "L2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("! open('owned', 'w')", "run Python"),
+        ("alias x ! open('owned', 'w')\nx", "run Python"),
+        (">>> open('owned', 'w')", "run Python"),
+        ("! if True:\n    open('owned', 'w')", "run Python"),
+        ("show | tee owned", "run a program"),
+        ("show\n| tee owned", "run a program"),
+        ("show > kept", "write over"),
+        ("tokens cat -o kept.txt", "write over"),
+        ("save --force kept.txt", "write over"),
+        ("check owner.py:X --like tiny", "run a module"),
+        ("source inner --allow-code", "run Python"),
+    ],
+)
+def test_a_file_runs_no_code_and_writes_over_nothing_unless_it_may(
+    tinytf: Tinytf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("kept", "kept.txt"):
+        Path(name).write_text("kept", "utf-8")
+    Path("owner.py").write_text("open('owned', 'w')", "utf-8")
+    Path("inner").write_text("! open('owned', 'w')\n", "utf-8")
+    Path("strange").write_text(f"{line}\n", "utf-8")
+    for arguments in (["-f", "strange"], ["-c", "source strange"]):
+        ran = tinytf("repl", *arguments)
+        assert ran.status == 1
+        assert f"a file may {said}" in ran.err
+        assert not Path("owned").exists()
+        assert Path("kept").read_text("utf-8") == Path("kept.txt").read_text("utf-8") == "kept"
+
+
+def test_a_file_that_may_runs_code_and_what_is_typed_always_does(
+    tinytf: Tinytf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own").write_text("! 6 * 7\n", "utf-8")
+    assert tinytf("repl", "--allow-code", "-f", "own").out == "42\n"
+    assert tinytf("repl", "-c", "source own --allow-code", "-c", "! 6 * 8").out == "42\n48\n"
+    assert tinytf("repl", "-f", "own", "-c", "! 6 * 8", "--on-error", "continue").out == "48\n"

@@ -496,6 +496,35 @@ def test_a_format_that_is_not_written_is_refused(ran: Talk, tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("line", "columns", "first"),
+    [
+        ("print L1H2.weights[cat] --width 120", ["The", "·cat", "·sat", "·on", "·the"], None),
+        ("print L1.weights[cat] --width 120", ["The", "·cat", "·sat", "·on", "·the"], "H0"),
+        ("print logits[-1] --width 160", ["!", '"', "#", "$"], None),
+        ("print probs --width 160", ["!", '"', "#", "$"], "·the"),
+        ("print L0-1.out[cat] --width 120", ["d0", "d1", "d2"], "L0"),
+        ("heat L1H2.weights[cat] --width 120", ["The", "·cat", "·sat", "·on", "·the"], None),
+    ],
+)
+def test_rows_and_columns_are_named_by_what_they_are(
+    ran: Talk, line: str, columns: list[str], first: str | None
+) -> None:
+    header, row = ran(line).splitlines()[2:4]
+    found = header.split()
+    start = found.index(columns[0])
+    assert found[start : start + len(columns)] == columns
+    if first is not None:
+        assert row.split()[0] == first
+
+
+def test_the_columns_of_a_vocabulary_are_its_tokens_in_order(ran: Talk) -> None:
+    header, row = ran("print logits[-1] --width 200 --precision 3").splitlines()[2:4]
+    tokenizer, logits = ran.session.model.tokenizer, ran.session.trace.logits_at(4)
+    assert header.split()[1:8] == [tokenizer.shown(place) for place in range(1, 8)]
+    assert row.split()[:8] == [f"{value:.3f}" for value in logits[:8].tolist()]
+
+
 def test_a_stop_at_heads_is_at_the_steps_that_heads_have(ran: Talk) -> None:
     ran("break L1H2", "run")
     first = next(at for at, (step, layer) in enumerate(ran.session.table.rows) if layer == 1 and step.has_heads)

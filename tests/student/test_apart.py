@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ def test_a_loop_that_catches_everything_ends_too(tmp_path: Path) -> None:
 def test_a_thread_that_goes_on_holds_nothing_up(tmp_path: Path) -> None:
     thread = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()\n"
     assert checked(GPT, tmp_path, (IMPORT, IMPORT + thread)).holds
+
+
+def test_a_process_that_it_starts_ends_with_it(tmp_path: Path) -> None:
+    child = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)\n"
+    found = checked(GPT, tmp_path, (IMPORT, IMPORT + child))
+    assert found.holds
+    status = Path(f"/proc/{int(found.printed)}/stat")
+    for _ in range(600):  # a signal takes its time
+        if not status.exists() or status.read_text("utf-8").rpartition(")")[2].split()[0] in "ZX":
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still runs")
 
 
 def test_what_a_file_sets_is_neither_used_by_the_check_nor_left(tmp_path: Path) -> None:

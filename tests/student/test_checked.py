@@ -304,6 +304,16 @@ def test_what_cannot_be_built_is_said_before_anything_is_compared(tmp_path: Path
     assert "CausalSelfAttention" in error.value.hint
     with pytest.raises(UsageError, match="cannot be read"):
         check(model, f"{tmp_path}/none.py:GPT")
+    wide = "config.n_embd = 64\n        self.wte = nn.Embedding(config.vocab_size"
+    with pytest.raises(UsageError, match=r"has a shape of the reference's: wte\.weight is 2048 × 64"):
+        checked(GPT, tmp_path, ("self.wte = nn.Embedding(config.vocab_size", wide))
+    sizes = "vocab_size=99, block_size=8, n_layer=1, n_head=2, n_embd=8"
+    built = edited(GPT, tmp_path) + "x"
+    with Path(built.partition(":")[0]).open("a", encoding="utf-8") as file:
+        file.write(f"\n\nGPTx = GPT(GPTConfig({sizes}))\n")
+    with pytest.raises(UsageError, match=r"GPTx of .* is built already") as error:
+        check(model, built)
+    assert error.value.hint == "name its class: GPT"
     (tmp_path / "one.py").write_text("def make():\n    return 'no module'", "utf-8")
     with pytest.raises(UsageError, match="makes no torch module, but one of type str"):
         check(model, f"{tmp_path / 'one.py'}:make")

@@ -546,9 +546,9 @@ def test_a_large_text_is_tokenised_once_for_all_runs_until_anything_differs(tmp_
     assert again.held_out.tolist() == first.held_out.tolist()
     for number, (text, share) in enumerate([(f"{STORY}!", 0.2), (STORY, 0.3)]):
         assert not tokenise(find_files(text), BPE, tmp_path / str(number), **{**said, "held_out": share}).reused
-    kept = {(one / "train.bin").read_bytes() + (one / "held_out.bin").read_bytes(): one for one in
+    kept = {((one / "train.bin").read_bytes(), (one / "held_out.bin").read_bytes()): one for one in
             (tmp_path / "cache").iterdir() if one.is_dir()}  # fmt: skip
-    damaged = kept[first.train.tobytes() + first.held_out.tobytes()] / "train.bin"
+    damaged = kept[first.train.tobytes(), first.held_out.tobytes()] / "train.bin"
     damaged.unlink()
     damaged.write_bytes(first.train.tobytes()[::-1])
     assert not tokenise(find_files(STORY), BPE, tmp_path / "c", **said).reused

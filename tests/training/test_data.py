@@ -1,6 +1,8 @@
 """Examples to train on: what is asked, what is hidden, and that a step always sees the same ones."""
 
 import itertools
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,13 +10,17 @@ import torch
 from architectures import config_of, lively
 from in_memory import paragraphs, sentence_stream, split_held_out, token_stream
 
+sys.path.insert(0, str(Path(__file__).parent))
+from training_command import trained
+
 from tinytf.errors import TrainingError
-from tinytf.text.corpus import find_files
+from tinytf.text.corpus import Reading, find_files, weighted
 from tinytf.text.train import train_bpe, train_characters, train_wordpiece
 from tinytf.training.data import IGNORED, Batch, NextToken
 from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import Recipe
+from tinytf.training.remembered import remembered
 from tinytf.training.setup import prepare
 
 SENTENCES = [
@@ -311,3 +317,38 @@ def test_nothing_may_be_held_out_of_masked_training():
 
 def test_the_last_measure_is_bounded_by_the_training():
     assert [held_out_batches(Recipe(steps=steps)) for steps in (100, 400, 10_000)] == [25, 100, 2_500]
+
+
+# Several corpora
+
+
+def test_of_several_corpora_as_many_windows_are_drawn_as_their_weights_say(tmp_path):
+    """Each is held out at its own end; of 640 windows four deviations are 44."""
+    for name, letters, size in (("small", "abc", 20), ("large", "xyz", 200)):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(f"{letters} {letters[::-1]} " * 6 for _ in range(size)))
+    corpus = weighted([(find_files([tmp_path / "small.txt"]), 3.0), (find_files([tmp_path / "large.txt"]), 1.0)])
+    setup = prepare(corpus, Recipe(model={"n_layers": 1}, block=16, batch=64), tmp_path / "tokens")
+    texts = [setup.tokenizer.decode(row.tolist()) for step in range(10) for row in setup.examples.batch(step).ids]
+    assert all(bool(set(text) & set("abc")) != bool(set(text) & set("xyz")) for text in texts), "never across two"
+    assert abs(sum("a" in text for text in texts) - 480) < 44
+    kept = setup.tokenizer.decode(np.asarray(setup.examples.kept).tolist())
+    assert "abc" in kept
+    assert "xyz" in kept
+
+
+def test_a_corpus_that_is_shorter_than_a_block_is_refused_whatever_its_weight():
+    with pytest.raises(TrainingError, match="one of the texts has 5 tokens to train on, and a block needs 9"):
+        NextToken(np.arange(105), np.arange(3), Recipe(block=8, batch=3), 200, None, [(100, 1.0), (5, 2.0)])
+
+
+def test_weights_are_said_at_the_files_and_remembered(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} {STORY}", "utf-8")
+    run, few = tmp_path / "run", ("--tokenizer", "char", "--block", "8", "--batch", "2", "--d-model", "8")
+    corpora = (f"{tmp_path / 'one.txt'}=3", str(tmp_path / "two.txt"))
+    assert trained(*corpora, "--out", str(run), "--steps", "2", *few).status == 0
+    assert remembered(run, Reading()).weights == ((1, 3.0), (1, 1.0))
+    assert trained("--out", str(run), "--resume", "--steps", "3").status == 0
+    ran = trained(f"{tmp_path / 'one.txt'}=4", corpora[1], "--out", str(run), "--resume", "--steps", "4")
+    assert (ran.status, "was trained on another text" in ran.said) == (2, True)
+    assert "a weight is above 0" in trained(f"{corpora[1]}=0", "--out", str(tmp_path / "none")).said

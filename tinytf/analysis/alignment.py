@@ -32,7 +32,7 @@ class Side:
         """A text, its tokens or its trace, on a model."""
         if isinstance(text, Trace):
             return cls(model.transformer, model.tokenizer, text.encoding, text)
-        encoding = model.encode(text, truncate=truncate) if isinstance(text, str) else text
+        encoding = text if isinstance(text, Encoding) else model.encode(text, truncate=truncate)
         return cls(model.transformer, model.tokenizer, encoding)
 
     @property

@@ -17,6 +17,7 @@ from tinytf.analysis.restoring import Restored
 from tinytf.analysis.step_errors import StepError
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, plain, unheard
+from tinytf.text.chat import Conversation, Written
 from tinytf.text_model import TextModel
 
 _DRAWS = 64
@@ -86,8 +87,8 @@ class Blame(Report):
 
     @property
     def gains(self) -> dict[str, float]:
-        """The KL that each tensor recovers alone, by its path."""
-        return {one.path: one.recovered.kl.value for one in self.blamed if one.recovered is not None}
+        """The KL that each tensor recovers alone, by its path; what it does alone, where only that was measured."""
+        return {one.path: found.kl.value for one in self.blamed if (found := one.recovered or one.damage)}
 
     def explaining(self, share: float) -> Restored | None:
         """The first of ``sets`` that explains a share of the damage."""
@@ -120,7 +121,7 @@ class Blame(Report):
 @torch.no_grad()
 def blame(
     model: TextModel,
-    texts: str | Sequence[str] | Texts,
+    texts: Written | Sequence[Written] | Texts,
     versus: TextModel,
     *,
     top: int | None = None,
@@ -136,7 +137,7 @@ def blame(
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     both, asked = Differing(model, versus), texts.asked(model)
-    about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, str) else About(model)
+    about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, str | Conversation) else About(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
         found = _Blaming(both, asked, seed).run(top, restore, on_progress)
     return replace(found, versus=About(versus), about=about)

@@ -21,6 +21,7 @@ from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Data, Progress, Report, plain, unheard
 from tinytf.steps.operations import Positions
+from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 
 TYPES = ("Q4_0", "Q5_0", "Q8_0", "F16")
@@ -101,7 +102,7 @@ class Budget(Report):
 @torch.no_grad()
 def budget(
     model: TextModel,
-    texts: str | Sequence[str] | Texts,
+    texts: Written | Sequence[Written] | Texts,
     limit: int,
     *,
     types: Sequence[str] = TYPES,

@@ -21,6 +21,7 @@ from tinytf.dumps.read import Dump
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.report import About, Report, plain
 from tinytf.steps.table import StepTable, table_of
+from tinytf.text.chat import Conversation, Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
@@ -174,10 +175,10 @@ def diff(
         first = Side.of(model, text if isinstance(text, Trace) and not dumped.note else dumped.encoding, truncate)
         return _difference((first, dumped), (About(model, first.encoding), dumped), settings)
     assert text is not None, "only a dump has a text of its own"
-    if isinstance(other, str | Trace):
+    if isinstance(other, str | Conversation | Trace):
         other = model, other
     elif not isinstance(other, tuple):
-        other = other, text if isinstance(text, str) else text.encoding.text
+        other = other, text.encoding.text if isinstance(text, Trace) else text
     first, second = Side.of(model, text, truncate), Side.of(*other, truncate)
     return _difference((first, second), (About(model, first.encoding), About(other[0], second.encoding)), settings)
 
@@ -273,7 +274,7 @@ def _settings(first: ModelConfig | None, second: ModelConfig | None) -> tuple[Se
     return tuple(Setting(*one) for one in ends if one[1] != one[2] and one[0] != "dropout")
 
 
-def _of_dump(model: TextModel, text: str | None, dump: Dump, truncate: bool) -> Encoding:
+def _of_dump(model: TextModel, text: Written | None, dump: Dump, truncate: bool) -> Encoding:
     """The tokens that a dump is of: those of ``text``, which its ids have to be, or its own."""
     ids, said = dump.ids, dump.text if text is None else text
     if said is None and ids is None:
@@ -300,7 +301,7 @@ def _of_dump(model: TextModel, text: str | None, dump: Dump, truncate: bool) -> 
             f"({len(ids):,} and {len(found.ids):,} tokens in all)",
             "leave TEXT out, and the model is run on the ids of the dump",
         )
-    return of_ids(ids, model.tokenizer.shown, said or "")
+    return of_ids(ids, model.tokenizer.shown, "" if said is None or found is None else found.text)
 
 
 def parse_head(text: str, table: StepTable) -> tuple[int, int]:

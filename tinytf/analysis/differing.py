@@ -12,6 +12,7 @@ from tinytf.analysis.swaps import Swapping, Values
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
+from tinytf.text.chat import Conversation, Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.trace.parameters import ParameterAddress
@@ -25,7 +26,7 @@ class Texts:
     that the first model finds most likely there.
     """
 
-    texts: str | Sequence[str]
+    texts: Written | Sequence[Written]
     tokens: int | None = None
     truncate: bool = False
     token: str | int | None = None
@@ -33,7 +34,7 @@ class Texts:
 
     def encoded(self, model: TextModel) -> list[Encoding]:
         """The tokens of each, as ``model`` takes them. Raises UsageError as ``encode`` does."""
-        given = [self.texts] if isinstance(self.texts, str) else self.texts
+        given = [self.texts] if isinstance(self.texts, str | Conversation) else self.texts
         found = [model.encode(text, truncate=self.truncate or self.tokens is not None) for text in given]
         return [one if self.tokens is None else one.truncated(self.tokens) for one in found]
 

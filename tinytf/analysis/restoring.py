@@ -15,6 +15,7 @@ from tinytf.analysis.differing import Differing, Texts
 from tinytf.analysis.swaps import Values, swapped
 from tinytf.model.transformer import evaluating
 from tinytf.report import Data, Progress, unheard
+from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 
 SHARES = (0.5, 0.9)
@@ -41,7 +42,7 @@ class Restored(Data):
 @torch.no_grad()
 def restoring(
     model: TextModel,
-    texts: str | Sequence[str] | Texts,
+    texts: Written | Sequence[Written] | Texts,
     versus: TextModel,
     gains: Mapping[str, float],
     *,

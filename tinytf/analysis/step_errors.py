@@ -10,6 +10,7 @@ from tinytf.analysis.differing import Differing, Texts
 from tinytf.analysis.swaps import swapped
 from tinytf.report import Data
 from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 from tinytf.trace.record import walk
 from tinytf.trace.site import Site
@@ -34,7 +35,9 @@ class StepError(Data):
 
 
 @torch.no_grad()
-def step_errors(model: TextModel, texts: str | Sequence[str] | Texts, versus: TextModel) -> tuple[StepError, ...]:
+def step_errors(
+    model: TextModel, texts: Written | Sequence[Written] | Texts, versus: TextModel
+) -> tuple[StepError, ...]:
     """The errors of every step between the tokens and the logits that has a parameter, in the order of the steps."""
     both = Differing(model, versus)
     encoded = (texts if isinstance(texts, Texts) else Texts(texts)).encoded(model)[:_TEXTS]

@@ -14,7 +14,6 @@ from tinytf.certification.reference import Ran, Reference, their_tokenizer
 from tinytf.certification.sides import Check, Sides
 from tinytf.certification.texts import HARD_TEXTS, HardText
 from tinytf.errors import TokenizerError, UsageError
-from tinytf.files import CONFIGURATION, read_bytes
 from tinytf.loading import DTYPES, load
 from tinytf.report import About, Data, Progress, Report, unheard
 from tinytf.sources import DirectorySource, GgufSource, find_source
@@ -123,22 +122,6 @@ def certified(
     return Certificate(
         versus, version, torch.__version__, tuple(checks), tuple(layers), tuple(notes), about=About(model)
     )
-
-
-def read_hard_texts(path: Path) -> tuple[HardText, ...]:
-    """The lines of a file as texts. Raises UsageError where it has none, or is not UTF-8."""
-    try:
-        lines = read_bytes(path, CONFIGURATION).decode("utf-8").splitlines()
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    found = tuple(HardText(f"line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
-    if not found:
-        raise UsageError(f"{path} has no line with a word in it", "every line is a text")
-    return found
 
 
 def _ids(

@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -56,6 +56,9 @@ def apart(work: Callable[[], T], seconds: float = SECONDS) -> T:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise
+        finally:
+            with suppress(ProcessLookupError, PermissionError):  # what it started itself
+                os.killpg(child, signal.SIGKILL)
         answer.seek(0)
         written = answer.read()
         if not written:

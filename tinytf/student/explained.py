@@ -11,7 +11,7 @@ from tinytf.analysis.mistakes.mistaken import places
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate, Scale
 from tinytf.steps.table import Place
-from tinytf.student.opened import Line, Student
+from tinytf.student.opened import Line, Student, line_of
 from tinytf.student.seen import Made
 from tinytf.student.steps import Compared
 
@@ -151,7 +151,7 @@ class Explanation:
 
     def line(self, made: Made | None) -> Line | None:
         """The line of the student's that made a tensor."""
-        return self.student.line(made.file, made.line) if made is not None and made.line else None
+        return line_of(self.student.file, made.file, made.line) if made is not None and made.line else None
 
 
 def _multiplied(compared: Compared, wrong: Place) -> Iterator[tuple[Mistake, Place]]:

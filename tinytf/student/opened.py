@@ -62,10 +62,6 @@ class Student:
             made.load_state_dict(self.module.state_dict())
         return None if f"{self.name}({words})" == self.call else made.eval()
 
-    def line(self, file: str, number: int) -> Line:
-        """A line of a file of the student's."""
-        return line_of(self.file, file, number)
-
 
 def split_target(target: str) -> tuple[Path, str]:
     """``my_gpt.py:GPT`` as a path and a name; the name may be empty."""
@@ -183,6 +179,10 @@ def open_student(target: str, config: ModelConfig, args: Mapping[str, Any]) -> S
         found = ", ".join(own) or "none"
         raise UsageError(f"{file} names no class", f"say which: {file}:NAME; its modules: {found}")
     made = vars(module).get(name)
+    if isinstance(made, nn.Module):
+        raise UsageError(
+            f"{name} of {file} is built already, in a size of its own", f"name its class: {type(made).__name__}"
+        )
     if not callable(made):
         raise UsageError(f"{file} has no class or function {name!r}", did_you_mean(name, own) or HOW)
     with running(file):

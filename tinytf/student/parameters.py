@@ -123,7 +123,8 @@ def parameters_of(module: nn.Module, config: ModelConfig) -> list[Theirs]:
     stack = max(sizes, key=lambda name: sizes[name], default=None)
     if named and stack is None:
         raise UsageError(
-            "your module has parameters in no layers", "keep its blocks in an nn.ModuleList, not in a list"
+            "your module has parameters in no layers",
+            "name the whole model; its blocks belong in an nn.ModuleList, not in a list",
         )
     if stack is not None and (count := len(lists[stack])) != config.n_layers:
         hint = "let the constructor take their number, or say it with --args"

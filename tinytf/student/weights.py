@@ -71,8 +71,14 @@ def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, str] | Non
     for lost in fixed.keys() - taken:
         shape = next(one.shape for one in theirs if one.template == lost)
         raise UsageError(
-            f"{lost}, {' × '.join(map(str, shape))}, cannot hold {' | '.join(fixed[lost])}", "it has another shape"
+            f"{lost}, {' × '.join(map(str, shape))}, cannot hold {' | '.join(fixed[lost])}",
+            "it has another shape, or another holds that",
         )
+    matrices = [one for one in theirs if len(one.shape) > 1]
+    if matrices and not any(pair.theirs in matrices for pair in found):
+        size = " × ".join(map(str, matrices[0].shape))
+        said = f"no matrix of your module has a shape of the reference's: {matrices[0].template} is {size}"
+        raise UsageError(said, "let the constructor take the sizes, or say them with --args")
     return sorted(found, key=lambda pair: pair.theirs.order)
 
 

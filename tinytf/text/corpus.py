@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 from tinytf.errors import UsageError
@@ -29,6 +30,7 @@ from tinytf.text.stream import (
 SUFFIXES = (".txt", ".md")
 DOCUMENTS = ("paragraph", "line", "file")
 BUFFER = 1 << 16  # the library takes some 300 bytes for each character of a text that it encodes
+_LISTS = ("files", "skipped")
 _HEAD = 8192  # bytes in which a NUL makes a file a binary one
 
 
@@ -75,13 +77,23 @@ class Corpus:
 
     ``buffer`` is how many bytes are read at a time, and from how many characters on a document may be cut into pieces.
     Every pass reads the files again, and raises UsageError for one that has changed: size, modification time and inode
-    stand for the contents within one process. Fingerprints are made of hashes of all bytes, never of a date.
+    stand for the contents within one process. Fingerprints are made of hashes of all bytes, never of a date. With
+    ``weights``, a number of files and a weight each, it is several corpora.
     """
 
     files: tuple[TextFile, ...]
     skipped: tuple[Skipped, ...] = ()
     reading: Reading = Reading()
     buffer: int = BUFFER
+    weights: tuple[tuple[int, float], ...] = ()
+
+    def groups(self) -> list["Corpus"]:
+        """The corpora that have weights, else this one alone."""
+        stops = accumulate(count for count, _ in self.weights)
+        return [
+            replace(self, files=self.files[stop - count : stop], weights=())
+            for stop, (count, _) in zip(stops, self.weights, strict=True)
+        ] or [self]
 
     @property
     def by_file(self) -> bool:
@@ -239,6 +251,14 @@ def find_files(
     if not any(file.paragraphs for file in files):
         raise UsageError("the corpus has no word in it", "give one that is more than white space")
     return Corpus(tuple(files), tuple(skipped), reading, buffer)
+
+
+def weighted(corpora: Sequence[tuple[Corpus, float]]) -> Corpus:
+    """Several corpora as one, each with its share of what is drawn."""
+    first, _ = corpora[0]
+    files, skipped = (tuple(one for corpus, _ in corpora for one in getattr(corpus, name)) for name in _LISTS)
+    weights = tuple((len(corpus.files), weight) for corpus, weight in corpora)
+    return replace(first, files=files, skipped=skipped, weights=weights)
 
 
 def _opened(path: Path, reading: Reading, buffer: int, hint: str = "") -> TextFile:

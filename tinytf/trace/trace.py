@@ -18,6 +18,7 @@ from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Sight, Unembed
 from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.text.words import named_positions
 from tinytf.trace.address import Address, parse_address
@@ -267,5 +268,6 @@ class Trace:
         return [row.to_dict() for row in pipeline(self)]
 
 
-Text = str | Trace
+Text = Written | Trace
+"""What a question is about: a text or a conversation, or what was recorded of one."""
 """A text, or its trace where it was recorded before."""

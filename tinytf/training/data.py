@@ -3,7 +3,7 @@
 The examples of a step are a pure function of (seed, step).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,7 +75,8 @@ class NextToken:
     """Windows of ``block`` tokens from the stream, in memory or mapped; each target is the token that follows.
 
     They begin anywhere, all places equally often, but for a share ``document_starts`` that begins where a document does
-    (after an ``end`` token).
+    (after an ``end`` token). Of several corpora, ``groups`` of so many tokens with a weight each, as many windows begin
+    in each as its weight says.
     A share ``repeats`` of the windows (all of them in the first ``repeats_first`` steps) consists instead of a few
     phrases of random ids below ``vocab_size``, repeated in random order: only copying what followed the last time
     helps, and no fixed distance does. Only tokens that can be copied are targets there. A window has at least 2
@@ -89,6 +90,7 @@ class NextToken:
         recipe: Recipe,
         vocab_size: int,
         end: int | None = None,
+        groups: Sequence[tuple[int, float]] = (),
     ) -> None:
         block = recipe.block
         if len(train) <= block:
@@ -100,10 +102,22 @@ class NextToken:
         found = places_after(train, end) if recipe.document_starts and end is not None else np.zeros(0, dtype=np.int64)
         self.beginnings = np.concatenate(([0], found[found < len(train) - block]))
         self.vocab_size = vocab_size
+        counts, weights = np.array(groups or [(len(train), 1.0)]).T
+        self.firsts, self.places = (counts.cumsum() - counts).astype(int), counts.astype(int) - block
+        self.shares = weights / weights.sum()
+        if self.places.min() < 1:
+            raise TrainingError(
+                f"one of the texts has {int(counts.min()):,} tokens to train on, and a block needs {block + 1}",
+                "give a longer text or a smaller --block",
+            )
 
     def batch(self, step: int) -> Batch:
         random = seeded(self.recipe.seed, step)
-        starts = random.integers(0, len(self.train) - self.block, self.size)
+        if len(self.shares) > 1:
+            group = random.choice(len(self.shares), self.size, p=self.shares)
+            starts = self.firsts[group] + random.integers(0, self.places[group])
+        else:
+            starts = random.integers(0, len(self.train) - self.block, self.size)
         if len(self.beginnings) > 1:
             chosen = self.beginnings[random.integers(0, len(self.beginnings), self.size)]
             starts = np.where(random.random(self.size) < self.recipe.document_starts, chosen, starts)

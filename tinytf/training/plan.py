@@ -1,9 +1,11 @@
 """What a training run would do: its schedule, its sizes, the first gradient, and what it would write."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -18,15 +20,17 @@ from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.loop import require_place
 from tinytf.training.losses import batch_loss
-from tinytf.training.optimiser import clip_factor, learning_rate
+from tinytf.training.optimiser import clip_factor, learning_rate, make_optimiser
 from tinytf.training.recipe import Recipe
-from tinytf.training.setup import prepare
+from tinytf.training.setup import Setup, prepare
 from tinytf.training.tokens import Stage
 
 _POINTS = 512
 """The most steps whose learning rate is listed."""
 _NORMS = 200
 """The gradient norms whose clipping is shown."""
+_MEASURED = 5
+"""The steps whose time is measured."""
 _STATE, _SAVED = 4, 3
 """Numbers for each parameter: in memory weight, gradient and two moments; all but the gradient in a checkpoint."""
 
@@ -37,7 +41,7 @@ class TrainingPlan(Report):
 
     ``tokens`` and ``held_out_tokens`` are those of the text, ``step_tokens`` those of one batch. ``schedule`` is the
     learning rate of steps (from 1), ``loss`` (nats per token) and ``gradient_norm`` those of the first batch before
-    training.
+    training. ``step_seconds`` is the median of five steps, None in half precision and where they are compiled.
     """
 
     KIND = "training_plan"
@@ -56,6 +60,12 @@ class TrainingPlan(Report):
     schedule: Sequence[tuple[int, float]]
     loss: float
     gradient_norm: float
+    step_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long all steps would take, without what is measured between them; None where that is not known."""
+        return None if self.step_seconds is None else self.recipe.steps * self.step_seconds
 
     @property
     def seen_tokens(self) -> int:
@@ -107,7 +117,7 @@ class TrainingPlan(Report):
                 "tokenizer", "parameters", "tokens", "held_out_tokens", "step_tokens", "seen_tokens", "passes",
             ),
             "first_batch": self.members("loss", "uniform_loss", "gradient_norm", "clipped_by"),
-            **self.members("memory_bytes", "token_bytes", "checkpoints", "checkpoint_bytes"),
+            **self.members("memory_bytes", "token_bytes", "checkpoints", "checkpoint_bytes", "step_seconds", "seconds"),
             "schedule": [{"step": step, "lr": lr} for step, lr in self.schedule],
         }  # fmt: skip
 
@@ -123,7 +133,7 @@ def plan(
     overwrite: bool = False,
     on_progress: Stage = lambda *_: None,
 ) -> TrainingPlan:
-    """What ``train`` would do with the same arguments; nothing is written to ``out``, and no weight changes.
+    """What ``train`` would do with the same arguments; nothing is written to ``out``. A given ``model`` is trained on.
 
     The tokenizer is made and the text is cut into tokens, in a temporary folder. Raises what ``train`` raises before
     its first step.
@@ -134,9 +144,11 @@ def plan(
         setup = prepare(corpus, recipe, Path(folder), tokenizer, model, on_progress)
         token_bytes = sum(path.stat().st_size for path in Path(folder).glob("*.bin"))
         batch = setup.examples.batch(0)
-    parameters = list(setup.model.to(device).train().parameters())
-    loss = batch_loss(setup.model, batch)
-    loss.backward()
+        parameters = list(setup.model.to(device).train().parameters())
+        loss = batch_loss(setup.model, batch)
+        loss.backward()
+        norm = float(clip(parameters, recipe.clip))
+        seconds = _seconds_of_a_step(setup, recipe)
     steps = np.unique(np.linspace(0, recipe.steps - 1, min(recipe.steps, _POINTS)).round().astype(int)).tolist()
     tokens, held_out = setup.counts
     return TrainingPlan(
@@ -144,5 +156,20 @@ def plan(
         parameters=sum(one.numel() for one in parameters), weight_bytes=sum(one.nbytes for one in parameters),
         tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
         schedule=[(step + 1, learning_rate(step, recipe)) for step in steps], loss=float(loss.detach()),
-        gradient_norm=float(clip(parameters, recipe.clip)),
+        gradient_norm=norm, step_seconds=seconds,
     )  # fmt: skip
+
+
+def _seconds_of_a_step(setup: Setup, recipe: Recipe) -> float | None:
+    """The median of some steps, after one that is not counted; None where they would not be those of the training."""
+    if recipe.dtype != "float32" or recipe.compile:
+        return None
+    optimiser, parameters, found = make_optimiser(setup.model, recipe), list(setup.model.parameters()), []
+    for step in range(_MEASURED + 1):
+        began = time.perf_counter()
+        optimiser.zero_grad(set_to_none=True)
+        batch_loss(setup.model, setup.examples.batch(step)).backward()
+        clip(parameters, recipe.clip)
+        optimiser.step()
+        found.append(time.perf_counter() - began)
+    return median(found[1:])

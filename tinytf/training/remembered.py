@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from tinytf.errors import CheckpointError, UsageError
@@ -23,7 +24,9 @@ def remember(run: Path, corpus: Corpus) -> None:
             (run / PIPED).mkdir(exist_ok=True)
             write_whole(run / path, file.source.data)
         files.append({"path": path, "sha256": file.sha256})
-    write_whole(run / CORPUS, (json.dumps({"files": files}, indent=2) + "\n").encode("ascii"))
+    write_whole(
+        run / CORPUS, (json.dumps({"files": files, "weights": corpus.weights}, indent=2) + "\n").encode("ascii")
+    )
 
 
 def remembered(run: Path, reading: Reading) -> Corpus | None:
@@ -41,7 +44,7 @@ def remembered(run: Path, reading: Reading) -> Corpus | None:
     for file, (path, sha256) in zip(corpus.files, files, strict=True):
         if file.sha256 != sha256:
             raise UsageError(f"{path} is no longer what {run} was started with", "name an unchanged copy")
-    return corpus
+    return replace(corpus, weights=_weights(run, len(files)))
 
 
 def files_of(run: Path) -> list[Path]:
@@ -53,3 +56,12 @@ def _files(run: Path) -> list[tuple[Path, str]]:
     said = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
     files = (Fields(file, said.source, said.error, said.hint) for file in said.array("files", dict))
     return [(run / file.text("path"), file.text("sha256")) for file in files]
+
+
+def _weights(run: Path, files: int) -> tuple[tuple[int, float], ...]:
+    said = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
+    pairs = [tuple(pair) for pair in said.array("weights", list, [])]
+    numbers = all(len(pair) == 2 and type(pair[0]) is int and isinstance(pair[1], float) for pair in pairs)
+    if not numbers or (pairs and sum(count for count, _ in pairs) != files):
+        raise CheckpointError(f"the weights in {run / CORPUS} are not those of its files", "name the files again")
+    return tuple(pairs)

@@ -13,6 +13,7 @@ from tinytf.training.history import History
 from tinytf.training.losses import batch_loss
 from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
+from tinytf.training.run_report import RunReport
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update
 
@@ -41,6 +42,7 @@ class Training(Report):
 
     def fields(self) -> dict[str, Any]:
         """Losses in nats per token; null for a position that is not predicted."""
+        summary = RunReport(self.run.name, self.run, self.history).summary()
         targets = [[None if t == IGNORED else t for t in row] for row in self.examples.targets.tolist()]
         return {
             "run": str(self.run),
@@ -49,6 +51,8 @@ class Training(Report):
             "examples": {"x": self.examples.ids.tolist(), "y": targets},
             "steps": self.history.step.size,
             "first_batch_loss": {"before": self.before, "after": self.after},
+            "best_held_out": summary["best_held_out"],
+            **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "risen")},
             "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
             "milestones": [{"step": step, "words": words} for step, words in self.history.milestones],
             "sample": None if self.sample is None else "".join(self.sample),

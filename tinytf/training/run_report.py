@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,21 +105,40 @@ class RunReport(Report):
 
 @dataclass(frozen=True)
 class RunsReport(Report):
-    """The runs in some folders, the one with the lowest held-out loss first, the damaged ones last."""
+    """The runs in some folders, the best first, the damaged ones last; ``by`` is one of ORDERS."""
 
     KIND = "runs"
     TABLE = ("runs",)
 
     runs: tuple[RunReport, ...]
     folders: tuple[Path, ...]
+    by: str = "held-out"
+
+    @property
+    def differing(self) -> dict[str, list[Any]]:
+        """The fields of the recipes that differ, ``model.norm`` among them, each with its value in every run.
+
+        Of a damaged run None; fields that a recipe does not have are left out.
+        """
+        recipes = [{} if run.history is None else _flat(run.history.recipe) for run in self.runs]
+        known = [recipe for recipe in recipes if recipe]
+        shared = [name for name in (known[0] if known else ()) if all(name in recipe for recipe in known)]
+        different = [name for name in shared if any(recipe[name] != known[0][name] for recipe in known)]
+        return {name: [recipe.get(name) for recipe in recipes] for name in different}
 
     def fields(self) -> dict[str, Any]:
-        return {"runs": [run.data() for run in self.runs]}
+        return {"by": self.by, "differing": list(self.differing), "runs": [run.data() for run in self.runs]}
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events of each run."""
         for run in self.runs:
             yield from run.events()
+
+
+def _flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    model = recipe.get("model")
+    inside = {f"model.{name}": value for name, value in model.items()} if isinstance(model, Mapping) else {}
+    return {**{name: value for name, value in recipe.items() if name != "model"}, **inside}
 
 
 def _columns(history: History) -> dict[str, Series]:
@@ -142,10 +161,11 @@ def _heads_data(step: int, scores: Mapping[str, Series]) -> dict[str, Any]:
     return {"step": step, **{kind: values.tolist() for kind, values in scores.items()}}
 
 
-def compare_runs(folders: Sequence[Path], *, must_open: bool = False) -> RunsReport:
+def compare_runs(folders: Sequence[Path], *, must_open: bool = False, by: str | None = None) -> RunsReport:
     """The runs in ``folders``, see ``find_runs``; a run that is named itself has to be whole where it ``must_open``.
 
-    Raises UsageError for a folder that does not exist.
+    They are ranked ``by`` one of ORDERS: by default bits per byte, where all have those, else the held-out loss. Raises
+    UsageError for a folder that does not exist.
     """
     found: dict[Path, RunReport] = {}
     for folder in folders:
@@ -159,13 +179,32 @@ def compare_runs(folders: Sequence[Path], *, must_open: bool = False) -> RunsRep
                     raise
                 run = RunReport(name, path, None, error.message)
             found.setdefault(path.resolve(), run)
-    return RunsReport(tuple(sorted(found.values(), key=_order)), tuple(folders))
+    if by is None:
+        measured = [run.history for run in found.values() if run.history is not None and run.history.best]
+        by = "bits" if measured and all(_bits(history) is not None for history in measured) else "held-out"
+
+    def order(run: RunReport) -> tuple[int, float, str]:
+        if run.history is None:
+            return 2, 0.0, run.name
+        value = ORDERS[by](run.history)
+        return (1, 0.0, run.name) if value is None or math.isnan(value) else (0, value, run.name)
+
+    return RunsReport(tuple(sorted(found.values(), key=order)), tuple(folders), by)
 
 
-def _order(run: RunReport) -> tuple[int, float, str]:
-    if run.history is None:
-        return 2, 0.0, run.name
-    return (0, run.history.best[1], run.name) if run.history.best else (1, 0.0, run.name)
+def _bits(history: History) -> float | None:
+    return None if history.best is None else history.bits_per_byte(history.best[1])
+
+
+ORDERS: dict[str, Callable[[History], float | None]] = {
+    "bits": _bits,
+    "held-out": lambda history: None if history.best is None else history.best[1],
+    "loss": lambda history: float(history.smoothed[1][-1]) if history.smoothed[1].size else None,
+    "speed": lambda history: None if history.tokens_per_second is None else -history.tokens_per_second,
+    "time": lambda history: history.elapsed,
+    "step": lambda history: -float(history.last),
+}
+"""What runs can be ranked by, each with the number whose lowest is the best."""
 
 
 def follow(name: str, reader: RunReader, every: int, interval: float) -> Iterator[dict[str, Any]]:

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
-from tinytf.training.cache import kept
+from tinytf.training.cache import LEAST, kept
 from tinytf.training.chats import ChatTurns
 from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
@@ -63,13 +64,16 @@ def prepare(
     """
     characters = recipe.tokenizer == "char" and (tokenizer is None or tokenizer.kind == CHARACTERS)
     corpus = corpus.whole_files() if characters else corpus
-    train, _ = corpus.split(recipe.held_out)
     if model is None:
         recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)  # raises before anything is read
     if recipe.objective == "chat" and (tokenizer is None or tokenizer.chat is None):
         raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
+    if corpus.weights and (recipe.objective != "causal" or recipe.document_starts):
+        raise UsageError("weights are for windows of the causal objective that begin anywhere", "leave them out")
     if tokenizer is None:
-        texts = corpus.documents().texts(anywhere) if characters else train.texts()
+        texts = [corpus.documents().texts(anywhere)]
+        if not characters:
+            texts = [one.split(recipe.held_out)[0].texts() for one in corpus.groups()]
         tokenizer = _new_tokenizer(corpus, recipe, texts, on_progress)
         if not characters and tokenizer.vocab_size < recipe.vocab_size:
             raise UsageError(
@@ -83,13 +87,15 @@ def prepare(
         _require_fit(model.config, tokenizer, recipe)
     masked, chat = recipe.objective == "masked", recipe.objective == "chat"
     tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked, on_progress=on_progress)
+    weights = [weight for _, weight in corpus.weights]
+    groups = list(zip(tokens.groups, weights, strict=True)) if weights else []
     streams = (tokens.train, tokens.held_out, recipe)
     examples: Examples = (
         MaskedTokens(*streams, tokenizer)
         if masked
         else ChatTurns(*streams)
         if chat
-        else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
+        else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id, groups)
     )
     return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
 
@@ -98,20 +104,21 @@ def prepare(
 class _Counted:
     """Texts that say how many of about ``total`` characters of them were read; each pass reads them again."""
 
-    texts: Documents
+    texts: Sequence[Documents]
     total: int
     on_progress: Stage
 
     def __iter__(self) -> Iterator[str]:
         done = 0
-        for text in self.texts:
+        for text in chain.from_iterable(self.texts):
             yield text
             done += len(text)
             self.on_progress("characters counted for the vocabulary", min(done, self.total), self.total)
-        self.on_progress("making the vocabulary", 0, 0)
+        if self.total >= LEAST:  # of less it is made at once
+            self.on_progress("making the vocabulary", 0, 0)
 
 
-def _new_tokenizer(corpus: Corpus, recipe: Recipe, texts: Documents, on_progress: Stage) -> Tokenizer:
+def _new_tokenizer(corpus: Corpus, recipe: Recipe, texts: Sequence[Documents], on_progress: Stage) -> Tokenizer:
     """The tokenizer of a text, from scratch; that of a large one is kept."""
     size = recipe.vocab_size or USUAL_VOCABULARY
     said = [__version__, recipe.tokenizer, size, recipe.held_out, vars(corpus.reading), fingerprint_of(corpus)]
@@ -162,8 +169,9 @@ def sizes_of(setup: Setup) -> dict[str, int | None]:
 
 
 def fingerprint_of(corpus: Corpus) -> str:
-    """A hash of the contents of all files in order."""
-    return hashlib.sha256("\n".join(file.sha256 for file in corpus.files).encode("ascii")).hexdigest()
+    """A hash of the contents of all files in order, and of their weights."""
+    said = [*(file.sha256 for file in corpus.files), *(f"{count} × {weight!r}" for count, weight in corpus.weights)]
+    return hashlib.sha256("\n".join(said).encode("utf-8")).hexdigest()
 
 
 def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import read_json, replacing, to_json, write_whole
-from tinytf.text.corpus import Corpus
+from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer, library_errors
 from tinytf.training.cache import kept, share
@@ -36,12 +36,14 @@ _Ends = tuple[list[int], list[int]]
 class Tokens:
     """Token ids (N,) to train on and held out: read-only, of type uint16 or uint32, mapped from disk.
 
-    ``reused`` says that the folder held all of them already.
+    ``reused`` says that the folder held all of them already. ``groups`` are the tokens to train on of each of several
+    corpora that have weights, in order.
     """
 
     train: NDArray[Any]
     held_out: NDArray[Any]
     reused: bool
+    groups: tuple[int, ...] = ()
 
 
 def tokenise(
@@ -124,15 +126,25 @@ def _fill(
             done += len(piece[0])
             on_progress("characters to tokens", min(done, total), total)
 
-    for part, documents in zip(_PARTS, corpus.split(held_out), strict=True):
-        pieces = counted(
-            sentences_of(documents) if sentences else documents.pieces(nowhere if corpus.reading.chat else cut)
-        )
-        if corpus.reading.chat:
-            encoded = (conversation_ids(tokenizer, text) for text, _ in pieces)
-        else:
-            encoded = (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
-        index[part] = {"documents": len(documents), **_written(folder / f"{part}.bin", encoded)}
+    def encoded(documents: Documents) -> Iterator[NDArray[Any]]:
+        chat = corpus.reading.chat
+        pieces = counted(sentences_of(documents) if sentences else documents.pieces(nowhere if chat else cut))
+        if chat:
+            return (conversation_ids(tokenizer, text) for text, _ in pieces)
+        return (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
+
+    splits = [one.split(held_out) for one in corpus.groups()]
+    for place, part in enumerate(_PARTS):
+        each = [split[place] for split in splits]
+        groups = [0] * len(each)
+
+        def of_all(each: list[Documents] = each, groups: list[int] = groups) -> Iterator[NDArray[Any]]:
+            for number, documents in enumerate(each):
+                for ids in encoded(documents):
+                    groups[number] += len(ids)
+                    yield ids
+
+        index[part] = {"documents": sum(map(len, each)), **_written(folder / f"{part}.bin", of_all()), "groups": groups}
     names = (file.source.name.encode("utf-8", "surrogateescape") for file in corpus.files)
     index["files"] = [
         {"name": name.decode("utf-8", "backslashreplace"), "size": file.size, "sha256": file.sha256}
@@ -143,7 +155,7 @@ def _fill(
 
 def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentences: bool) -> str:
     files = [[file.size, file.sha256, file.field] for file in corpus.files]
-    read = [files, corpus.reading.document, corpus.reading.chat]
+    read = [[count for count, _ in corpus.weights], files, corpus.reading.document, corpus.reading.chat]
     chat = tokenizer.chat and [tokenizer.chat.stored, dict(tokenizer.chat.names)]
     said = [FORMAT, __version__, read, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str(), chat]
     return hashlib.sha256(json.dumps(said).encode("ascii")).hexdigest()
@@ -260,7 +272,7 @@ def _trusted(folder: Path, fingerprint: str, dtype: np.dtype[Any]) -> Tokens | N
 
 def _opened(folder: Path, index: dict[str, Any], dtype: np.dtype[Any], *, reused: bool) -> Tokens:
     train, held_out = (_mapped(folder / f"{part}.bin", index[part]["tokens"], dtype) for part in _PARTS)
-    return Tokens(train, held_out, reused)
+    return Tokens(train, held_out, reused, tuple(index["train"]["groups"]))
 
 
 def _mapped(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:

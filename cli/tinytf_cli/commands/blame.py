@@ -4,15 +4,18 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.inputs import line_texts, read_texts, with_session_text
-from tinytf_cli.options import Extent, Opening
+from tinytf_cli.inputs import line_texts
+from tinytf_cli.options import Chat, Extent, Opening
 from tinytf_cli.output import Output, Result
+
+if TYPE_CHECKING:
+    from tinytf.text.chat import Written
 
 
 class Size(click.ParamType[int]):
@@ -34,6 +37,7 @@ class Size(click.ParamType[int]):
 class Asked:
     """The options of this command alone."""
 
+    chat: Chat
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
     versus: str | None = option(metavar="MODEL", help="The model whose tensors are blamed; of the same shape.")
     texts: Path | None = option(
@@ -76,9 +80,9 @@ def blame(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
     if asked.texts is not None and asked.words:
         raise UsageError("TEXT and --texts are two sets of texts", "leave one of them out")
     if asked.texts is not None:
-        words: str | list[str] = line_texts(asked.texts)
+        words: Written | list[Written] = [asked.chat.of(line) for line in line_texts(asked.texts)]
     else:
-        words = read_texts(with_session_text(asked.words, 1), lines=False)[0]
+        words = asked.chat.read(asked.words)[0]
     texts = Texts(words, asked.tokens, asked.truncate, asked.token, asked.versus_token)
     model = opening.open()
     if asked.versus is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.inputs import line_texts
 from tinytf_cli.options import DEVICES, DTYPES, Extent, complete_model
 from tinytf_cli.output import Output, Result
 
@@ -16,7 +17,9 @@ class Asked:
 
     model: str = argument(shell_complete=complete_model)
     texts: Path | None = option(
-        type=click.Path(path_type=Path), metavar="FILE", help="Take the lines of this file instead of the hard texts."
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Take the lines of this file, or of - (a pipe), instead of the hard texts.",
     )
     versus: Path | None = option(
         type=click.Path(path_type=Path), metavar="DIR",
@@ -41,12 +44,13 @@ def certify(asked: Asked, extent: Extent, output: Output) -> int:
     difference is beyond the tolerance. Needs transformers (pip install "tinytf[certify]"); no code of a model is run.
     """
     from tinytf.certification.certify import certify as compare
-    from tinytf.certification.certify import read_hard_texts
-    from tinytf.certification.texts import HARD_TEXTS
+    from tinytf.certification.texts import HARD_TEXTS, HardText
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.certify import CertifyView
 
-    texts = HARD_TEXTS if asked.texts is None else read_hard_texts(asked.texts)
+    texts: tuple[HardText, ...] = HARD_TEXTS
+    if asked.texts is not None:
+        texts = tuple(HardText(f"text {number}", line) for number, line in enumerate(line_texts(asked.texts), 1))
     with progress_line(output.stderr, "texts") as progress:
         found = compare(
             asked.model, versus=asked.versus, texts=texts, dtype=asked.dtype, device=asked.device,

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.host import host
 from tinytf_cli.options import complete_model
 from tinytf_cli.output import Output, Result
 
@@ -42,6 +43,8 @@ def check(asked: Asked, output: Output) -> int:
     mistakes that people make are tried until one gives the same wrong numbers. The status is 0 where all is right, 1
     where something is wrong.
     """
+    if (session := host()) is not None:
+        session.require_own("run a module")
     from tinytf.dumps.names import read_names
     from tinytf.student.checked import check as checked
     from tinytf.student.opened import parse_args

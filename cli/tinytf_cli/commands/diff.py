@@ -9,13 +9,14 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.host import given
-from tinytf_cli.inputs import read_texts, with_session_text
-from tinytf_cli.options import DTYPES, Extent, Opening
+from tinytf_cli.inputs import with_session_text
+from tinytf_cli.options import DTYPES, Chat, Extent, Opening
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
     from tinytf.analysis.difference import Difference
     from tinytf.loading import Model
+    from tinytf.text.chat import Written
 
 _SETTINGS = ("tolerance", "head", "top", "fail_over", "truncate", "force")
 _HOW = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --versus B "The cat sat"'
@@ -25,6 +26,7 @@ _HOW = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --vers
 class Asked:
     """The options of this command alone."""
 
+    chat: Chat
     texts: tuple[str, ...] = argument(nargs=-1, metavar="TEXT [TEXT]")
     versus: str | None = option(
         metavar="MODEL|FILE",
@@ -95,7 +97,7 @@ def _found(asked: Asked, opening: Opening) -> "Difference":
         raise UsageError(f"{files[0]} is a file of activations, not a text", f"tinytf diff TEXT --versus {files[0]}")
     if asked.versus is not None and (asked.versus.lower().endswith(SUFFIXES) or _is_foreign(asked.versus)):
         dump = open_dump(asked.versus)
-        text = _texts(asked.texts, True)[0] if asked.texts else None
+        text = _texts(asked, True)[0] if asked.texts else None
         return opening.open().diff(text, dump, names=names, **settings)
     if asked.names is not None:
         raise UsageError("--names says what the names in a file mean, and there is none", "--versus names it")
@@ -103,9 +105,9 @@ def _found(asked: Asked, opening: Opening) -> "Difference":
     if given("adapter"):
         if another:
             raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
-        first, _ = _texts(asked.texts, True)
+        first, _ = _texts(asked, True)
         return replace(opening, adapter=None).open().diff(first, opening.open(), **settings)
-    first, second = _texts(asked.texts, another)
+    first, second = _texts(asked, another)
     model = opening.open()
     return model.diff(first, second if second is not None else _other(opening, asked), **settings)
 
@@ -116,9 +118,9 @@ def _is_foreign(name: str) -> bool:
     return path.is_file() and path.suffix not in ("", ".gguf", ".toml")
 
 
-def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
+def _texts(asked: Asked, versus: bool) -> "tuple[Written, Written | None]":
     """The text, or without another model the two texts."""
-    words = with_session_text(words, 1 if versus else 2)
+    words = with_session_text(asked.texts, 1 if versus else 2)
     if versus and len(words) > 1:
         raise UsageError(
             f"{len(words)} texts and another model are two comparisons at once",
@@ -129,7 +131,7 @@ def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
         raise UsageError(said, f"{_HOW}; quote a text of several words")
     if words.count("-") > 1:
         raise UsageError("a pipe holds one text, and both are -", "give one of them in quotes")
-    read = [read_texts((word,), lines=False)[0] for word in words or ("-",)]
+    read = asked.chat.each(words or ("-",))
     return read[0], read[1] if len(read) > 1 else None
 
 

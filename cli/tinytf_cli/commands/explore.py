@@ -34,11 +34,14 @@ def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     from tinytf_cli.repl.state import Spec
 
     text = " ".join(asked.words)
+    served = "TEXTUAL_DRIVER" in os.environ  # as textual-serve sets it, which shows the screen in a browser
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
-    if not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+    if not served and (not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")):
         raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" serves here')
     folder = Path(text) if len(asked.words) == 1 and os.path.isdir(text) else None  # a long text is no path
     session, terminal = host(), drawing.terminal()
+    if served:
+        terminal = replace(terminal, depth="truecolor", cuts=True)
     if not isinstance(session, Session):
         model = opening.model if folder is None else text
         spec = Spec(model, opening.device, opening.dtype, opening.seed)

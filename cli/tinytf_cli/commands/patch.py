@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import Extent, Opening
+from tinytf_cli.options import Chat, Extent, Opening
 from tinytf_cli.output import Output, Result, View
 
 
@@ -16,6 +16,7 @@ from tinytf_cli.output import Output, Result, View
 class Asked:
     """The options of this command alone."""
 
+    chat: Chat
     clean: str = argument()
     corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
@@ -55,9 +56,10 @@ def patch(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
     if asked.places and not asked.addresses:
         raise UsageError("--position goes with --at", "a sweep is over every position")
-    texts = with_session_text((asked.clean,), 2) if asked.corrupt is None else (asked.clean, asked.corrupt)
-    if len(texts) != 2:
+    words = with_session_text((asked.clean,), 2) if asked.corrupt is None else (asked.clean, asked.corrupt)
+    if len(words) != 2:
         raise UsageError("CORRUPT is missing, the text that is patched", 'tinytf patch "The cat sat" "The dog sat"')
+    texts = asked.chat.each(words)
     model = opening.open()
     tokens: dict[str, Any] = {
         name: model.optional_outcome(word, f"--{name}")

@@ -25,6 +25,9 @@ class Asked:
         "-f", multiple=True, type=click.Path(path_type=Path), metavar="SCRIPT",
         help="Run the lines of this file, before any -c, then exit. Repeatable; - is standard input.",
     )  # fmt: skip
+    allow_code: bool = option(
+        is_flag=True, help="Let the lines of -f files run Python and programs, and write over files."
+    )
     echo: bool = option(is_flag=True, help="Show each line of a script before its output.")
     on_error: str = option(
         type=click.Choice(["stop", "continue"]), shown="stop", help="What a script does after a line that failed."
@@ -42,6 +45,7 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     status is 1 if one of them failed.
     """
     from tinytf_cli.repl.line import Lines, read_script, read_stream
+    from tinytf_cli.repl.python import statements
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS, run_lines
     from tinytf_cli.repl.settings import Settings
@@ -73,12 +77,15 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
 
         return interact(session)
     parts: list[Lines] = [
-        read_script(file) if str(file) != "-" else read_stream(sys.stdin.buffer) for file in asked.files
+        session.streams.of_file(statements(read_script(file)), asked.allow_code)
+        if str(file) != "-"
+        else statements(read_stream(sys.stdin.buffer))
+        for file in asked.files
     ]
     if asked.commands:
-        parts.append([(f"-c {number}", line) for number, line in enumerate(asked.commands, start=1)])
+        parts.append(statements((f"-c {number}", line) for number, line in enumerate(asked.commands, start=1)))
     if not parts:
         if sys.stdin is None:
             raise UsageError("there is no standard input to read lines from", "give them with -c, or in a file with -f")
-        parts.append(read_stream(sys.stdin.buffer))
+        parts.append(statements(read_stream(sys.stdin.buffer)))
     return run_lines(session, itertools.chain(*parts), echo=asked.echo, stop=asked.on_error == "stop")

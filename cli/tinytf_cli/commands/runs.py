@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
-from tinytf_cli.command import argument, command
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import Output, Result
+
+ORDERS = ("bits", "held-out", "loss", "speed", "time", "step")
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,9 @@ class Folders:
     """Where to look."""
 
     folders: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), metavar="[FOLDER or RUN]...")
+    by: str | None = option(
+        type=click.Choice(ORDERS), help="Rank by bits per byte, held-out or training loss, tokens/s, time or step."
+    )
 
 
 @command("runs")
@@ -23,4 +28,6 @@ def runs(asked: Folders, output: Output) -> None:
     from tinytf_cli.views.runs import RunsView
 
     default = Path("runs") if Path("runs").is_dir() else Path()
-    output.show(Result.of(RunsView(compare_runs(asked.folders or (default,), must_open=bool(asked.folders)))))
+    output.show(
+        Result.of(RunsView(compare_runs(asked.folders or (default,), must_open=bool(asked.folders), by=asked.by)))
+    )

@@ -1,7 +1,9 @@
 """``tinytf train``: a model from a text."""
 
 import itertools
+import math
 import os
+import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +19,9 @@ from tinytf_cli.interrupt import current
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
+_WEIGHTED = re.compile(r"(.+)=(\d+(?:\.\d+)?)")
+"""A file or folder with its weight."""
+
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, Reading
     from tinytf.training.metrics import Metrics
@@ -25,13 +30,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """What is done about files that cannot be read."""
+
+    GROUP: ClassVar = "Data"
+
+    skip_unreadable: bool = option(is_flag=True, help="Skip files of a folder that are not text, and name them.")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it is computed."""
+
+    GROUP: ClassVar = "Machine"
+
+    device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
+    shard: bool = option(is_flag=True, help="Divide the model among several processes (torchrun; FSDP2).")
+
+
+@dataclass(frozen=True)
 class Asked:
     """What else a training does."""
 
-    GROUP: ClassVar = "Training"
+    GROUP: ClassVar = "Watching"
 
     dry_run: bool = option(is_flag=True, help="Show schedule, sizes and the first gradient; train and write nothing.")
-    skip_unreadable: bool = option(is_flag=True, help="Skip files of a folder that are not text, and name them.")
     explain: int | None = option(
         type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights."
     )
@@ -40,17 +63,15 @@ class Asked:
         help="Weight to write out, such as blocks.0.attention.q.weight, or one entry: …[3,5]. Repeatable.",
     )  # fmt: skip
     tensorboard: bool = option(is_flag=True, help="Also write event files, to the folder tensorboard of the run.")
-    shard: bool = option(is_flag=True, help="Divide the model among several processes (torchrun; FSDP2).")
-    device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
 
 
 @command("train")
-def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
-    """CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
-    separates documents. A resumed run knows its files. Every field of the model is an option too: --d-model 256
-    --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: vocabulary,
-    examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a checkpoint; a second one stops
-    at once.
+def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, machine: Machine, output: Output) -> int:
+    """CORPUS is files or folders, with weights as in book.txt=3 code/=1; - or nothing is standard input. The model is
+    left in a run folder. A blank line separates documents. A resumed run knows its files. Every field of the model is
+    an option too: --d-model 256 --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report
+    to stdout: vocabulary, examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a
+    checkpoint; a second one stops at once.
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
@@ -72,7 +93,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if asked.explained and asked.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if asked.dry_run and (run.resume or run.at_step or asked.explain or asked.tensorboard or asked.shard):
+    if asked.dry_run and (run.resume or run.at_step or asked.explain or asked.tensorboard or machine.shard):
         more = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
         raise UsageError("--dry-run plans a new run", more)
     if run.resume and run.overwrite:
@@ -82,9 +103,9 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     resumed = out if run.resume else None
     resolved = resolved_recipe(given, run, resumed)
     begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
-    own_tokenizer, model = _begin(begun_from, run.tokenizer, asked.device)
-    files = _read(run.corpus, resolved.reading, asked.skip_unreadable, resumed or parent, output)
-    device = pick_device(asked.device)
+    own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
+    files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output)
+    device = pick_device(machine.device)
     progress = TrainingProgress(resolved.steps, out)
     if asked.dry_run:
         found = plan(
@@ -122,7 +143,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             explained=asked.explained,
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
-            shard=asked.shard,
+            shard=machine.shard,
             choose_threads="OMP_NUM_THREADS" not in os.environ,
             on_progress=progress.prepare,
             on_note=output.note,
@@ -134,7 +155,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
         progress.finish(last.step if last.stopped is None else resolved.steps)
         if setups:
             # A divided model is whole in the checkpoint.
-            setup = replace(setups[0], model=load_run(out)) if asked.shard else setups[0]
+            setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
             report = Result.of(TrainView(report_of(out, resolved, setup, updates)))
             output.show(replace(report, live=True))  # nobody may be there to leave a pager
         if asked.explain and not updates:
@@ -173,7 +194,7 @@ def _read(
     paths: tuple[Path, ...], reading: "Reading", skip_unreadable: bool, resumed: Path | None, output: Output
 ) -> "Corpus":
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
-    from tinytf.text.corpus import find_files
+    from tinytf.text.corpus import find_files, weighted
     from tinytf.training.remembered import remembered
 
     if not paths and resumed is not None:
@@ -186,7 +207,17 @@ def _read(
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
         return find_files(text, reading)
-    found = find_files(paths, reading, skip_unreadable=skip_unreadable)
+    parts = [_WEIGHTED.fullmatch(str(path)) if not path.exists() else None for path in paths]
+    if any(parts):
+        if not all(part is None or 0 < float(part[2]) < math.inf for part in parts):
+            raise UsageError("a weight is above 0", "such as book.txt=3")
+        found = weighted([
+            (find_files([Path(part[1]) if part else path], reading, skip_unreadable=skip_unreadable),
+             float(part[2]) if part else 1.0)
+            for path, part in zip(paths, parts, strict=True)
+        ])  # fmt: skip
+    else:
+        found = find_files(paths, reading, skip_unreadable=skip_unreadable)
     for skipped in found.skipped:
         output.note(f"{skipped.path} is skipped: {skipped.why}")
     for file in found.files:

@@ -104,6 +104,7 @@ class Explorer(App[int]):
         self.panes |= self.panels
         self.edit = Input(id="edit", compact=True, select_on_focus=False)
         self.line = CommandLine(session, self.panes["offers"], self._place_offers)
+        self.edit.cursor_blink = self.line.cursor_blink = False  # a slow line has better things to carry
         ground = BACKGROUNDS[terminal.theme]
         self.register_theme(
             Theme(
@@ -172,7 +173,7 @@ class Explorer(App[int]):
         if "main" in self.in_sight:
             self._draw_step()
         if "heads" in self.in_sight:
-            title = [Span("heads", "attention"), Span(f"   by {look.by}; s: by another", "dim")]
+            title = [Span("heads", "attention"), Span(f"   by {look.by} (s)", "dim")]
             panes["heads"].show(head_blocks(look, panes["heads"].room - 1), title)
         if "next" in self.in_sight:
             first = look.scene.predicted[:1]

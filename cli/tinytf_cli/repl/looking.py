@@ -195,9 +195,11 @@ class _AddressView:
             case "heat":
                 return at_address.heat_blocks(trace, where, terminal)
             case "values":
-                found = at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
+                found = at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None, self.found.word)
                 return (replace(block, every=True) if isinstance(block, Heat) else block for block in found)
-        return at_address.value_blocks(trace, where, chosen.head, chosen.dims, row_limit(terminal, chosen.rows))
+        return at_address.value_blocks(
+            trace, where, chosen.head, chosen.dims, row_limit(terminal, chosen.rows), self.found.word
+        )
 
 
 def address_result(session: Session, where: Address, form: str = "", rows: int | None = None) -> Result:

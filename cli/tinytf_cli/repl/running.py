@@ -35,7 +35,7 @@ def run(
     Without TEXT the present one is run again from its first step.
     """
     if words:
-        text = next(read_conversations(words, lines=False)) if chat else " ".join(words)
+        text = read_conversations(words, lines=False)[0] if chat else " ".join(words)
         session.follow(Run(session.state.spec, text, truncate, force))
     else:
         session.models.trace(session.require_run())

@@ -215,6 +215,9 @@ class Session(Host):
         self.state = entry.after
         return entry.line
 
+    def require_own(self, what: str) -> None:
+        self.streams.require_own(what)
+
     def terminal(self) -> Terminal:
         """What stdout can show under the settings."""
         return self.settings.terminal(sys.stdout)
@@ -340,6 +343,7 @@ class Session(Host):
         if code == "!":
             text: str | None = traceback_of(self.last_error)
         elif code:
+            self.require_own("run Python")
             scope = self._python_scope()
             before = dict(scope)
             try:

@@ -33,7 +33,7 @@ from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
 _DEEPEST = 10
-_HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
+_HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again, with --allow-code where it has a ! or a |"
 _NONE = "none"
 _DELETES = re.compile(r"\s*(?:del[a-z]*|ig[a-z]*)\s+[0-9]")
 _verb = partial(verb, topic="session")
@@ -230,8 +230,12 @@ def save(session: Session, path: Path, force: bool) -> Result:
 
 @_verb("source", takes=("file",), examples=("source look.session",))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
-def source(session: Session, path: Path) -> None:
-    """Run the lines of FILE, up to one that fails."""
+@click.option("--allow-code", is_flag=True, help="Let it run Python and programs, and write over files.")
+def source(session: Session, path: Path, allow_code: bool) -> None:
+    """Run the lines of FILE, up to one that fails.
+
+    A stranger's file can do no harm: Python (!), programs (|) and writing over files need --allow-code.
+    """
     if session.streams.depth >= _DEEPEST:
         raise UsageError(f"{path} is the {_DEEPEST + 1}th file inside another", "a file does not source itself")
     lines = list(read_script(path.expanduser()))
@@ -240,7 +244,7 @@ def source(session: Session, path: Path) -> None:
         raise UsageError(f"{where} names a stop by its number, and there are stops already", "delete removes them")
     session.streams.depth += 1
     try:
-        for where, outcome in outcomes(session, lines):
+        for where, outcome in outcomes(session, session.streams.of_file(statements(lines), allow_code)):
             if outcome.leave:
                 raise Leave
             if outcome.status == 130:
@@ -254,8 +258,8 @@ def source(session: Session, path: Path) -> None:
 
 
 def outcomes(session: Session, lines: Lines, *, echo: bool = False) -> Iterator[tuple[str, Outcome]]:
-    """Run lines in turn, without blank ones: the place of each, and its outcome."""
-    for where, line in statements(lines):
+    """Run whole statements in turn, without blank ones: the place of each, and its outcome."""
+    for where, line in lines:
         if not line.strip():
             continue
         if echo:
@@ -271,7 +275,7 @@ def echoed(session: Session, line: str) -> None:
 
 
 def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:
-    """Run lines in turn, and return 0, 1 if one failed, or 130; ``stop`` ends at the first that fails."""
+    """Run whole statements in turn, and return 0, 1 if one failed, or 130; ``stop`` ends at the first that fails."""
     status = 0
     for where, outcome in outcomes(session, lines, echo=echo):
         if outcome.leave:

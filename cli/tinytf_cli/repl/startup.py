@@ -7,6 +7,7 @@ from platformdirs import user_config_path
 
 from tinytf_cli.failing import explained, say
 from tinytf_cli.repl.line import read_script
+from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import outcomes
 from tinytf_cli.repl.streams import Capture
@@ -22,7 +23,7 @@ def run_startup(session: Session, path: Path) -> None:
     session.streams.depth += 1
     try:
         with contextlib.redirect_stdout(Capture()):
-            for where, outcome in outcomes(session, read_script(path)):
+            for where, outcome in outcomes(session, statements(read_script(path))):
                 session.say(outcome, f"{path.parent / where}: ")
                 if outcome.leave or outcome.status == 130:
                     break

@@ -14,7 +14,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.joining import show_all
 from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
 from tinytf_cli.pager import page
-from tinytf_cli.repl.line import Typed
+from tinytf_cli.repl.line import Lines, Typed
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.terminal import Terminal
 
@@ -84,7 +84,8 @@ class CapturingOutput(Output):
 class Streams:
     """The streams of a session, and the last output; ``depth`` counts the ``source`` files that the line is inside.
 
-    ``page`` shows a long text a screen at a time; a front end may set another.
+    ``page`` shows a long text a screen at a time; a front end may set another. ``foreign`` while the lines are those of
+    a file that may run no code.
     """
 
     def __init__(self, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
@@ -92,8 +93,22 @@ class Streams:
         self.stderr: TextIO | None = sys.stderr if stderr is None else stderr
         self.page: Callable[[str], None] = page
         self.depth = 0
+        self.foreign = False
         self._last: Capture | None = None
         self._now = Capture()
+
+    def of_file(self, lines: Lines, allow_code: bool) -> Lines:
+        """The lines of a file, in turn; what they may do depends on ``allow_code``, and on the file that named it."""
+        before, self.foreign = self.foreign, self.foreign or not allow_code
+        try:
+            yield from lines
+        finally:
+            self.foreign = before
+
+    def require_own(self, what: str) -> None:
+        """Raise UsageError where a line of a file that may run no code would."""
+        if self.foreign:
+            raise UsageError(f"a file may {what} only with --allow-code", "look at it first: it would run as you")
 
     def write(self, text: str) -> None:
         """Write to stdout, and flush it."""
@@ -130,8 +145,11 @@ class Streams:
                 raise UsageError("there is no output yet", "such as: heat L0H0, then | head -3")
             captured = self._last
         if typed.sign == "|":
+            self.require_own("run a program")
             _to_command(captured.as_piped(settings), typed.target, self._stream)
         elif typed.sign == ">":
+            if Path(typed.target).expanduser().exists():
+                self.require_own(f"write over {typed.target!r}")
             _to_file(captured, typed.target, self.stderr, settings, typed.words)
         elif self._pages(settings, live):
             if captured.text.count("\n") >= settings.terminal(self._stream).height:

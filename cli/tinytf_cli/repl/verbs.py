@@ -23,6 +23,7 @@ from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
+from tinytf_cli.working import working
 
 if TYPE_CHECKING:
     from tinytf_cli.repl.session import Session
@@ -90,10 +91,11 @@ def verb(
         @functools.wraps(function)
         def run(**values: Any) -> int:
             session, output = click.get_current_context().obj, build(Output, values)
-            found = function(session, **{name: value for name, value in values.items() if name not in shared})
-            if found is not None:
-                gone = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
-                output.show(found if gone is None else _ablated(found, gone))
+            with working(name):
+                found = function(session, **{key: value for key, value in values.items() if key not in shared})
+                if found is not None:
+                    gone = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
+                    output.show(found if gone is None else _ablated(found, gone))
             return 0
 
         shared = {one.name for one in OUTPUT_OPTIONS}

@@ -22,18 +22,30 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
-from tinytf_cli.views.steps import address_blocks, as_array, labels, largest, row_labels, step_heading, visible_array
+from tinytf_cli.views.steps import (
+    Word,
+    address_blocks,
+    as_array,
+    labels,
+    largest,
+    places,
+    row_labels,
+    step_heading,
+    visible_array,
+)
 
 _LABEL = 18
 """Columns that the name of a row takes beside a map."""
 
 
-def value_blocks(trace: Trace, where: Address, head: int, dims: int, rows: int | None) -> Iterator[Block]:
+def value_blocks(
+    trace: Trace, where: Address, head: int, dims: int, rows: int | None, word: Word | None = None
+) -> Iterator[Block]:
     """The numbers at an address, as a table or a map."""
     if where.step is not None and where.step.name == "next":
         yield Line("next is not a tensor: top shows the prediction")
         return
-    yield from address_blocks(trace, where, head, dims=dims, rows=rows)
+    yield from address_blocks(trace, where, head, dims=dims, rows=rows, word=word)
 
 
 def shape_blocks(trace: Trace, where: Address) -> Iterator[Block]:
@@ -74,7 +86,8 @@ def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Bl
             yield Heading(str(one), f"{step.title} = {step.formula}", step.role)
             values = np.atleast_1d(as_array(trace[one]))
             values = values.reshape(-1, values.shape[-1])
-            yield _map(values, [str(i) if len(values) > 1 else "" for i in range(len(values))], step.role, terminal)
+            rows = [str(i) if len(values) > 1 else "" for i in range(len(values))]
+            yield _map(values, rows, step.role, terminal, places(trace, one.axes[-1], values.shape[1]))
             continue
         every: Sequence[int | None] = one.heads or (None,)
         if step.is_split and not one.heads:
@@ -99,11 +112,12 @@ def _heat(trace: Trace, where: Address, terminal: Terminal) -> Block:
     return _map(np.atleast_2d(values), names if values.ndim > 1 else ["[0]"], step.role, terminal)
 
 
-def _map(values: Array, names: Sequence[str], role: str, terminal: Terminal) -> Block:
+def _map(values: Array, names: Sequence[str], role: str, terminal: Terminal, columns: Sequence[str] = ()) -> Block:
     """A cell per number; where that is wider than the screen, each row as a strip of colour."""
     if 2 * values.shape[1] > terminal.width - _LABEL:
         return Values(list(names), values, 0, role)
-    return Heat(values, list(names), [f"d{d}" for d in range(values.shape[1])], "signed", None, largest(values))
+    columns = columns or [f"d{d}" for d in range(values.shape[1])]
+    return Heat(values, list(names), columns, "signed", None, largest(values))
 
 
 def _noted(where: Address) -> Iterator[Block]:

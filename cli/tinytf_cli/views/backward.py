@@ -83,7 +83,7 @@ def cell_blocks(trace: GradientTrace, where: Address, dims: int, shown: Shown) -
         rows = tensor.reshape(-1, tensor.shape[-1])  # (N, V)
         yield from _largest_tokens(rows, tensor, [""] * len(rows), shown, dims)
     else:
-        yield cell_block(tensor, where.step.role, dims)
+        yield cell_block(trace.grad, tensor, where, dims)
 
 
 def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, shown: Shown) -> Iterator[Block]:

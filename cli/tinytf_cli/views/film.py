@@ -3,8 +3,11 @@
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from tinytf.text.printable import printable
 from tinytf.training.film import Film, Frame
+from tinytf.training.history import NAMES
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
@@ -42,7 +45,7 @@ class FilmView:
             said = "; ".join(f"{one.words} (now {one.last:.2f})" for one in first)
             yield Line([Span("appeared ", "attention"), Span(said + more)])
         else:
-            yield Line([Span("appeared ", "attention"), Span("no head reached a score of 0.5", "dim")])
+            yield Line([Span("appeared ", "attention"), Span(f"no head reached a score of 0.5{self._most(film)}")])
         yield from self._kinds(film)
         yield from self._frames(film, terminal)
         yield Line("")
@@ -52,6 +55,18 @@ class FilmView:
             lines.append((f"tinytf explore -m {kept[-1].model}", f"the model of step {kept[-1].step:,}"))
         lines.append((f"tinytf replay {where} -o film.svg", "the film as an animated picture; .cast for a terminal"))
         yield from next_lines(terminal, *lines)
+
+    @staticmethod
+    def _most(film: Film) -> str:
+        """The head whose score has risen most, and from what to what."""
+        first, last = film.frames[0].heads, film.frames[-1].heads
+        risen = {kind: np.nan_to_num(last[kind] - first[kind]) for kind in NAMES if kind in first and kind in last}
+        if not risen:
+            return ""
+        kind = max(risen, key=lambda one: float(risen[one].max()))
+        layer, head = np.unravel_index(int(risen[kind].argmax()), risen[kind].shape)
+        before, now = first[kind][layer, head], last[kind][layer, head]
+        return f"; the most has risen {kind} of L{layer}H{head}: {before:.2f} before, {now:.2f} now"
 
     def _kinds(self, film: Film) -> Iterator[Block]:
         yield Heading(

@@ -164,9 +164,8 @@ class FrameView:
         """The number of the head whose curves are drawn."""
         if self.sight.head is not None:
             return self.sight.head
-        last = film.frames[-1].heads
-        kind = "induction" if "induction" in last else "previous"
-        return int(np.nan_to_num(last[kind]).argmax()) if kind in last else 0
+        scores = [np.nan_to_num(one) for kind, one in film.frames[-1].heads.items() if kind != "entropy"]
+        return int(np.max(scores, axis=0).argmax()) if scores else 0
 
     def _charts(self) -> Iterator[Curves]:
         """Scores of a head, and losses: of each kind of token, or where two films are compared of the probe."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.plan import TrainingPlan
-from tinytf_cli.numbers import count, in_bytes, plural
+from tinytf_cli.numbers import count, duration, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import heads_in_words
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
@@ -33,6 +33,9 @@ class PlanView:
             "memory": f"{in_bytes(found.memory_bytes)}: weights, gradients, Adam's moments; activations on top",
             "first loss": f"{found.loss:.4f} nats per token; a uniform guess has {uniform}",
         }
+        if found.step_seconds is not None and found.seconds is not None:
+            pace = f"{found.step_seconds:.3g} s a step, the median of five, without measuring between them"
+            rows["time"] = f"{duration(found.seconds)}: {pace}"
         yield _named(rows)
         yield from self._schedule()
         yield from self._clipping()

@@ -1,20 +1,26 @@
 """Training runs side by side: a line each, their losses in one chart, their last milestones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tinytf.text.printable import printable
 from tinytf.training.run_report import RunReport, RunsReport
-from tinytf_cli.numbers import count, loss_in_words
+from tinytf_cli.numbers import count, duration, loss_in_words
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table
 from tinytf_cli.views.branches import branch_blocks
 from tinytf_cli.views.parts import note, row_limit
 
-_ROWS = 12
+_ROWS, _FIELDS = 12, 4
+_CHART = 50
 """Runs in the table on a screen."""
 ROLES = ("q", "k", "v", "attention", "embed", "output", "ffn", "residual")
 """The colours of the curves, by order of the runs; as many runs are drawn."""
-_NUMBERS = {"steps": 2, "loss": 3, "best held-out": 1, "at step": 4, "parameters": 5, "tokens/s": 6}
+_NUMBERS = {
+    "steps": 3, "loss": 4, "best held-out": 1, "at step": 5, "bits/byte": 2, "parameters": 6, "tokens/s": 7, "time": 8,
+}  # fmt: skip
 """The columns of numbers, each with its place among those that go when width is short, the highest first."""
 
 
@@ -41,6 +47,7 @@ class RunsView:
         yield Table(
             [
                 Column("run", [names[run.path] for run in rows], shrink=8),
+                *self._differing(len(rows)),
                 *(Column(title, cells, "right", drop=drop) for (title, drop), cells in numbers),
                 Column("state", [_state(run) for run in rows], shrink=8),
             ]
@@ -53,9 +60,17 @@ class RunsView:
                 yield Line([Span(names[run.path].text, "bad"), said], indent=2)
         if drawn:
             left = sum(one.step.size > 0 for _, one in histories) - len(drawn)
-            yield Heading("training loss", f"smoothed{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
+            yield Heading("losses", f"smoothed{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
             curves = [Curve(names[run.path].text, *one.smoothed, names[run.path].role) for run, one in drawn]
-            yield Curves(curves, "step", "loss", 10)
+            charts = [Curves(curves, "step", "training loss", 10)]
+            held_out = [
+                Curve(names[run.path].text, *_points(one.held_out), names[run.path].role)
+                for run, one in drawn
+                if len(one.held_out) > 1
+            ]
+            if held_out and (not terminal.cuts or terminal.width >= 2 * _CHART + 2):  # on a screen only beside it
+                charts.append(Curves(held_out, "step", "held-out loss", 10))
+            yield Beside([[chart] for chart in charts], _CHART, even=True)
         yield from branch_blocks(runs)
         if last := [(run, *one.milestones[-1]) for run, one in histories[: len(rows)] if one.milestones]:
             yield Heading("milestones", "the last of each run")
@@ -63,6 +78,18 @@ class RunsView:
             steps = Column("", [f"step {step:,}" for _, step, _ in last], "right")
             words = Column("", [printable(text, spaces=False) for _, _, text in last], shrink=8)
             yield Table([Column("run", who, shrink=8), steps, words], header=False)
+
+    def _differing(self, rows: int) -> Iterator[Column]:
+        """What the recipes do not have in common: the first fields of those that differ."""
+        differing = [item for item in self.found.differing.items() if item[0] != "steps"]  # which have a column
+        for place, (name, values) in enumerate(differing[:_FIELDS]):
+            cells = ["" if value is None else printable(str(value), spaces=False) for value in values[:rows]]
+            yield Column(name.removeprefix("model."), cells, "right", drop=9 + place)
+
+
+def _points(found: Sequence[tuple[int, float]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    steps, values = zip(*found, strict=True)
+    return np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
 
 
 def _numbers(run: RunReport) -> list[str | Span]:
@@ -75,8 +102,10 @@ def _numbers(run: RunReport) -> list[str | Span]:
         loss_in_words(float(one.loss[-1])) if one.step.size else "",
         Span(loss_in_words(one.best[1]), "strong") if one.best else "",
         f"{one.best[0]:,}" if one.best else "",
+        f"{bits:.3f}" if one.best and (bits := one.bits_per_byte(one.best[1])) is not None else "",
         count(one.parameters) if one.parameters else "",
         f"{one.tokens_per_second:,.0f}" if one.tokens_per_second is not None else "",
+        duration(one.elapsed) if one.elapsed else "",
     ]
 
 

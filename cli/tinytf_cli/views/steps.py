@@ -1,8 +1,8 @@
 """The tensors of a trace in full: a table of values, a map of weights, or one cell."""
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, product
 
 import numpy as np
 from torch import Tensor
@@ -29,6 +29,10 @@ def signed_role(value: float, most: float) -> str:
     """The colour role of a number between −most and most, on the diverging scale."""
     share = value / most if most and math.isfinite(value) else 0.0
     return f"signed:{round((min(1.0, max(-1.0, share)) + 1) / 2 * 255)}"
+
+
+Word = Callable[[int], str | None]
+"""How a token of the vocabulary is shown."""
 
 
 def labels(trace: Trace) -> list[str]:
@@ -135,8 +139,7 @@ def value_blocks(
         yield Line("  " + " ".join(names if step.name == "tokens" else [str(t.id) for t in trace.tokens]))
         return
     if step.is_vocabulary:
-        named = [names[row] for row in trace.recording.logit_rows]
-        yield Values(named, as_array(trace.at_logit_rows(step)), dims, step.role)
+        yield vocabulary_values(trace, step, dims)
         return
     values = as_array(trace.step(step.name, layer, heads))
     if heads is not None:
@@ -189,23 +192,55 @@ def tensors_at(
                 yield step, layer, one
 
 
-def address_blocks(trace: Trace, where: Address, head: int, *, dims: int, rows: int | None) -> Iterator[Block]:
-    """What an address names: a cell, a step in each of its layers and heads, or a whole block."""
+def address_blocks(
+    trace: Trace, where: Address, head: int, *, dims: int, rows: int | None, word: Word | None = None
+) -> Iterator[Block]:
+    """What an address names: a cell, a step in each of its layers and heads, or a whole block.
+
+    ``word`` names the tokens of the vocabulary.
+    """
     if where.note:
         yield Line(Span(where.note, "dim"))
     if where.cell:
         assert where.step is not None
         yield Heading(str(where), f"{where.step.title} = {where.step.formula}", where.step.role)
-        yield cell_block(trace[where], where.step.role, dims)
+        yield cell_block(trace, trace[where], where, dims, word)
         return
     for step, layer, one in tensors_at(trace, where, head):
+        if step.is_vocabulary:
+            yield step_heading(trace, step, layer, one)
+            yield vocabulary_values(trace, step, dims, word)
+            continue
         yield from step_blocks(trace, step, layer, one, dims=dims, rows=rows, asked=True)
 
 
-def cell_block(tensor: Tensor, role: str, dims: int) -> Block:
-    """One number, or the rows of a tensor."""
+def vocabulary_values(trace: Trace, step: Step, dims: int, word: Word | None = None) -> Values:
+    """A step over the vocabulary at the positions that the forward pass read."""
+    values, names = as_array(trace.at_logit_rows(step)), labels(trace)
+    columns = places(trace, step.axes[-1], min(dims, values.shape[1]), word)
+    return Values([names[row] for row in trace.recording.logit_rows], values, dims, step.role, columns=columns)
+
+
+def cell_block(trace: Trace, tensor: Tensor, where: Address, dims: int, word: Word | None = None) -> Block:
+    """One number, or the rows of a tensor; they are named by their axes where they have names."""
     if tensor.dim() == 0:
         return Line([Span("  "), Figure(float(tensor), "%.9g", "strong")])
+    assert where.step is not None
     values = as_array(tensor)
     flat = values.reshape(-1, values.shape[-1])
-    return Values([str(i) if len(flat) > 1 else "" for i in range(len(flat))], flat, dims, role)
+    columns = places(trace, where.axes[-1], min(dims, flat.shape[1]), word)
+    names = [places(trace, axis, size) for axis, size in zip(where.axes[:-1], values.shape[:-1], strict=True)]
+    rows = [" ".join(name) for name in product(*names)] if all(names) else [str(row) for row in range(len(flat))]
+    return Values(rows, flat, dims, where.step.role, columns=columns)
+
+
+def places(trace: Trace, axis: str, count: int, word: Word | None = None) -> list[str]:
+    """The names of the first ``count`` places on an axis; none where they are numbers alone."""
+    if axis in ("token", "query", "key"):
+        return labels(trace)[:count]
+    if axis == "label":
+        return list(trace.config.labels[:count])
+    if axis == "vocab":
+        return [] if word is None else [word(place) or f"#{place}" for place in range(count)]
+    letter = {"layer": "L", "head": "H", "kv head": "H", "expert": "E"}.get(axis)
+    return [] if letter is None else [f"{letter}{place}" for place in range(count)]

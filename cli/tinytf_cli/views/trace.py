@@ -109,6 +109,6 @@ class TraceView:
             if where.step is not None and where.step.name == "next":
                 yield from prediction_blocks(trace, found.predictions)
             else:
-                yield from address_blocks(trace, where, found.head, dims=self.dims, rows=rows)
+                yield from address_blocks(trace, where, found.head, dims=self.dims, rows=rows, word=found.word)
         if found.parameters is not None:
             yield from parameter_blocks(self.model, found.parameters, self.dims, rows)

@@ -2,18 +2,23 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tinytf.text.printable import printable
 from tinytf.training.data import IGNORED
+from tinytf.training.history import NAMES
 from tinytf.training.losses import held_out_batches
 from tinytf.training.report import Training
+from tinytf.training.run_files import FRAMES
 from tinytf.training.update import Update
-from tinytf_cli.numbers import count
+from tinytf_cli.numbers import count, duration
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import heads_in_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation
+from tinytf_cli.views.parts import next_lines
 
-_POSITIONS, _VOCABULARY = 8, 100
+_POSITIONS, _BEFORE, _VOCABULARY = 8, 3, 100
 
 
 class TrainView:
@@ -32,9 +37,11 @@ class TrainView:
                 Span(f" · {config.kind}, {heads_in_words(config)}, d_model {config.d_model} · {parameters} parameters"),
             ]
         )
+        yield from self._answer()
         yield Heading("vocabulary", f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens")
         shown = [tokenizer.shown(token_id) for token_id in range(min(_VOCABULARY, tokenizer.vocab_size))]
-        yield Line([Span(" ".join(shown)), Span(" …" if tokenizer.vocab_size > _VOCABULARY else "", "dim")], indent=2)
+        more = " …" if tokenizer.vocab_size > _VOCABULARY else ""
+        yield Line([Span(" ".join(shown)), Span(more, "dim")], indent=2, verbatim=True)
         yield from self._examples()
         yield Heading("loss", f"{self.history.step.size:,} steps, nats per token", "output")
         losses = {"the first batch, before": self.found.before, "the same, after": self.found.after}
@@ -50,6 +57,49 @@ class TrainView:
             yield from continuation(*self.found.sample)
         for update in self.found.updates:
             yield from _update_blocks(update)
+        yield Line("")
+        yield from self._next(terminal)
+
+    def _answer(self) -> Iterator[Line]:
+        """The best held-out loss and when, how long it took, what the heads became, and where it learned by heart."""
+        history, best = self.history, self.history.best
+        if best is not None:
+            bits = history.bits_per_byte(best[1])
+            words = [f"{best[1]:.4f} nats per token"] + ([f"{bits:.3f} bits per byte"] if bits is not None else [])
+            yield Line([Span("best held-out ", "output"), Span(", ".join(words), "strong"), f" at step {best[0]:,}"])
+        took = [f"{history.step.size:,} steps"]
+        took += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
+        took += [duration(history.elapsed)] if history.elapsed is not None else []
+        took += [f"{history.tokens_per_second:,.0f} tokens/s"] if history.tokens_per_second is not None else []
+        yield Line([Span("trained ", "output"), ", ".join(took)])
+        if heads := self._heads():
+            yield Line([Span("heads ", "output"), heads])
+        if history.risen is not None and best is not None:
+            said = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
+            yield Line([Span("learned by heart ", "bad"), f"{said}; the checkpoint of that step was kept"])
+
+    def _heads(self) -> str:
+        """The strongest head of each kind at the last look."""
+        if not self.history.heads:
+            return ""
+        said = []
+        for kind in NAMES:
+            scores = self.history.heads[-1][1].get(kind)
+            if scores is not None and np.isfinite(scores).any():
+                layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
+                said.append(f"strongest {kind} L{layer}H{head} {scores[layer, head]:.2f}")
+        return ", ".join(said)
+
+    def _next(self, terminal: Terminal) -> Iterator[Block]:
+        """What to type next."""
+        run = printable(str(self.found.run), spaces=False)
+        lines = (
+            [(f"tinytf generate -m {run} TEXT", "how it continues a text")] if self.setup.model.config.causal else []
+        )
+        if (self.found.run / FRAMES).is_dir():
+            lines.append((f"tinytf replay {run}", "the film: what it learned when"))
+        lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
+        yield from next_lines(terminal, *lines)
 
     def _in_the_end(self) -> str:
         """The label of the last held-out loss, with the number of batches if that is not all of the text."""
@@ -58,14 +108,18 @@ class TrainView:
 
     def _examples(self) -> Iterator[Block]:
         batch, shown = self.found.examples, self.setup.tokenizer.shown
-        length = min(_POSITIONS, batch.ids.shape[1])
+        asked = (batch.targets != IGNORED).any(0).nonzero().flatten().tolist()
+        first = max(0, min(asked, default=0) - _BEFORE)  # of a conversation, where the assistant begins
+        shown_to = min(first + _POSITIONS, batch.ids.shape[1])
+        length = shown_to - first
         causal = self.found.recipe.objective != "masked"
         note = "each y is the x that comes next" if causal else "y is what [MASK] hides, and what was changed"
         yield Heading("first examples", f"{length} of {batch.ids.shape[1]} tokens; {note}", "q")
         for row, (ids, targets) in enumerate(zip(batch.ids.tolist(), batch.targets.tolist(), strict=True)):
-            pairs = zip(ids[:length], targets, strict=False)
+            pairs = zip(ids[first:shown_to], targets[first:shown_to], strict=True)
             columns = [
-                Column(str(place), [shown(x), "·" if y == IGNORED else shown(y)]) for place, (x, y) in enumerate(pairs)
+                Column(str(place), [shown(x), "·" if y == IGNORED else shown(y)])
+                for place, (x, y) in enumerate(pairs, first)
             ]
             yield Table([Column("", ["x", "y"], said="row"), *columns], header=row == 0)
 

@@ -1,0 +1,75 @@
+"""The line of a command that works for long: on a terminal's stderr alone, erased before anything else is written."""
+
+import io
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+
+import pytest
+
+from tinytf_cli import working as module
+from tinytf_cli.output import Output, Result
+from tinytf_cli.terminal import detect
+from tinytf_cli.views.blocks import Block, Line
+from tinytf_cli.working import quiet, working
+
+
+class Screen(io.StringIO):
+    """A stream that says whether it is a terminal."""
+
+    def __init__(self, terminal: bool = True) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SECONDS_BEFORE_THE_FIRST", 0.0)
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN", 0.01)
+
+
+def drawn(screen: Screen) -> str:
+    """What is on the screen once something is."""
+    until = time.monotonic() + 60
+    while not screen.getvalue() and time.monotonic() < until:
+        time.sleep(0.01)
+    return screen.getvalue()
+
+
+def test_it_says_what_works_and_is_erased() -> None:
+    screen = Screen()
+    with redirect_stderr(screen):
+        with working("attribute"):
+            assert drawn(screen).startswith("\rtinytf: attribute, 0 s")
+            quiet()
+            assert screen.getvalue().endswith(f"\r{' ' * len('tinytf: attribute, 0 s')}\r")
+            before = screen.getvalue()
+            time.sleep(0.1)
+        assert screen.getvalue() == before
+
+
+def test_nothing_is_said_off_a_terminal_by_what_shows_itself_and_inside_another() -> None:
+    screen, pipe = Screen(), Screen(terminal=False)
+    with redirect_stderr(pipe), working("grad"):
+        time.sleep(0.1)
+    with redirect_stderr(screen), working("explore", shows_itself=True), working("run"):
+        time.sleep(0.1)
+    assert (screen.getvalue(), pipe.getvalue()) == ("", "")
+
+
+def test_the_line_goes_before_the_first_output() -> None:
+    screen, out = Screen(), io.StringIO()
+
+    def slow() -> Iterator[Block]:
+        assert "tinytf: top" in drawn(screen)
+        yield Line("answer")
+
+    with redirect_stderr(screen), working("top"):
+        assert sys.stderr is screen
+        Output(detect(out), stdout=out, stderr=screen).show(Result(lambda _: slow(), dict, lambda: iter(())))
+        assert screen.getvalue().endswith(" \r")
+    assert out.getvalue() == "answer\n"
