@@ -34,7 +34,8 @@ from tinytf.training.run import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = {"d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 512, "context": 64, "qkv_bias": False, "o_bias": False,
-        "ffn_bias": False}  # fmt: skip
+        "ffn_bias": False, "positions": "learned", "norm": "layernorm", "activation": "gelu",
+        "gated": False}  # fmt: skip
 BLOCK, BATCH, CHUNK = 64, 12, 20
 Batches = Callable[[int], tuple[Tensor, Tensor]]
 
