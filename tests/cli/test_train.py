@@ -335,14 +335,6 @@ def test_a_dry_run_refuses_what_the_training_would(tinytf: Tinytf, tmp_path: Pat
     assert is_a_clean_error(tinytf(*given, "--dry-run", "--overwrite", "--lr", "0"))
 
 
-def test_plain_leaves_the_tokens_of_a_vocabulary_as_they_are(tinytf: Tinytf, tmp_path: Path) -> None:
-    (tmp_path / "sums.txt").write_text("a + b / c\n\n" * 30, "utf-8")
-    said = tinytf("train", tmp_path / "sums.txt", "--out", tmp_path / "run", "--steps", "2", "--tokenizer", "char",
-                  "--block", "8", "--d-model", "8", "--plain").out  # fmt: skip
-    assert "+ / a b c" in said
-    assert not re.search(r"\b(plus|over)\b", said)
-
-
 def test_the_report_says_the_best_held_out_loss_first_and_what_to_type_next_last(
     tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
 ) -> None:
@@ -356,3 +348,11 @@ def test_the_report_says_the_best_held_out_loss_first_and_what_to_type_next_last
     assert ran.lines.index(line) < 4
     assert any(line.startswith(f"  tinytf replay {out}") for line in ran.lines[-4:])
     assert tinytf("replay", out).status == 0
+
+
+def test_plain_leaves_the_tokens_of_a_vocabulary_as_they_are(tinytf: Tinytf, tmp_path: Path) -> None:
+    (tmp_path / "sums.txt").write_text("a + b / c\n\n" * 30, "utf-8")
+    said = tinytf("train", tmp_path / "sums.txt", "--out", tmp_path / "run", "--steps", "2", "--tokenizer", "char",
+                  "--block", "8", "--d-model", "8", "--plain").out  # fmt: skip
+    assert "+ / a b c" in said
+    assert not re.search(r"\b(plus|over)\b", said)

@@ -107,6 +107,7 @@ class Recipe:
     lora: int = _field(0, "With --from: rank of LoRA; the model's own weights stay. 0: all train.", Limits(0, 65_536))
     lora_alpha: int = _field(16, "Scale of LoRA, over its rank.", Limits(1, 1_000_000))
     recompute: bool = _field(False, "Recompute activations in the backward pass: less memory, a third more work.")
+    threads: int = _field(0, "Threads of a process; 0: 1 or all, whichever is faster at first.", Limits(0, 1024))
     compile: bool = _field(False, "Let torch write the kernels first.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
@@ -221,5 +222,8 @@ def resumed_recipe(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> Recip
 
     Raises UsageError for another field that differs.
     """
-    require_same(run, stored, {name: value for name, value in asked.items() if name not in FREE})
+    fixed = {name: value for name, value in asked.items() if name not in FREE}
+    if not fixed.get("threads"):  # the run has chosen its own
+        fixed.pop("threads", None)
+    require_same(run, stored, fixed)
     return dataclasses.replace(stored, **{name: value for name, value in asked.items() if name in FREE})

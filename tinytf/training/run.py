@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -44,6 +45,7 @@ from tinytf.training.sampler import Sampler
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare, sizes_of
 from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
+from tinytf.training.threads import best_threads, threads
 from tinytf.training.tokens import Stage
 from tinytf.training.update import Update, UpdateWatch, chosen
 
@@ -66,6 +68,7 @@ class Trainer:
         explain: int = 0,
         explained: Sequence[str] = (),
         tensorboard: bool = False,
+        choose_threads: bool = False,
         on_progress: Stage = lambda *_: None,
         on_note: Callable[[str], None] = lambda _: None,
         on_held_out: Callable[[int, int], None] = unheard,
@@ -127,12 +130,28 @@ class Trainer:
         if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
         self.loss = group.synchronised(BatchLoss(self.model, self.adapters))
+        if choose_threads and not found and not recipe.threads:
+            self._choose_threads()
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
             on_progress("compiling the model, which takes minutes", 0, 0)
 
+    def _choose_threads(self) -> None:
+        """Take one thread or all, and put the number into the recipe, since sums depend on it in their last bits."""
+        if torch.get_num_threads() == 1 or self.device.type != "cpu" or self.group.count > 1 or self.recipe.compile:
+            return
+        batch = self.setup.examples.batch(0)
+        count, said = best_threads(lambda: self._backward(batch, 0))
+        self.optimiser.zero_grad(set_to_none=True)
+        self.recipe = replace(self.recipe, threads=count)
+        self.on_note(said)
+
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """All remaining steps."""
+        with threads(self.recipe.threads):
+            return self._go(on_metrics, interrupted)
+
+    def _go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
         self.begin_files()
         if not self.progress.step:

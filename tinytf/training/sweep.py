@@ -115,7 +115,8 @@ def sweep(
     for outcome in outcomes:
         on_end(outcome)
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    calls = [(trial, (list(corpus), trial.recipe, out / trial.name, begin, threads)) for trial in trials]
+    files, out = [path.absolute() for path in corpus], out.absolute()
+    calls = [(trial, (files, trial.recipe, out / trial.name, begin, threads)) for trial in trials]
     run = _over_ray if ray else _in_processes
     for outcome in run([call for call in calls if call[0].name not in done], jobs, on_begin, interrupted):
         outcomes.append(outcome)

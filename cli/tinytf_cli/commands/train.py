@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import re
 import sys
 from contextlib import suppress
@@ -143,6 +144,7 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
             shard=machine.shard,
+            choose_threads="OMP_NUM_THREADS" not in os.environ,
             on_progress=progress.prepare,
             on_note=output.note,
             on_held_out=progress.measuring,
