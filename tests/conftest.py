@@ -23,3 +23,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch  # noqa: E402 (reads OMP_NUM_THREADS)
 
 torch.set_num_threads(1)
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _no_line_for_slow_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a command takes a second is up to the machine, and so is no part of what a test sees."""
+    monkeypatch.setattr("tinytf_cli.working._SECONDS_BEFORE_THE_FIRST", 1e6)

@@ -159,11 +159,12 @@ def test_a_network_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_maps_that_do_not_fit_into_memory_are_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = traced("gpt2")
     monkeypatch.setattr("tinytf.memory.UNASKED", 0)
     monkeypatch.setattr("tinytf.memory.free_bytes", lambda device: 1000)
     with pytest.raises(MemoryShortage, match="7 tokens in 2 layers"):
-        rollout(traced("gpt2"))
-    assert rollout(traced("gpt2"), force=True).holds
+        rollout(trace)
+    assert rollout(trace, force=True).holds
 
 
 def test_the_position_that_is_read_is_the_last_or_the_mask() -> None:

@@ -1,6 +1,7 @@
 """Long outputs, a screen at a time, in the pager that a user has chosen or in none."""
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -79,9 +80,9 @@ def on_a_terminal(*arguments: str, rows: int = 24, **environment: str) -> "pexpe
 
 
 def ran_on_a_terminal(*arguments: str, rows: int = 24, **environment: str) -> tuple[str, int]:
-    """All output of a run, and its exit status."""
+    """All output of a run but the line that says how long it takes, and its exit status."""
     child = on_a_terminal(*arguments, rows=rows, **environment)
-    shown = child.read().replace("\r\n", "\n")
+    shown = re.sub(r"(\rtinytf: \w+, \d+ s)+\r *\r", "", child.read().replace("\r\n", "\n"))
     child.close()
     return shown, child.exitstatus
 
