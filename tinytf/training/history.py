@@ -16,6 +16,10 @@ Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
 _RECENT = 100
+_BEFORE_SPIKE, _FEWEST_BEFORE = 50, 20
+"""The losses that a spike is compared with, and the fewest."""
+_DEVIATIONS, _NORMAL, _RISE = 8.0, 1.4826, 1.1
+"""A spike is so many deviations above the median, each 1.4826 MAD as of a normal distribution, and so many times it."""
 NAMES = {
     "previous": "a previous-token head",
     "duplicate": "a duplicate-token head",
@@ -31,6 +35,15 @@ class Sample:
     step: int
     prompt: str
     text: str
+
+
+@dataclass(frozen=True)
+class Spike:
+    """A step whose ``loss`` is far above the ``usual`` one, the median of the steps before it."""
+
+    step: int
+    loss: float
+    usual: float
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,22 @@ class History:
             return None
         by = self.held_out[-1][1] - self.best[1]
         return by if by > 0.01 * self.best[1] else None
+
+    @cached_property
+    def spikes(self) -> Sequence[Spike]:
+        """The steps where the loss jumped far above the 50 before, measured by their median and MAD, in order."""
+        finite = np.isfinite(self.loss)
+        step, loss = self.step[finite], self.loss[finite]
+        found = []
+        for row in (np.flatnonzero(loss[1:] > _RISE * loss[:-1]) + 1).tolist():  # a jump; what follows it is the same
+            before = loss[max(0, row - _BEFORE_SPIKE) : row]
+            if len(before) < _FEWEST_BEFORE:
+                continue
+            usual = float(np.median(before))
+            spread = _NORMAL * float(np.median(np.abs(before - usual)))
+            if loss[row] > max(_RISE * usual, usual + _DEVIATIONS * spread):
+                found.append(Spike(int(step[row]), float(loss[row]), usual))
+        return found
 
     @property
     def memory_bytes(self) -> int | None:

@@ -12,6 +12,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table
 from tinytf_cli.views.branches import branch_blocks
 from tinytf_cli.views.parts import note, row_limit
+from tinytf_cli.views.run import spike_line
 
 _ROWS, _FIELDS = 12, 4
 _CHART = 50
@@ -58,6 +59,9 @@ class RunsView:
             if run.history is None:
                 said = Span(f": {printable(run.problem, spaces=False)}")
                 yield Line([Span(names[run.path].text, "bad"), said], indent=2)
+        for run, one in histories[: len(rows)]:
+            if one.spikes:
+                yield spike_line(one, f"{names[run.path].text}: ")
         if drawn:
             left = sum(one.step.size > 0 for _, one in histories) - len(drawn)
             yield Heading("losses", f"smoothed{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
