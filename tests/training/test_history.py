@@ -78,20 +78,20 @@ def _lines(losses: np.ndarray) -> str:
 def test_a_spike_is_told_with_the_text_of_the_worst_example_of_its_batch(tmp_path: Path) -> None:
     recipe = Recipe(
         model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,
-        batch=4, steps=30, warmup=1, eval_every=30, held_out=0.2,
+        batch=4, steps=60, warmup=1, eval_every=60, held_out=0.2,
     )  # fmt: skip
     run, setups = tmp_path / "run", []
     text = "".join(np.random.default_rng(1).choice(list("abcdefgh "), 900).tolist())
     train(text, recipe, run, lambda _, setup: setups.append(setup))
     rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    rows[26]["loss"] = 50.0
+    rows[56]["loss"] = 50.0
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     (spike,) = report_of(run, recipe, setups[-1]).spikes
-    batch, model = setups[-1].examples.batch(26), load_run(run)
+    batch, model = setups[-1].examples.batch(56), load_run(run)
     with torch.no_grad():
         logits = torch.stack([model(row[None])[0] for row in batch.ids])  # (B, T, V)
     each = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none").mean(1)
-    assert (spike.spike.step, spike.example) == (27, int(each.argmax()))
+    assert (spike.spike.step, spike.example) == (57, int(each.argmax()))
     assert spike.worst == pytest.approx(float(each.max()), abs=1e-5)
     assert spike.text == setups[-1].tokenizer.decode(batch.ids[spike.example].tolist())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tinytf.config import ModelConfig
@@ -16,8 +17,8 @@ Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
 _RECENT = 100
-_BEFORE_SPIKE, _FEWEST_BEFORE = 50, 20
-"""The losses that a spike is compared with, and the fewest."""
+_BEFORE_SPIKE = 50
+"""The losses that one is compared with."""
 _DEVIATIONS, _NORMAL, _RISE = 8.0, 1.4826, 1.1
 """A spike is so many deviations above the median, each 1.4826 MAD as of a normal distribution, and so many times it."""
 NAMES = {
@@ -157,16 +158,18 @@ class History:
         """The steps where the loss jumped far above the 50 before, measured by their median and MAD, in order."""
         finite = np.isfinite(self.loss)
         step, loss = self.step[finite], self.loss[finite]
-        found = []
-        for row in (np.flatnonzero(loss[1:] > _RISE * loss[:-1]) + 1).tolist():  # a jump; what follows it is the same
-            before = loss[max(0, row - _BEFORE_SPIKE) : row]
-            if len(before) < _FEWEST_BEFORE:
-                continue
-            usual = float(np.median(before))
-            spread = _NORMAL * float(np.median(np.abs(before - usual)))
-            if loss[row] > max(_RISE * usual, usual + _DEVIATIONS * spread):
-                found.append(Spike(int(step[row]), float(loss[row]), usual))
-        return found
+        rows = np.flatnonzero(loss[1:] > _RISE * loss[:-1]) + 1  # a jump; what stays as high after it is none
+        rows = rows[rows >= _BEFORE_SPIKE]
+        if not rows.size:
+            return []
+        before = sliding_window_view(loss, _BEFORE_SPIKE)[rows - _BEFORE_SPIKE]  # (rows, 50)
+        usual = np.median(before, axis=1)
+        spread = _NORMAL * np.median(np.abs(before - usual[:, None]), axis=1)
+        high = loss[rows] > np.maximum(_RISE * usual, usual + _DEVIATIONS * spread)
+        return [
+            Spike(int(step[row]), float(loss[row]), float(middle))
+            for row, middle in zip(rows[high], usual[high], strict=True)
+        ]
 
     @property
     def memory_bytes(self) -> int | None:
