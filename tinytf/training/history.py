@@ -57,12 +57,17 @@ class SavedModel:
 
 @dataclass(frozen=True)
 class Speed:
-    """The lines of speed.jsonl side by side; ``seconds`` count from the start of the process that wrote them."""
+    """The lines of speed.jsonl side by side; ``seconds`` count from the start of the process that wrote them.
+
+    The work of a token and the peak of the machine, per second, are None before they were measured.
+    """
 
     step: Steps
     seconds: Series
     tokens_per_second: Series
     memory_bytes: Series
+    flops_per_token: float | None = None
+    peak_flops: float | None = None
 
     @property
     def begins(self) -> list[int]:
@@ -92,7 +97,9 @@ class History:
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    speed: Speed = field(default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), *[np.zeros(0)] * 3))
+    speed: Speed = field(
+        default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
+    )
     sample: Sample | None = None
     checkpoints: Sequence[SavedModel] = ()
     config: ModelConfig | None = None
@@ -186,6 +193,14 @@ class History:
         known = self.speed.tokens_per_second[self.speed.begins[-1] :] if self.speed.step.size else np.zeros(0)
         known = known[np.isfinite(known)]
         return None if not known.size else float(np.median(known) if self.finished else known[-1])
+
+    @property
+    def mfu(self) -> float | None:
+        """The model's own operations per second as a share of what a matrix product reached on the machine."""
+        speed, tokens = self.speed, self.tokens_per_second
+        if tokens is None or speed.flops_per_token is None or not speed.peak_flops:
+            return None
+        return tokens * speed.flops_per_token / speed.peak_flops
 
     @property
     def elapsed(self) -> float | None:

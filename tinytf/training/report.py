@@ -67,7 +67,7 @@ class Training(Report):
             "steps": self.history.step.size,
             "first_batch_loss": {"before": self.before, "after": self.after},
             "best_held_out": summary["best_held_out"],
-            **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "risen")},
+            **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "mfu", "risen")},
             "spikes": [one.to_dict() for one in self.spikes],
             "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
             "milestones": [{"step": step, "words": words} for step, words in self.history.milestones],

@@ -76,6 +76,7 @@ class RunReport(Report):
             "elapsed_seconds": history.elapsed,
             "parameters": history.parameters,
             "tokens_per_second": history.tokens_per_second,
+            "mfu": history.mfu,
             "memory_bytes": history.memory_bytes,
             "skipped_lines": history.skipped,
         }

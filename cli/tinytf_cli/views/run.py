@@ -147,6 +147,7 @@ class RunView:
             "clipped": f"{100 * history.clip_rate:.0f} %" if history.clip_rate is not None else "",
             "epochs": f"{history.epochs:.2f}" if history.epochs is not None else "",
             "tokens/s": f"{history.tokens_per_second:,.0f}" if history.tokens_per_second is not None else "",
+            "MFU": f"{100 * history.mfu:.0f} %" if history.mfu is not None else "",
             "memory": in_bytes(history.memory_bytes) if history.memory_bytes is not None else "",
             "elapsed": duration(history.elapsed) if history.elapsed else "",
             "left": duration(left) if left is not None and not history.finished else "",

@@ -72,6 +72,7 @@ class TrainView:
         took += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
         took += [duration(history.elapsed)] if history.elapsed is not None else []
         took += [f"{history.tokens_per_second:,.0f} tokens/s"] if history.tokens_per_second is not None else []
+        took += [f"{100 * history.mfu:.0f} % of the matrix peak"] if history.mfu is not None else []
         yield Line([Span("trained ", "output"), ", ".join(took)])
         if heads := self._heads():
             yield Line([Span("heads ", "output"), heads])
