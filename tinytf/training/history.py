@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tinytf.config import ModelConfig
@@ -16,6 +17,10 @@ Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
 _RECENT = 100
+_BEFORE_SPIKE = 50
+"""The losses that one is compared with."""
+_DEVIATIONS, _NORMAL, _RISE = 8.0, 1.4826, 1.1
+"""A spike is so many deviations above the median, each 1.4826 MAD as of a normal distribution, and so many times it."""
 NAMES = {
     "previous": "a previous-token head",
     "duplicate": "a duplicate-token head",
@@ -31,6 +36,15 @@ class Sample:
     step: int
     prompt: str
     text: str
+
+
+@dataclass(frozen=True)
+class Spike:
+    """A step whose ``loss`` is far above the ``usual`` one, the median of the steps before it."""
+
+    step: int
+    loss: float
+    usual: float
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,24 @@ class History:
             return None
         by = self.held_out[-1][1] - self.best[1]
         return by if by > 0.01 * self.best[1] else None
+
+    @cached_property
+    def spikes(self) -> Sequence[Spike]:
+        """The steps where the loss jumped far above the 50 before, measured by their median and MAD, in order."""
+        finite = np.isfinite(self.loss)
+        step, loss = self.step[finite], self.loss[finite]
+        rows = np.flatnonzero(loss[1:] > _RISE * loss[:-1]) + 1  # a jump; what stays as high after it is none
+        rows = rows[rows >= _BEFORE_SPIKE]
+        if not rows.size:
+            return []
+        before = sliding_window_view(loss, _BEFORE_SPIKE)[rows - _BEFORE_SPIKE]  # (rows, 50)
+        usual = np.median(before, axis=1)
+        spread = _NORMAL * np.median(np.abs(before - usual[:, None]), axis=1)
+        high = loss[rows] > np.maximum(_RISE * usual, usual + _DEVIATIONS * spread)
+        return [
+            Spike(int(step[row]), float(loss[row]), float(middle))
+            for row, middle in zip(rows[high], usual[high], strict=True)
+        ]
 
     @property
     def memory_bytes(self) -> int | None:

@@ -72,6 +72,7 @@ class RunReport(Report):
             "epochs": history.epochs,
             "clip_rate": history.clip_rate,
             "risen": history.risen,
+            "spikes": [vars(one) for one in history.spikes],
             "elapsed_seconds": history.elapsed,
             "parameters": history.parameters,
             "tokens_per_second": history.tokens_per_second,

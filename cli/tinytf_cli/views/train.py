@@ -38,6 +38,7 @@ class TrainView:
             ]
         )
         yield from self._answer()
+        yield from self._spikes()
         yield Heading("vocabulary", f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens")
         shown = [tokenizer.shown(token_id) for token_id in range(min(_VOCABULARY, tokenizer.vocab_size))]
         more = " …" if tokenizer.vocab_size > _VOCABULARY else ""
@@ -77,6 +78,13 @@ class TrainView:
         if history.risen is not None and best is not None:
             said = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
             yield Line([Span("learned by heart ", "bad"), f"{said}; the checkpoint of that step was kept"])
+
+    def _spikes(self) -> Iterator[Line]:
+        """Where the loss jumped, and on what text."""
+        for one in self.found.spikes:
+            jump = f"to {one.spike.loss:.3f} at step {one.spike.step:,}, from about {one.spike.usual:.3f}"
+            worst = printable(one.text, spaces=False)
+            yield Line([Span("the loss jumped ", "bad"), f"{jump}; worst of its batch: {worst}"], single=True)
 
     def _heads(self) -> str:
         """The strongest head of each kind at the last look."""
