@@ -65,6 +65,7 @@ def typed_at_a_terminal(model: str, text: str, count: int) -> list[float]:
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "CI": "1"}
     words = ["-m", "tinytf_cli", "explore", "--model", model, text]
     child = pexpect.spawn(sys.executable, words, dimensions=(40, 120), env=environment, timeout=120)
+    child.delaybeforesend = None  # else pexpect waits 50 ms before each key
     child.expect("heads")
     _quiet(child, 2.0)
     child.send("t")

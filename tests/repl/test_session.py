@@ -356,3 +356,14 @@ def test_the_first_of_two_texts_is_the_sessions_where_one_is_given(talk: Callabl
     said = talk().fails('patch "The dog sat"')
     assert said.failure is not None
     assert "there is no text" in said.failure.message
+
+
+def test_on_a_screen_the_lines_about_the_model_are_not_told_again(talk: Callable[..., Talk], tmp_path: Path) -> None:
+    for terminal in (True, False):
+        begun = talk(terminal=terminal)
+        begun("run The cat")
+        said = [" · built in" in begun(line) for line in ("score", "lens", "run A dog", "attribute")]
+        assert said == ([True, False, False, False] if terminal else [True, True, False, True])
+        path = tmp_path / "b.txt"
+        begun(f"lens > '{path}'")
+        assert path.read_text("utf-8").startswith("tiny · decoder")

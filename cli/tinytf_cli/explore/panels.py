@@ -9,8 +9,7 @@ from tinytf_cli.explore.lists import chosen_tokens
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.repl.session import Outcome
-from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Beside, Block, Heading, Line, Span
+from tinytf_cli.views.blocks import Beside, Block, Heading, Line, Span, led
 
 
 def _position(look: Look) -> int:
@@ -114,9 +113,5 @@ class Panel(Pane):
         failure = outcome.failure
         if failure is not None:
             yield Line([Span(failure.message, "bad"), Span(f"  {failure.hint}", "dim")], indent=2)
-        assert self._look is not None
-        scene = self._look.scene
-        lead = [*banner(scene.model, scene.trace.encoding)]
         for result in outcome.results:
-            blocks = [*result.blocks(self.terminal)]
-            yield from blocks[len(lead) :] if blocks[: len(lead)] == lead else blocks
+            yield from led(result.blocks(self.terminal))[1]

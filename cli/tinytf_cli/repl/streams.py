@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -17,6 +18,7 @@ from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Lines, Typed
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.blocks import Block, Line, led
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -74,11 +76,21 @@ class CapturingOutput(Output):
     """An output that keeps the results it shows."""
 
     captured: Capture = field(default_factory=Capture)
+    told: list[Block] = field(default_factory=list)
 
     def show(self, result: Result) -> None:
-        """Write one result, and keep it."""
+        """Write one result, and keep it; on a screen, what was ``told`` of the model last is not told again."""
         self.captured.results.append((result, self.format))
-        super().show(result)
+        super().show(replace(result, blocks=partial(self._news, result)))
+
+    def _news(self, result: Result, terminal: Terminal) -> Iterator[Block]:
+        lead, rest = led(result.blocks(terminal))
+        said = [block for block in lead if block != Line("")]
+        if not self.captured.isatty() or said != self.told:
+            yield from lead
+        if said:
+            self.told[:] = said
+        yield from rest
 
 
 class Streams:
@@ -94,6 +106,7 @@ class Streams:
         self.page: Callable[[str], None] = page
         self.depth = 0
         self.foreign = False
+        self._told: list[Block] = []
         self._last: Capture | None = None
         self._now = Capture()
 
@@ -117,7 +130,7 @@ class Streams:
 
     def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
         """An output to the session's streams."""
-        return CapturingOutput(terminal, form, file, sys.stdout, self.stderr, captured=self._now)
+        return CapturingOutput(terminal, form, file, sys.stdout, self.stderr, captured=self._now, told=self._told)
 
     @contextlib.contextmanager
     def capturing(self, typed: Typed, settings: Settings, *, live: bool) -> Iterator[Capture]:

@@ -1,6 +1,7 @@
 """The first lines of every view: the model, its tokenizer, and the tokens added to the text."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
@@ -43,13 +44,13 @@ def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None =
 
 def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
     """The model, its tokenizer, and the notes of its files, a line each."""
-    yield Line(model_words(model, computed=False))
+    yield Line(model_words(model, computed=False), lead=True)
     tokenizer = tokenizer_words(model.tokenizer, model.tokenizer_note, encoding)
-    yield Line([*tokenizer, Span(f" · {number_words(model)}", "dim")])
-    yield from notes(model)
+    yield Line([*tokenizer, Span(f" · {number_words(model)}", "dim")], lead=True)
+    yield from (replace(note, lead=True) for note in notes(model))
 
 
-def notes(of: Model | Info) -> Iterator[Block]:
+def notes(of: Model | Info) -> Iterator[Line]:
     """The notes of a model, a line each."""
     for note in of.notes:
         yield titled("note", f": {printable(note, spaces=False)}")

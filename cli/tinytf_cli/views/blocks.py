@@ -1,6 +1,7 @@
 """What a view is made of: plain data, without colour codes, widths or printing."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -40,7 +41,7 @@ class Line:
     """One line, or a paragraph that wraps; with ``single`` it is cut instead of wrapped.
 
     ``said`` is what a screen reader should read; of a ``verbatim`` text, no sign is read as a word. Wrapped lines are
-    indented by another ``hanging`` columns.
+    indented by another ``hanging`` columns. A ``lead`` is one of the first lines, about the model.
     """
 
     words: Words
@@ -49,6 +50,7 @@ class Line:
     single: bool = False
     hanging: int = 2
     verbatim: bool = False
+    lead: bool = False
 
 
 @dataclass(frozen=True)
@@ -379,3 +381,13 @@ Block: TypeAlias = (
     | Curves
     | Pieces
 )
+
+
+def led(blocks: Iterable[Block]) -> tuple[list[Block], Iterator[Block]]:
+    """The lines about the model that a view begins with, with the blank one after them, and what follows."""
+    lead, rest = list[Block](), iter(blocks)
+    for block in rest:
+        if not (isinstance(block, Line) and (block.lead or (lead and block == Line("")))):
+            return lead, itertools.chain([block], rest)
+        lead.append(block)
+    return lead, rest
