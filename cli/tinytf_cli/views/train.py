@@ -6,6 +6,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.data import IGNORED
+from tinytf.training.film import BECOMES
 from tinytf.training.history import NAMES
 from tinytf.training.losses import held_out_batches
 from tinytf.training.report import Training
@@ -108,6 +109,9 @@ class TrainView:
         if (self.found.run / FRAMES).is_dir():
             lines.append((f"tinytf replay {run}", "the film: what it learned when"))
         lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
+        copying = self.history.heads[-1][1].get("induction") if self.history.heads else None
+        if copying is not None and not (copying >= BECOMES).any():
+            lines.append(("tinytf train TEXT --recipe induction", "no induction head so far: this teaches copying first"))
         yield from next_lines(terminal, *lines)
 
     def _in_the_end(self) -> str:
