@@ -67,26 +67,27 @@ class TextModel:
             "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "note": self.tokenizer_note},
         }
 
-    def encode(self, text: Written, *, truncate: bool = False) -> Encoding:
+    def encode(self, text: Written, *, truncate: bool = False, any_length: bool = False) -> Encoding:
         """Tokens of ``text``, or of a conversation, as this model takes them.
 
-        Raises UsageError for a text without a word, or longer than the context, unless ``truncate`` is true.
+        Raises UsageError for a text without a word, or longer than the context, unless ``truncate`` or ``any_length``
+        is true.
         """
         if isinstance(text, Conversation):
-            return self._fitting(self.tokenizer.converse(text), truncate)
+            return self._fitting(self.tokenizer.converse(text), truncate, any_length)
         if not text.strip():
             what = "empty" if not text else "only white space"
             raise UsageError(f"the text is {what}", "give a few words, such as: The cat sat")
-        return self._fitting(self.tokenizer.encode(text), truncate)
+        return self._fitting(self.tokenizer.encode(text), truncate, any_length)
 
-    def _fitting(self, encoding: Encoding, truncate: bool) -> Encoding:
+    def _fitting(self, encoding: Encoding, truncate: bool, any_length: bool = False) -> Encoding:
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
         if beyond:
             raise TokenizerError(
                 f"token {beyond[0].shown} has id {beyond[0].id}, and the model knows {self.config.vocab_size} tokens"
             )
         limit = self.config.context
-        if len(encoding.tokens) <= limit:
+        if len(encoding.tokens) <= limit or (any_length and not truncate):
             return encoding
         if not truncate:
             raise UsageError(

@@ -28,10 +28,16 @@ def quiet_seconds(run: Path) -> float:
 
 
 class Board:
-    """Draws a run from its files, in the largest layout that fits the rows. ``fixed`` keeps the terminal's width."""
+    """Draws a run from its files, in the largest layout that fits the rows. ``fixed`` keeps the terminal's width.
 
-    def __init__(self, name: str, reader: "RunReader", screen: "Screen", terminal: Terminal, *, fixed: bool) -> None:
+    ``log`` is that of ``RunView``.
+    """
+
+    def __init__(
+        self, name: str, reader: "RunReader", screen: "Screen", terminal: Terminal, *, fixed: bool, log: bool = False
+    ) -> None:
         self.name, self.reader, self.screen, self.terminal, self.fixed = name, reader, screen, terminal, fixed
+        self.log = log
         self._began: tuple[float, int] | None = None
 
     def draw(self, doing: str = "") -> "History":
@@ -50,7 +56,7 @@ class Board:
         terminal = self.terminal if self.fixed else replace(self.terminal, width=max(20, columns))
         left = self._seconds_left(history)
         for layout in LAYOUTS:
-            view = RunView(run, left, quiet_seconds(self.reader.directory), layout, doing)
+            view = RunView(run, left, quiet_seconds(self.reader.directory), layout, doing, self.log)
             lines = list(paint(view.blocks(terminal), terminal))
             if len(lines) < rows:
                 break

@@ -281,6 +281,22 @@ def test_a_score_has_the_figures_of_the_whole_text(tinytf: Tinytf, decoder: Path
     assert len(events) == len(data["scores"])
 
 
+def test_a_text_longer_than_the_context_is_scored_in_windows_and_says_so(
+    tinytf: Tinytf, decoder: Path, opened: Model
+) -> None:
+    text, context = "The cat sat on the mat. " * 40, opened.config.context
+    data = json.loads(tinytf("score", text, "-m", decoder, "--json").out)
+    assert len(data["tokens"]) > 2 * context
+    assert len(data["scores"]) == len(data["tokens"]) - 1
+    assert (data["windows"] > 2, data["before"] >= context // 2) == (True, True)
+    shown = tinytf("score", text, "-m", decoder).out
+    assert f"read in {data['windows']} windows of {context:,}" in shown
+    assert len(json.loads(tinytf("score", text, "-m", decoder, "--truncate", "--json").out)["tokens"]) == context
+    refused = tinytf("score", text, "-m", decoder, "--quantize", "int8")
+    assert is_a_clean_error(refused)
+    assert f"at most {context:,}" in refused.err
+
+
 def test_a_score_is_coloured_by_surprise(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("score", SENTENCE, "-m", decoder, "--color", "always")
     assert "\x1b[38;5;" in ran.out or "48;" in ran.out

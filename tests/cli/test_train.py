@@ -289,6 +289,8 @@ def test_a_dry_run_foretells_what_the_training_then_does(
     measured = json.loads(ran.out)
     assert measured["seconds"] == pytest.approx(measured["recipe"]["steps"] * measured["step_seconds"])
     assert measured["step_seconds"] > 0
+    speed = measured["step_tokens"] / measured["step_seconds"]
+    assert measured["mfu"] == pytest.approx(measured["flops_per_token"] * speed / measured["peak_flops"])
     assert (ran.status, ran.err) == (0, "")
     assert not out.exists()
     plan = json.loads(ran.out)

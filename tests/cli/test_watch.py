@@ -31,6 +31,14 @@ def test_the_present_state_has_all_that_was_measured(tinytf: Tinytf, two: Path) 
     assert (data["kind"], data["state"], data["step"]) == ("run", "unfinished", 15)
 
 
+def test_log_counts_steps_in_powers_of_ten(tinytf: Tinytf, two: Path) -> None:
+    for given in (("watch", two / "good", "--once"), ("runs", two)):
+        plain, log = (tinytf(*given, *more, "--width", "80").lines for more in ((), ("--log",)))
+        assert plain != log
+        ticks = [line.split() for line in log if re.fullmatch(r"[\s\d]*\b1\s+2\s+5\s+10\b[\s\d]*", line)]
+        assert ticks, "\n".join(log)
+
+
 def test_a_real_run_can_be_watched(tinytf: Tinytf, tmp_path: Path) -> None:
     recipe = Recipe(
         model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,

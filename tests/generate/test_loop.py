@@ -217,6 +217,27 @@ def test_the_loss_of_a_text_is_that_of_transformers(family: str) -> None:
     assert len(found.tokens) == 28
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("lead", [0, 1], ids=["no start token", "a start token"])
+def test_a_long_text_slides_and_each_token_sees_half_a_context_or_more(lead: int) -> None:
+    transformer = lively(config_of("llama, grouped"))
+    context = transformer.config.context
+    half, length = -(-context // 2), 3 * context + 5
+    ids = torch.randint(
+        1, transformer.config.vocab_size, (length,), generator=torch.Generator().manual_seed(5)
+    ).tolist()
+    expected, begins = [], 0
+    for place in range(1, length):
+        if place - begins + (lead if begins else 0) > context:  # the window is full
+            begins = place - half
+        window = [*ids[: lead if begins else 0], *ids[begins:place]]
+        assert len(window) == place or len(window) >= half
+        expected.append(float(transformer(torch.tensor([window]))[0, -1].double().log_softmax(-1)[ids[place]]))
+    found = scored(transformer, ids, lead)
+    assert [one.position for one in found] == list(range(1, length))
+    assert [one.log_probability for one in found] == pytest.approx(expected, abs=1e-5)
+
+
 def test_one_token_alone_has_no_score() -> None:
     with pytest.raises(UsageError, match="1 token is too few"):
         scored(lively(config_of("gpt2")), [3])

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from tinytf.checkpoints.run import load_run
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.tokenizer import Tokenizer
@@ -17,6 +19,7 @@ from tinytf.training.loop import train
 from tinytf.training.metrics import Pace
 from tinytf.training.reader import RunReader, read_history
 from tinytf.training.recipe import Recipe
+from tinytf.training.report import report_of
 from tinytf.training.run_files import find_runs
 
 CONFIG = ModelConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
@@ -54,6 +57,43 @@ def test_a_real_run_is_read_back_as_it_was_trained(tmp_path: Path) -> None:
     places = [tmp_path / "run" / "checkpoints" / f"step-00000{step}" for step in (2, 4)]
     found = [one for one in history.checkpoints if one.path in places]
     assert [(one.step, one.path) for one in found] == list(zip((2, 4), places, strict=True))
+
+
+def test_a_jump_of_the_loss_far_above_the_steps_before_is_a_spike_and_noise_is_none(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    losses = 4.0 * np.exp(-np.arange(200) / 100) + 0.05 * random.standard_normal(200)
+    assert not read_history(made(tmp_path / "calm", _lines(losses), 200)).spikes
+    losses[[5, 79, 80, 150]] = 9.0, 6.0, 6.1, 4.0  # the first has too few before it, the third is no jump
+    found = read_history(made(tmp_path / "run", _lines(losses), 200)).spikes
+    assert [(one.step, one.loss) for one in found] == [(80, 6.0), (151, 4.0)]
+    assert [one.usual for one in found] == [
+        sum(sorted(losses[before])[24:26]) / 2 for before in (slice(29, 79), slice(100, 150))
+    ]
+
+
+def _lines(losses: np.ndarray) -> str:
+    return "".join(line(step, loss=loss) for step, loss in enumerate(losses.tolist(), 1))
+
+
+def test_a_spike_is_told_with_the_text_of_the_worst_example_of_its_batch(tmp_path: Path) -> None:
+    recipe = Recipe(
+        model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,
+        batch=4, steps=60, warmup=1, eval_every=60, held_out=0.2,
+    )  # fmt: skip
+    run, setups = tmp_path / "run", []
+    text = "".join(np.random.default_rng(1).choice(list("abcdefgh "), 900).tolist())
+    train(text, recipe, run, lambda _, setup: setups.append(setup))
+    rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    rows[56]["loss"] = 50.0
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (spike,) = report_of(run, recipe, setups[-1]).spikes
+    batch, model = setups[-1].examples.batch(56), load_run(run)
+    with torch.no_grad():
+        logits = torch.stack([model(row[None])[0] for row in batch.ids])  # (B, T, V)
+    each = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none").mean(1)
+    assert (spike.spike.step, spike.example) == (57, int(each.argmax()))
+    assert spike.worst == pytest.approx(float(each.max()), abs=1e-5)
+    assert spike.text == setups[-1].tokenizer.decode(batch.ids[spike.example].tolist())
 
 
 def test_heads_milestones_speed_and_checkpoints_are_found(tmp_path: Path) -> None:

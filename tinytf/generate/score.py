@@ -1,7 +1,7 @@
 """How well a model predicts a text: the probability of each token, given those before it; and again in int8."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -68,7 +68,8 @@ class QuantizationCost:
 class Score(Report):
     """Every token but the first, which nothing predicts; ``loss`` is their mean −log p in nats.
 
-    ``int8_cost`` is the cost of 8-bit weights, where it was measured.
+    ``int8_cost`` is the cost of 8-bit weights, where it was measured. A text longer than the context was read in
+    several ``windows``; the tokens of all but the first have at least ``before`` others before them in theirs.
     """
 
     KIND = "score"
@@ -76,6 +77,8 @@ class Score(Report):
 
     tokens: tuple[Scored, ...]
     int8_cost: QuantizationCost | None = None
+    windows: int = 1
+    before: int = 0
 
     @property
     def loss(self) -> float:
@@ -99,6 +102,7 @@ class Score(Report):
         return {
             "loss": self.loss,
             "perplexity": self.perplexity,
+            **self.members("windows", "before"),
             **({} if self.int8_cost is None else {"int8_cost": self.int8_cost.to_dict()}),
             "scores": [
                 {
@@ -117,34 +121,62 @@ class Score(Report):
 def score(model: TextModel, text: Written, *, truncate: bool = False, int8: bool = False) -> Score:
     """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
 
-    Raises UsageError as ``encode`` does, and for a text of one token.
+    A text longer than the context is read in overlapping windows, unless ``truncate`` cuts it. Raises UsageError as
+    ``encode`` does, and for a text of one token; with ``int8`` also for one that is longer than the context.
     """
     require_decoder(model.config)
-    encoding = model.encode(text, truncate=truncate)
-    found = scored(model.transformer, encoding.ids)
+    encoding = model.encode(text, truncate=truncate, any_length=not int8)
+    lead = int(encoding.tokens[0].special)
+    found = scored(model.transformer, encoding.ids, lead)
     cost = quantization_cost(model.transformer, encoding.ids) if int8 else None
-    return Score(found, cost, about=About(model, encoding))
+    context = model.config.context
+    windows = len(list(_windows(len(encoding.ids), context, lead)))
+    before = _overlap(context, lead) + lead if windows > 1 else 0
+    return Score(found, cost, windows, before, about=About(model, encoding))
+
+
+def _overlap(context: int, lead: int) -> int:
+    """How many tokens a window repeats of the one before it."""
+    return min(-(-context // 2), context - lead)
+
+
+def _windows(tokens: int, context: int, lead: int) -> Iterator[tuple[int, int, int]]:
+    """Where each window begins, the first token that it predicts, and the one after its last."""
+    end = min(tokens, context + 1)
+    yield 0, 1, end
+    while end < tokens:
+        first = end - _overlap(context, lead)
+        begin, end = end, min(tokens, first + context - lead + 1)
+        yield first, begin, end
 
 
 @torch.no_grad()
-def scored(model: Transformer, ids: Sequence[int]) -> tuple[Scored, ...]:
-    """Score ``ids`` in one pass, all but the first. Raises UsageError for an encoder and for fewer than two tokens."""
+def scored(model: Transformer, ids: Sequence[int], lead: int = 0) -> tuple[Scored, ...]:
+    """Score ``ids``, all but the first, in windows of the context, each after the first ``lead`` (0 or 1) of them.
+
+    Each token has at least half a context before it, where there is so much. Raises UsageError for an encoder and for
+    fewer than two tokens.
+    """
     require_decoder(model.config)
     model.require_vocabulary("it predicts no next token")
     if len(ids) < 2:
         raise UsageError(f"{len(ids)} token is too few: only a token that follows another is predicted", "give more")
     found: list[Scored] = []
+    device = next(model.parameters()).device
     with evaluating(model):
-        hidden = model.hidden(torch.tensor([list(ids)], device=next(model.parameters()).device))[0, :-1]  # (T − 1, C)
-        for start in range(0, len(hidden), _ROWS):
-            logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
-            if not bool(logits.amax(-1).isfinite().all()):
-                raise GenerationError(
-                    f"the logits of tokens {start + 1} to {start + len(logits)} are not finite",
-                    "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
-                )
-            for place, row in enumerate(logits, start + 1):
-                found.append(Scored(place, ids[place], *figures(row, ids[place])))
+        for first, begin, end in _windows(len(ids), model.config.context, lead):
+            window = [*ids[: lead if first else 0], *ids[first : end - 1]]
+            hidden = model.hidden(torch.tensor([window], device=device))[0, begin - end :]  # (end − begin, C)
+            for start in range(0, len(hidden), _ROWS):
+                logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
+                place = begin + start
+                if not bool(logits.amax(-1).isfinite().all()):
+                    raise GenerationError(
+                        f"the logits of tokens {place} to {place + len(logits) - 1} are not finite",
+                        "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
+                    )
+                for at, row in enumerate(logits, place):
+                    found.append(Scored(at, ids[at], *figures(row, ids[at])))
     return tuple(found)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tinytf.config import ModelConfig
@@ -16,6 +17,10 @@ Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
 _RECENT = 100
+_BEFORE_SPIKE = 50
+"""The losses that one is compared with."""
+_DEVIATIONS, _NORMAL, _RISE = 8.0, 1.4826, 1.1
+"""A spike is so many deviations above the median, each 1.4826 MAD as of a normal distribution, and so many times it."""
 NAMES = {
     "previous": "a previous-token head",
     "duplicate": "a duplicate-token head",
@@ -34,6 +39,15 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Spike:
+    """A step whose ``loss`` is far above the ``usual`` one, the median of the steps before it."""
+
+    step: int
+    loss: float
+    usual: float
+
+
+@dataclass(frozen=True)
 class SavedModel:
     """A model that can be opened; ``step`` is None if unknown."""
 
@@ -43,12 +57,17 @@ class SavedModel:
 
 @dataclass(frozen=True)
 class Speed:
-    """The lines of speed.jsonl side by side; ``seconds`` count from the start of the process that wrote them."""
+    """The lines of speed.jsonl side by side; ``seconds`` count from the start of the process that wrote them.
+
+    The work of a token and the peak of the machine, per second, are None before they were measured.
+    """
 
     step: Steps
     seconds: Series
     tokens_per_second: Series
     memory_bytes: Series
+    flops_per_token: float | None = None
+    peak_flops: float | None = None
 
     @property
     def begins(self) -> list[int]:
@@ -78,7 +97,9 @@ class History:
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    speed: Speed = field(default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), *[np.zeros(0)] * 3))
+    speed: Speed = field(
+        default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
+    )
     sample: Sample | None = None
     checkpoints: Sequence[SavedModel] = ()
     config: ModelConfig | None = None
@@ -139,6 +160,24 @@ class History:
         by = self.held_out[-1][1] - self.best[1]
         return by if by > 0.01 * self.best[1] else None
 
+    @cached_property
+    def spikes(self) -> Sequence[Spike]:
+        """The steps where the loss jumped far above the 50 before, measured by their median and MAD, in order."""
+        finite = np.isfinite(self.loss)
+        step, loss = self.step[finite], self.loss[finite]
+        rows = np.flatnonzero(loss[1:] > _RISE * loss[:-1]) + 1  # a jump; what stays as high after it is none
+        rows = rows[rows >= _BEFORE_SPIKE]
+        if not rows.size:
+            return []
+        before = sliding_window_view(loss, _BEFORE_SPIKE)[rows - _BEFORE_SPIKE]  # (rows, 50)
+        usual = np.median(before, axis=1)
+        spread = _NORMAL * np.median(np.abs(before - usual[:, None]), axis=1)
+        high = loss[rows] > np.maximum(_RISE * usual, usual + _DEVIATIONS * spread)
+        return [
+            Spike(int(step[row]), float(loss[row]), float(middle))
+            for row, middle in zip(rows[high], usual[high], strict=True)
+        ]
+
     @property
     def memory_bytes(self) -> int | None:
         """Memory of the process, as measured last."""
@@ -154,6 +193,14 @@ class History:
         known = self.speed.tokens_per_second[self.speed.begins[-1] :] if self.speed.step.size else np.zeros(0)
         known = known[np.isfinite(known)]
         return None if not known.size else float(np.median(known) if self.finished else known[-1])
+
+    @property
+    def mfu(self) -> float | None:
+        """The model's own operations per second as a share of what a matrix product reached on the machine."""
+        speed, tokens = self.speed, self.tokens_per_second
+        if tokens is None or speed.flops_per_token is None or not speed.peak_flops:
+            return None
+        return tokens * speed.flops_per_token / speed.peak_flops
 
     @property
     def elapsed(self) -> float | None:

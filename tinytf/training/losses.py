@@ -34,6 +34,18 @@ def batch_loss(model: Transformer, batch: Batch) -> Tensor:
     return total / (batch.targets != IGNORED).sum()
 
 
+@torch.no_grad()
+def worst_example(model: Transformer, batch: Batch) -> tuple[int, float]:
+    """The row of a batch with the largest mean loss over its targets, and that loss in nats."""
+    training = model.training
+    model.eval()
+    rows = [row for row in range(len(batch.ids)) if bool((batch.targets[row] != IGNORED).any())]
+    found = {row: float(batch_loss(model, batch[row : row + 1])) for row in rows}
+    model.train(training)
+    worst = max(found, key=lambda row: found[row])
+    return worst, found[worst]
+
+
 FEW_BATCHES = 8
 """Batches of the held-out text that are measured before the last step, and at the least."""
 

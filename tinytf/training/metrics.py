@@ -1,7 +1,7 @@
 """The lines that a run writes: metrics of each step, and now and then its speed."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +46,12 @@ class Pace:
     """Writes speed.jsonl, a line every two seconds; metrics.jsonl has nothing that depends on the machine.
 
     A process begins with a line of 0 seconds. Tokens per second are those of the steps alone: measuring the held-out
-    text and writing checkpoints pass between them.
+    text and writing checkpoints pass between them. The first line after two seconds also has what ``peak`` measures,
+    so that a short run does not wait for it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, peak: Callable[[], Mapping[str, float]] = dict) -> None:
+        self.path, self._peak, self._peaked = path, peak, False
         self._began = self._said = self._step_began = time.monotonic()
         self._tokens, self._training = 0, 0.0
 
@@ -75,8 +76,10 @@ class Pace:
         speed = round(self._tokens / max(self._training, 1e-9), 1)
         memory = psutil.Process().memory_info().rss
         seconds = round(now - self._began, 3)
-        self._write({"step": step, "seconds": seconds, "tokens_per_second": speed, "memory_bytes": memory})
-        self._tokens, self._training, self._said = 0, 0.0, now
+        more = {} if self._peaked or last else self._peak()
+        self._peaked = True
+        self._write({"step": step, "seconds": seconds, "tokens_per_second": speed, "memory_bytes": memory, **more})
+        self._tokens, self._training, self._said = 0, 0.0, time.monotonic()
         return speed
 
     def _write(self, line: Mapping[str, Any]) -> None:

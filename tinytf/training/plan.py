@@ -21,6 +21,7 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.loop import require_place
 from tinytf.training.losses import batch_loss
 from tinytf.training.optimiser import clip_factor, learning_rate, make_optimiser
+from tinytf.training.peak import matrix_peak, training_flops
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup, prepare
 from tinytf.training.tokens import Stage
@@ -41,7 +42,8 @@ class TrainingPlan(Report):
 
     ``tokens`` and ``held_out_tokens`` are those of the text, ``step_tokens`` those of one batch. ``schedule`` is the
     learning rate of steps (from 1), ``loss`` (nats per token) and ``gradient_norm`` those of the first batch before
-    training. ``step_seconds`` is the median of five steps, None in half precision and where they are compiled.
+    training. ``step_seconds`` is the median of five steps, None in half precision and where they are compiled, and so
+    is ``peak_flops``, what a matrix product reached here per second.
     """
 
     KIND = "training_plan"
@@ -61,6 +63,15 @@ class TrainingPlan(Report):
     loss: float
     gradient_norm: float
     step_seconds: float | None = None
+    flops_per_token: int = 0
+    peak_flops: float | None = None
+
+    @property
+    def mfu(self) -> float | None:
+        """The model's own operations as a share of what a matrix product reaches in the same time."""
+        if self.step_seconds is None or self.peak_flops is None:
+            return None
+        return self.flops_per_token * self.step_tokens / self.step_seconds / self.peak_flops
 
     @property
     def seconds(self) -> float | None:
@@ -118,6 +129,7 @@ class TrainingPlan(Report):
             ),
             "first_batch": self.members("loss", "uniform_loss", "gradient_norm", "clipped_by"),
             **self.members("memory_bytes", "token_bytes", "checkpoints", "checkpoint_bytes", "step_seconds", "seconds"),
+            **self.members("flops_per_token", "peak_flops", "mfu"),
             "schedule": [{"step": step, "lr": lr} for step, lr in self.schedule],
         }  # fmt: skip
 
@@ -156,7 +168,8 @@ def plan(
         parameters=sum(one.numel() for one in parameters), weight_bytes=sum(one.nbytes for one in parameters),
         tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
         schedule=[(step + 1, learning_rate(step, recipe)) for step in steps], loss=float(loss.detach()),
-        gradient_norm=norm, step_seconds=seconds,
+        gradient_norm=norm, step_seconds=seconds, flops_per_token=training_flops(setup.model.config, recipe.block),
+        peak_flops=None if seconds is None else matrix_peak(parameters[0].device),
     )  # fmt: skip
 
 

@@ -109,7 +109,9 @@ def _read_speed(path: Path) -> Speed:
         np.array([number_or_nan(row.get(name)) for row in rows], dtype=np.float64)
         for name in ("seconds", "tokens_per_second", "memory_bytes")
     )
-    return Speed(np.array([min(row["step"], 2**62) for row in rows], dtype=np.int64), seconds, tokens, memory)
+    peaks = [(number_or_nan(row.get("flops_per_token")), number_or_nan(row.get("peak_flops"))) for row in rows]
+    peak = next((pair for pair in reversed(peaks) if not any(map(math.isnan, pair))), (None, None))
+    return Speed(np.array([min(row["step"], 2**62) for row in rows], dtype=np.int64), seconds, tokens, memory, *peak)
 
 
 class _MetricsReader:

@@ -9,22 +9,36 @@ from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.report import Report
 from tinytf.training.data import IGNORED, Batch
-from tinytf.training.history import History
-from tinytf.training.losses import batch_loss
+from tinytf.training.history import History, Spike
+from tinytf.training.losses import batch_loss, worst_example
 from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.run_report import RunReport
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update
 
-_EXAMPLES, _SAMPLE_TOKENS = 3, 60
+_EXAMPLES, _SAMPLE_TOKENS, _SPIKES = 3, 60, 3
+
+
+@dataclass(frozen=True)
+class SpikeText:
+    """A spike, and the ``text`` of its batch's example that the trained model finds worst, with that ``worst`` loss."""
+
+    spike: Spike
+    example: int
+    worst: float
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self.spike), "example": self.example, "worst_loss": self.worst, "text": self.text}
 
 
 @dataclass(frozen=True)
 class Training(Report):
     """A trained run. ``before`` and ``after`` are the loss of the first batch in nats per token.
 
-    ``examples`` are the first rows of that batch. ``sample`` is a prompt and how a decoder continues it.
+    ``examples`` are the first rows of that batch. ``sample`` is a prompt and how a decoder continues it. ``spikes`` are
+    the highest of the history's, at most three.
     """
 
     KIND = "training"
@@ -39,6 +53,7 @@ class Training(Report):
     after: float
     sample: tuple[str, str] | None
     updates: tuple[Update, ...]
+    spikes: tuple[SpikeText, ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """Losses in nats per token; null for a position that is not predicted."""
@@ -52,7 +67,8 @@ class Training(Report):
             "steps": self.history.step.size,
             "first_batch_loss": {"before": self.before, "after": self.after},
             "best_held_out": summary["best_held_out"],
-            **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "risen")},
+            **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "mfu", "risen")},
+            "spikes": [one.to_dict() for one in self.spikes],
             "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
             "milestones": [{"step": step, "words": words} for step, words in self.history.milestones],
             "sample": None if self.sample is None else "".join(self.sample),
@@ -65,7 +81,21 @@ def report_of(run: Path, recipe: Recipe, setup: Setup, updates: Sequence[Update]
     history, batch = read_history(run), setup.examples.batch(recipe.at_step)
     after = float(batch_loss(setup.model, batch).detach())
     before, sample = float(history.loss[0]), _sample(setup)
-    return Training(run, recipe, setup, history, batch[:_EXAMPLES], before, after, sample, tuple(updates))
+    return Training(
+        run, recipe, setup, history, batch[:_EXAMPLES], before, after, sample, tuple(updates), _spikes(history, setup)
+    )
+
+
+def _spikes(history: History, setup: Setup) -> tuple[SpikeText, ...]:
+    """The highest spikes in order, with the text of their batches, which follow from the seed and the step."""
+    found = []
+    highest = sorted(history.spikes, key=lambda one: one.loss / one.usual)[-_SPIKES:]
+    for spike in sorted(highest, key=lambda one: one.step):
+        batch = setup.examples.batch(spike.step - 1)
+        row, loss = worst_example(setup.model, batch)
+        ids = batch.ids[row] if batch.padding_mask is None else batch.ids[row][batch.padding_mask[row].bool()]
+        found.append(SpikeText(spike, row, loss, setup.tokenizer.decode(ids.tolist())))
+    return tuple(found)
 
 
 def _sample(setup: Setup) -> tuple[str, str] | None:

@@ -36,6 +36,7 @@ from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, hel
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
 from tinytf.training.parts import freeze, recompute
+from tinytf.training.peak import matrix_peak, peak_dtype, training_flops
 from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
@@ -123,7 +124,7 @@ class Trainer:
         self.explained = [chosen(self.model, text) for text in explained]
         self.tensorboard = tensorboard and group.writes
         self.events: EventFiles | None = None
-        self.pace = Pace(out / SPEED)
+        self.pace = Pace(out / SPEED, self._peak)
         self.probe = HeadProbe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
         self.camera = Camera(self.setup, recipe, out)
@@ -145,6 +146,11 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         self.recipe = replace(self.recipe, threads=count)
         self.on_note(said)
+
+    def _peak(self) -> dict[str, float]:
+        """The work of a token, and what all processes together could do in a second."""
+        peak = self.group.count * matrix_peak(self.device, peak_dtype(self.recipe.dtype))
+        return {"flops_per_token": training_flops(self.model.config, self.recipe.block), "peak_flops": round(peak)}
 
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """All remaining steps."""

@@ -72,9 +72,11 @@ class RunReport(Report):
             "epochs": history.epochs,
             "clip_rate": history.clip_rate,
             "risen": history.risen,
+            "spikes": [vars(one) for one in history.spikes],
             "elapsed_seconds": history.elapsed,
             "parameters": history.parameters,
             "tokens_per_second": history.tokens_per_second,
+            "mfu": history.mfu,
             "memory_bytes": history.memory_bytes,
             "skipped_lines": history.skipped,
         }

@@ -19,6 +19,7 @@ class Folders:
     by: str | None = option(
         type=click.Choice(ORDERS), help="Rank by bits per byte, held-out or training loss, tokens/s, time or step."
     )
+    log: bool = option(is_flag=True, help="Count the steps of the losses in powers of ten.")
 
 
 @command("runs")
@@ -28,6 +29,5 @@ def runs(asked: Folders, output: Output) -> None:
     from tinytf_cli.views.runs import RunsView
 
     default = Path("runs") if Path("runs").is_dir() else Path()
-    output.show(
-        Result.of(RunsView(compare_runs(asked.folders or (default,), must_open=bool(asked.folders), by=asked.by)))
-    )
+    found = compare_runs(asked.folders or (default,), must_open=bool(asked.folders), by=asked.by)
+    output.show(Result.of(RunsView(found, asked.log)))

@@ -25,6 +25,7 @@ class Asked:
     every: int = option(type=click.IntRange(1), shown=100, help="Steps per line, off a terminal.")
     once: bool = option(is_flag=True, help="Show the present state, and end.")
     interval: float = option(type=FloatRange(0.05, 3600), shown=1.0, help="Seconds between looks.")
+    log: bool = option(is_flag=True, help="Count the steps of the loss in powers of ten.")
 
 
 @command("watch")
@@ -40,11 +41,11 @@ def watch(asked: Asked, output: Output) -> None:
 
     run = asked.run
     reader, name = RunReader(run), run.resolve().name
-    present = Result.of(RunView(RunReport(name, run, reader.read()), quiet=quiet_seconds(run)))
+    present = Result.of(RunView(RunReport(name, run, reader.read()), quiet=quiet_seconds(run), log=asked.log))
     if asked.once or output.file is not None or output.format == "json":
         output.show(present)
     elif output.format == "text" and takes_pictures(output.terminal):
-        _on_screen(name, reader, asked.interval, output)
+        _on_screen(name, reader, asked, output)
     else:
         events = partial(follow, name, reader, asked.every, asked.interval)
 
@@ -54,14 +55,14 @@ def watch(asked: Asked, output: Output) -> None:
         output.show(replace(present, events=events, text=lines, live=True))
 
 
-def _on_screen(name: str, reader: "RunReader", interval: float, output: Output) -> None:
+def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> None:
     """Redraw the run in place until it is finished; Ctrl-C interrupts only the pauses between pictures."""
     from tinytf_cli.interrupt import current
     from tinytf_cli.screen import Screen, clean_exit
 
     screen = Screen(output.stdout)
     fixed = bool(click.get_current_context().params.get("width"))
-    board = Board(name, reader, screen, output.terminal, fixed=fixed)
+    board = Board(name, reader, screen, output.terminal, fixed=fixed, log=asked.log)
     with current().held(), clean_exit(screen.forget):
         while True:
             try:
@@ -71,4 +72,4 @@ def _on_screen(name: str, reader: "RunReader", interval: float, output: Output) 
             if history.finished:
                 return
             with current().let_in():
-                time.sleep(interval)
+                time.sleep(asked.interval)

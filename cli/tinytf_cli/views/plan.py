@@ -36,6 +36,9 @@ class PlanView:
         if found.step_seconds is not None and found.seconds is not None:
             pace = f"{found.step_seconds:.3g} s a step, the median of five, without measuring between them"
             rows["time"] = f"{duration(found.seconds)}: {pace}"
+        if found.mfu is not None and found.peak_flops is not None:
+            work = f"{found.flops_per_token / 1e6:,.3g} MFLOP a token; a matrix product here reaches"
+            rows["MFU"] = f"{100 * found.mfu:.0f} %: {work} {found.peak_flops / 1e9:,.0f} GFLOP/s"
         yield _named(rows)
         yield from self._schedule()
         yield from self._clipping()

@@ -111,6 +111,8 @@ class RunView:
             yield Line("")
         yield from self._charts(terminal)
         yield from self._risen()
+        if history.spikes:
+            yield spike_line(history)
         if history.heads:
             yield from self._heads(*history.heads[-1], terminal)
         if history.health and not self.layout.tight:
@@ -145,6 +147,7 @@ class RunView:
             "clipped": f"{100 * history.clip_rate:.0f} %" if history.clip_rate is not None else "",
             "epochs": f"{history.epochs:.2f}" if history.epochs is not None else "",
             "tokens/s": f"{history.tokens_per_second:,.0f}" if history.tokens_per_second is not None else "",
+            "MFU": f"{100 * history.mfu:.0f} %" if history.mfu is not None else "",
             "memory": in_bytes(history.memory_bytes) if history.memory_bytes is not None else "",
             "elapsed": duration(history.elapsed) if history.elapsed else "",
             "left": duration(left) if left is not None and not history.finished else "",
@@ -287,6 +290,13 @@ def sample_line(sample: Sample) -> Line:
     prompt, text = printable(sample.prompt, spaces=False), printable(sample.text, spaces=False)
     words = [Span(f"{lead}  ", "dim"), Span(prompt, "dim"), Span("│", "dim"), Span(text)]
     return Line(words, indent=2, said=f"{lead}: {prompt}; the model says: {text}.", single=True)
+
+
+def spike_line(history: History, lead: str = "") -> Line:
+    """How often the loss jumped, and the last time."""
+    last, earlier = history.spikes[-1], len(history.spikes) - 1
+    said = f"{lead}the loss jumped to {last.loss:.3f} at step {last.step:,}, from about {last.usual:.3f}"
+    return Line(Span(said + (f"; {earlier:,} times before" if earlier else ""), "bad"), indent=2)
 
 
 def milestone_lines(history: History, last: int) -> Iterator[Line]:

@@ -12,6 +12,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table
 from tinytf_cli.views.branches import branch_blocks
 from tinytf_cli.views.parts import note, row_limit
+from tinytf_cli.views.run import spike_line
 
 _ROWS, _FIELDS = 12, 4
 _CHART = 50
@@ -25,10 +26,10 @@ _NUMBERS = {
 
 
 class RunsView:
-    """The reports of several runs, drawn."""
+    """The reports of several runs, drawn; ``log`` counts steps in powers of ten."""
 
-    def __init__(self, found: RunsReport) -> None:
-        self.found = found
+    def __init__(self, found: RunsReport, log: bool = False) -> None:
+        self.found, self.log = found, log
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """A table, the losses in one chart, and milestones."""
@@ -58,18 +59,21 @@ class RunsView:
             if run.history is None:
                 said = Span(f": {printable(run.problem, spaces=False)}")
                 yield Line([Span(names[run.path].text, "bad"), said], indent=2)
+        for run, one in histories[: len(rows)]:
+            if one.spikes:
+                yield spike_line(one, f"{names[run.path].text}: ")
         if drawn:
             left = sum(one.step.size > 0 for _, one in histories) - len(drawn)
             yield Heading("losses", f"smoothed{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
             curves = [Curve(names[run.path].text, *one.smoothed, names[run.path].role) for run, one in drawn]
-            charts = [Curves(curves, "step", "training loss", 10)]
+            charts = [Curves(curves, "step", "training loss", 10, log_x=self.log)]
             held_out = [
                 Curve(names[run.path].text, *_points(one.held_out), names[run.path].role)
                 for run, one in drawn
                 if len(one.held_out) > 1
             ]
             if held_out and (not terminal.cuts or terminal.width >= 2 * _CHART + 2):  # on a screen only beside it
-                charts.append(Curves(held_out, "step", "held-out loss", 10))
+                charts.append(Curves(held_out, "step", "held-out loss", 10, log_x=self.log))
             yield Beside([[chart] for chart in charts], _CHART, even=True)
         yield from branch_blocks(runs)
         if last := [(run, *one.milestones[-1]) for run, one in histories[: len(rows)] if one.milestones]:

@@ -41,6 +41,9 @@ class ScoreView:
         ]
         token = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
         yield Line([*perplexity, *mean, "; least expected ", token, ", ", Figure(worst.surprise, "%.2f"), " bits"])
+        if self.found.windows > 1:
+            said = f"read in {self.found.windows:,} windows of {self.model.config.context:,} tokens, "
+            yield Line(Span(f"{said}each token after {self.found.before:,} or more where there are", "dim"))
         if self.found.int8_cost is not None:
             yield Line([Span("int8", "strong"), Span(f" costs {cost_in_words(self.found.int8_cost)}")])
         yield Heading("surprise", f"−log₂ p of {plural(len(scored), 'token')}, in bits; the first is not predicted")

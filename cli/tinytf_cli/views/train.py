@@ -6,6 +6,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.data import IGNORED
+from tinytf.training.film import BECOMES
 from tinytf.training.history import NAMES
 from tinytf.training.losses import held_out_batches
 from tinytf.training.report import Training
@@ -38,6 +39,7 @@ class TrainView:
             ]
         )
         yield from self._answer()
+        yield from self._spikes()
         yield Heading("vocabulary", f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens")
         shown = [tokenizer.shown(token_id) for token_id in range(min(_VOCABULARY, tokenizer.vocab_size))]
         more = " …" if tokenizer.vocab_size > _VOCABULARY else ""
@@ -71,12 +73,20 @@ class TrainView:
         took += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
         took += [duration(history.elapsed)] if history.elapsed is not None else []
         took += [f"{history.tokens_per_second:,.0f} tokens/s"] if history.tokens_per_second is not None else []
+        took += [f"{100 * history.mfu:.0f} % of the matrix peak"] if history.mfu is not None else []
         yield Line([Span("trained ", "output"), ", ".join(took)])
         if heads := self._heads():
             yield Line([Span("heads ", "output"), heads])
         if history.risen is not None and best is not None:
             said = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
             yield Line([Span("learned by heart ", "bad"), f"{said}; the checkpoint of that step was kept"])
+
+    def _spikes(self) -> Iterator[Line]:
+        """Where the loss jumped, and on what text."""
+        for one in self.found.spikes:
+            jump = f"to {one.spike.loss:.3f} at step {one.spike.step:,}, from about {one.spike.usual:.3f}"
+            worst = printable(one.text, spaces=False)
+            yield Line([Span("the loss jumped ", "bad"), f"{jump}; worst of its batch: {worst}"], single=True)
 
     def _heads(self) -> str:
         """The strongest head of each kind at the last look."""
@@ -99,6 +109,9 @@ class TrainView:
         if (self.found.run / FRAMES).is_dir():
             lines.append((f"tinytf replay {run}", "the film: what it learned when"))
         lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
+        copying = self.history.heads[-1][1].get("induction") if self.history.heads else None
+        if copying is not None and not (copying >= BECOMES).any():
+            lines.append(("tinytf train TEXT --recipe induction", "no induction head so far: this teaches it"))
         yield from next_lines(terminal, *lines)
 
     def _in_the_end(self) -> str:

@@ -1,0 +1,47 @@
+"""The share of the machine's matrix peak that training uses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tinytf.config import ModelConfig
+from tinytf.model.transformer import Transformer
+from tinytf.training.metrics import Pace
+from tinytf.training.peak import matrix_peak, training_flops
+from tinytf.training.reader import read_history
+
+CONFIG = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=2, d_ff=64, context=16)
+
+
+def test_the_work_of_a_token_is_what_torch_counts_forward_and_backward() -> None:
+    model = Transformer.initialised(CONFIG, 0).train()
+    ids = torch.randint(50, (3, 16), generator=torch.Generator().manual_seed(1))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(ids).sum().backward()
+    assert counter.get_total_flops() == 3 * 16 * training_flops(CONFIG, 16)
+
+
+def test_the_peak_is_a_speed_and_measuring_it_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    assert matrix_peak(torch.device("cpu")) > 1e6
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_mfu_is_work_times_speed_over_the_peak_and_measured_once(tmp_path: Path, monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("tinytf.training.metrics.time.monotonic", lambda: clock[0])
+    pace = Pace(tmp_path / "speed.jsonl", lambda: {"flops_per_token": 100.0, "peak_flops": 4000.0})
+    pace.begin(0)
+    for step in (1, 2):
+        pace.step_begins()
+        clock[0] += 4.0
+        pace.step_ends(40)
+        pace.write(step, last=step == 2)
+    (tmp_path / "recipe.json").write_text(json.dumps({"steps": 2}), "utf-8")
+    lines = (json.dumps({"step": step, "loss": 1.0, "lr": 0.1, "grad_norm": 1.0}) for step in (1, 2))
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    assert read_history(tmp_path).mfu == pytest.approx(10 * 100 / 4000)
+    assert (tmp_path / "speed.jsonl").read_text("utf-8").count("peak_flops") == 1
