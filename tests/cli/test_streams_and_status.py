@@ -14,7 +14,7 @@ from driving import SENTENCE, Ran, Stream, Tinytf, is_a_clean_error, streams
 
 from tinytf import tolerance
 from tinytf_cli.commands.trace import trace as trace_command
-from tinytf_cli.main import main, run
+from tinytf_cli.main import run
 
 
 @pytest.mark.parametrize("command", ["trace", "attention", "tokens"])
@@ -176,7 +176,7 @@ def test_a_stream_that_takes_7_bits_gets_7_bits(tinytf: Tinytf, decoder: Path, c
 
 def test_the_module_and_the_console_script_are_one(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:
     (script,) = entry_points(group="console_scripts", name="tinytf")
-    assert script.load() is main
+    assert script.value == "tinytf_cli.__main__:main"
     out = Stream()
     monkeypatch.setattr(sys, "argv", ["tinytf_cli", "--version"])
     with streams(stdout=out), pytest.raises(SystemExit) as end:
@@ -196,6 +196,7 @@ def test_help_for_a_reader_that_has_gone_is_quiet() -> None:
 def test_control_c_before_anything_is_imported_is_130_in_a_line() -> None:
     script = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whatever started this
         "from tinytf_cli.__main__ import main\n"
         "class Slow:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
