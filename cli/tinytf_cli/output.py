@@ -7,7 +7,6 @@ import json
 import math
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ import click
 from tinytf import __version__
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import refuse_overwriting, write_whole
-from tinytf.text.printable import printable
+from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
 from tinytf_cli.pager import Pager, find_pager, is_screen
@@ -364,10 +363,9 @@ def _dumps(value: object) -> str:
 
 
 def _escaped(char: str) -> str:
-    invisible = char == "\x7f" or (
-        not char.isascii() and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn")
-    )
-    return json.dumps(char)[1:-1] if invisible and char != "\x7f" else ("\\u007f" if invisible else char)
+    if char == "\x7f":
+        return "\\u007f"
+    return char if char.isascii() or not is_hidden(char) else json.dumps(char)[1:-1]
 
 
 def _jsonable(data: object) -> object:

@@ -258,3 +258,10 @@ def test_any_text_has_tokens_that_can_be_shown_and_put_together_again(tinytf: Ti
     assert acting(data.out) == []
     tokens = json.loads(data.out)["tokens"]
     assert bytes.fromhex("".join(token["bytes"] for token in tokens)).decode() == (text)
+
+
+@pytest.mark.parametrize("char", ["\u202e", "\ufe0f", "\U000e0100", "\u3164", "\u034f", "\x7f", "\ufeff"])
+def test_json_escapes_what_a_terminal_could_act_on_and_gives_it_back(tinytf: Tinytf, decoder: Path, char: str) -> None:
+    ran = tinytf("tokens", f"a{char}b", "-m", decoder, "--json")
+    assert char not in ran.out
+    assert json.loads(ran.out)["text"] == f"a{char}b"

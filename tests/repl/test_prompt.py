@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from prompt_toolkit.formatted_text import to_plain_text
+from prompt_toolkit.layout.screen import Char
 from rich.cells import cell_len
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -237,3 +238,16 @@ def test_the_bar_shows_no_control_characters(typed: Typist) -> None:
 def test_vi_keys_are_those_of_the_prompt_when_they_are_set(typed: Typist) -> None:
     typed(f"set vi on{ENTER}wshow dims\x1b0x{ENTER}set vi off{ENTER}show rows{ENTER}")
     assert typed.lines == ["set vi on", "show dims", "set vi off", "show rows"]
+
+
+@pytest.mark.parametrize("char", ["\u202e", "\u200b", "\ufeff", "\u2066", "\ufe0f", "\U000e0041", "\x9b", "\u2028"])
+def test_what_a_terminal_could_act_on_is_drawn_as_its_number(char: str) -> None:
+    """From the history or a paste it would reach the screen as it is."""
+    drawn = Char(char)
+    assert char not in drawn.char
+    assert drawn.char.isascii()
+    assert drawn.width == len(drawn.char)
+
+
+def test_what_is_drawn_of_letters_stays_as_it_is() -> None:
+    assert [Char(char).char for char in "aé猫🙂"] == [*"aé猫🙂"]

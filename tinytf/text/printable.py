@@ -10,6 +10,12 @@ _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800
 _DOTTED_CIRCLE = "\u25cc"
 
 
+def is_hidden(char: str) -> bool:
+    """Whether a terminal could act on a character, or draws nothing of it, or not each of them the same."""
+    selects = "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"  # a variation, and so a width
+    return char in _BLANK or selects or unicodedata.category(char) in _SPELLED_OUT
+
+
 def _spelled_out(char: str) -> str:
     code = ord(char)
     if code <= 0xFF:
@@ -30,10 +36,8 @@ def printable(text: str, *, spaces: bool = True) -> str:
             shown.append(char)
         elif char in _NAMED:
             shown.append(_NAMED[char])
-        elif char in _BLANK or unicodedata.category(char) in _SPELLED_OUT or unicodedata.category(char) == "Zs":
+        elif is_hidden(char) or unicodedata.category(char) == "Zs":
             shown.append(_spelled_out(char))
-        elif "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
-            shown.append(_spelled_out(char))  # variation selectors change widths, differently in each terminal
         elif unicodedata.category(char) in {"Mn", "Me", "Mc"} and (not shown or len(shown[-1]) > 1):
             shown.append(_DOTTED_CIRCLE + char)
         else:

@@ -15,11 +15,12 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input, create_input
+from prompt_toolkit.layout.screen import Char
 from prompt_toolkit.output import ColorDepth, Output
 from rich.cells import cell_len, set_cell_size
 
 from tinytf import __version__
-from tinytf.text.printable import printable
+from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.numbers import in_bytes, plural
 from tinytf_cli.repl.colouring import LineLexer, style_of
 from tinytf_cli.repl.completing import SessionCompleter
@@ -97,6 +98,19 @@ def plainly(session: Session) -> int:
         if outcome.leave:
             return 0
         session.say(outcome)
+
+
+class _Visible(dict[str, str]):
+    """What prompt_toolkit draws for a character, and for any that a terminal could act on, its number."""
+
+    def __contains__(self, char: object) -> bool:
+        return super().__contains__(char) or (isinstance(char, str) and len(char) == 1 and is_hidden(char))
+
+    def __missing__(self, char: str) -> str:
+        return printable(char, spaces=False)
+
+
+Char.display_mappings = _Visible(Char.display_mappings)
 
 
 class Prompt:
