@@ -17,7 +17,6 @@ _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_PICTURES = 2.0
 _SECONDS_BEFORE_PREPARING, _SECONDS_BETWEEN_UPDATES = 1.0, 0.2
 _WIDEST = 78
-_SECONDS_BETWEEN_MEASURES = 0.5
 
 
 class TrainingProgress:
@@ -32,19 +31,23 @@ class TrainingProgress:
         self.preparing, self.on_line = "", False
 
     def prepare(self, what: str, done: int, of: int) -> None:
-        """Say what is done before the first step, how much of it, and of how much (0: unknown).
+        """Say what is done before the first step or after the last, how much of it, and of how much (0: unknown).
 
-        On a terminal that is a line that is written over; elsewhere a line from the second second on, now and then.
+        On a terminal that is a line that is written over, or on the board; elsewhere a line from the second second on,
+        now and then.
         """
         now = time.monotonic()
         if of and now - self.started < _SECONDS_BEFORE_PREPARING:
             return
         between = _SECONDS_BETWEEN_UPDATES if self.stream.isatty() else _SECONDS_BETWEEN_LINES
-        if what == self.preparing and now - self.said < between:
+        if (what == self.preparing or self.begun is not None) and now - self.said < between:
             return
         self.said, self.preparing = now, what
-        line = f"tinytf: {what}" + (f", {done / of:.0%} of {of:,}" if of else " …")
-        if self.stream.isatty():
+        said = what + (f", {done / of:.0%} of {of:,}" if of else " …")
+        line = f"tinytf: {said}"
+        if self.board is not None:
+            self.board.draw(said)
+        elif self.stream.isatty():
             self.on_line = True
             print(f"\r{line:<{_WIDEST}}", end="", file=self.stream, flush=True)
         else:
@@ -73,17 +76,6 @@ class TrainingProgress:
         held_out = "" if metrics.held_out_loss is None else f"  held-out {metrics.held_out_loss:.4f}"
         text = f"step {metrics.step}/{self.steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}{held_out}"
         self._line(f"{text}  {left / 60:.1f} min left")
-
-    def measuring(self, done: int, of: int) -> None:
-        """The last measurement of the held-out text has read so many batches."""
-        now = time.monotonic()
-        said = f"measuring the held-out text, batch {done + 1:,} of {of:,}"
-        if self.board is not None and now - self.said >= _SECONDS_BETWEEN_MEASURES:
-            self.board.draw(said)
-            self.said = time.monotonic()
-        elif self.board is None and now - self.said >= _SECONDS_BETWEEN_LINES:
-            self._line(f"step {self.steps}/{self.steps}  {said}")
-            self.said = now
 
     def _line(self, text: str) -> None:
         self.clear()

@@ -302,8 +302,8 @@ def test_the_last_measurement_of_the_held_out_text_says_how_far_it_is(tmp_path: 
         model={name: CONFIG[name] for name in ("d_model", "n_layers", "n_heads", "d_ff")}, tokenizer="char",
         block=8, batch=2, steps=4, warmup=0, held_out=0.5,
     )  # fmt: skip
-    train("The cat sat on the mat. " * 20, recipe, tmp_path / "run", on_held_out=lambda *now: heard.append(now))
-    assert heard == [(done, 8) for done in range(8)]
+    train("The cat sat on the mat. " * 20, recipe, tmp_path / "run", on_progress=lambda *now: heard.append(now))
+    assert heard[-8:] == [("measuring the held-out text", done, 8) for done in range(8)]
 
 
 def test_epochs_and_bits_per_byte_are_those_of_the_text(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
-from tinytf.report import Progress, unheard
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.branch import begin_branch
@@ -46,7 +45,6 @@ def train(
     choose_threads: bool = False,
     on_progress: Stage = lambda *_: None,
     on_note: Callable[[str], None] = lambda _: None,
-    on_held_out: Progress = unheard,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
@@ -57,8 +55,8 @@ def train(
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
     ``shard`` divides model, gradients and moments among several processes. With ``tensorboard`` event files are
-    written too. ``on_progress`` hears what comes before the first step, ``on_held_out`` how far the last measurement of
-    the held-out text is.
+    written too. ``on_progress`` hears what comes before the first step, and how far the last measurement of the
+    held-out text is.
 
     Raises UsageError when ``out`` holds a run already and is neither resumed nor overwritten, when it holds anything
     else, when its recipe or text differ, when ``overwrite`` would remove the text or the model to start from, and when
@@ -107,7 +105,6 @@ def train(
             choose_threads=choose_threads,
             on_progress=on_progress if group.writes else lambda *_: None,
             on_note=on_note if group.writes else lambda _: None,
-            on_held_out=on_held_out if group.writes else unheard,
         )
         last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
         on_updates(run.updates)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -72,7 +73,6 @@ class Trainer:
         choose_threads: bool = False,
         on_progress: Stage = lambda *_: None,
         on_note: Callable[[str], None] = lambda _: None,
-        on_held_out: Callable[[int, int], None] = unheard,
     ) -> None:
         self.on_note = on_note
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
@@ -119,7 +119,7 @@ class Trainer:
                 for note in changes_of(out, stored, recipe, self.progress.step):
                     on_note(note)
         self.saved, self.saved_at = self.progress.step, time.monotonic()
-        self.on_held_out = on_held_out
+        self.on_progress = on_progress
         self.explain, self.updates = explain, list[Update]()
         self.explained = [chosen(self.model, text) for text in explained]
         self.tensorboard = tensorboard and group.writes
@@ -225,7 +225,8 @@ class Trainer:
         kept = sample = speed = None
         if self.group.measures and (last or done % recipe.eval_every == 0):
             limit = held_out_batches(recipe) if last else FEW_BATCHES
-            kept = held_out_loss(self.model, self.setup.examples, limit, self.on_held_out if last else unheard)
+            measuring = partial(self.on_progress, "measuring the held-out text") if last else unheard
+            kept = held_out_loss(self.model, self.setup.examples, limit, measuring)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):

@@ -147,7 +147,6 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
             choose_threads="OMP_NUM_THREADS" not in os.environ,
             on_progress=progress.prepare,
             on_note=output.note,
-            on_held_out=progress.measuring,
         )
     if started_as()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:
