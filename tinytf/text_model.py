@@ -81,6 +81,8 @@ class TextModel:
         return self._fitting(self.tokenizer.encode(text), truncate, any_length)
 
     def _fitting(self, encoding: Encoding, truncate: bool, any_length: bool = False) -> Encoding:
+        for file in self.transformer.mapped:
+            file.require_unchanged()
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
         if beyond:
             raise TokenizerError(

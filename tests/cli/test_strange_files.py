@@ -8,9 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from driving import Tinytf
 
 from tinytf import files
+from tinytf.errors import CheckpointError
+from tinytf.files import write_whole
+from tinytf.loading import load
 
 PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
 
@@ -90,3 +94,23 @@ def test_a_file_without_end_is_not_read(tinytf: Tinytf) -> None:
     ran = tinytf("verify", "/dev/zero")
     assert ran.status == 2
     assert "it is a device, not a file" in ran.err
+
+
+@pytest.mark.parametrize("how", ["cut short", "written over", "replaced"])
+def test_a_weight_file_that_changes_under_an_open_model_is_told(decoder: Path, tmp_path: Path, how: str) -> None:
+    shutil.copytree(decoder, tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    model = load(str(path.parent), device="cpu")
+    before, data = model.trace("the cat")["logits"], path.read_bytes()
+    if how == "replaced":  # as a download or a training run does it: the old file stays for whoever has it open
+        write_whole(path, data[:-4] + b"\0\0\0\0")
+        assert torch.equal(model.trace("the cat")["logits"], before)
+        return
+    with path.open("r+b") as file:
+        if how == "cut short":
+            file.truncate(len(data) // 2)
+        else:
+            file.seek(-4, 2)
+            file.write(b"\0\0\0\0")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors was changed while its model is open"):
+        model.trace("the cat")

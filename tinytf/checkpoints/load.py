@@ -134,6 +134,7 @@ class Checkpoint:
                     state[parameter] = torch.empty(shapes[parameter], dtype=dtype)
                 state[parameter][how.expert] = how.read(tensor, self.config)
         plan.model.load_state_dict(state, assign=True)
+        plan.model.mapped = getattr(self.weights, "mapped", ())
         return Opened(plan.model.eval(), (*self.notes, *plan.notes))
 
     def _require_copy(self, name: str, copied: str) -> None:

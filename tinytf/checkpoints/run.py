@@ -42,4 +42,5 @@ def load_run(directory: Path, dtype: torch.dtype = torch.float32) -> Transformer
     model = empty_model(config, len(weights.shapes), weights.path)
     require_match(shapes_of(model), weights.shapes, weights.path)
     model.load_state_dict(dict(weights.tensors(dtype)), assign=True)
+    model.mapped = weights.mapped
     return model.eval()

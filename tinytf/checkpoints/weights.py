@@ -1,7 +1,9 @@
 """Weight files of a model directory: names and shapes from their headers, values when they are asked for."""
 
+import os
 import pickle
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -30,8 +32,40 @@ def _require_file(path: Path) -> None:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
 
 
+class Mapped:
+    """A file that weights are views of, held open, so that it can be told whether it is as it was.
+
+    One that another file took the place of is: the views stay those of the old one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._descriptor = path, os.open(path, os.O_RDONLY)
+        self._before = self._now()
+
+    def _now(self) -> tuple[int, int]:
+        found = os.fstat(self._descriptor)
+        return found.st_size, found.st_mtime_ns
+
+    def require_unchanged(self) -> None:
+        """Raise CheckpointError for a file that was written over or cut short: reading on could end the process."""
+        if self._now() != self._before:
+            raise CheckpointError(f"{self.path} was changed while its model is open", "leave, and open it again")
+
+    def __deepcopy__(self, memo: object) -> "Mapped":
+        return self
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):  # it was never opened
+            os.close(self._descriptor)
+
+
 class Safetensors:
-    """A ``.safetensors`` file. Its tensors are views of the mapped file: what is not read is never loaded."""
+    """A ``.safetensors`` file. Its tensors are views of the mapped file: what is not read is never loaded.
+
+    ``mapped`` is the file once there are such views.
+    """
+
+    mapped: tuple[Mapped, ...] = ()
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,6 +90,7 @@ class Safetensors:
             kept = [name for name in self.shapes if name not in pieces]
             views = {name: tensor for name in kept if (tensor := file.get_tensor(name)).dtype == dtype}
         others = [name for name in self.shapes if name not in views]
+        self.mapped = (Mapped(self.path),) if views else ()
         yield from views.items()
         views.clear()
         copied = [name for name in others if name in pieces]
@@ -90,6 +125,8 @@ class Safetensors:
 
 class Pickled:
     """A ``.bin`` file of torch.save, read without running code from it."""
+
+    mapped: tuple[Mapped, ...] = ()
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -153,6 +190,10 @@ class Weights:
                 if name in self.shapes:
                     raise CheckpointError(f"{directory} holds {name} twice, the second time in {file.path.name}")
                 self.shapes[name] = shape
+
+    @property
+    def mapped(self) -> tuple[Mapped, ...]:
+        return tuple(one for file in self.files for one in file.mapped)
 
     def stored(self, name: str) -> Tensor:
         return next(file.stored(name) for file in self.files if name in file.shapes)

@@ -201,6 +201,7 @@ class Transformer(nn.Module):
         # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
         # what the model computes, see tinytf.analysis.interventions
         self.exchanged: tuple[str, ...] = ()
+        self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
 
     @classmethod
     def initialised(

@@ -170,6 +170,7 @@ class Adapter:
         with torch.device("meta"):
             merged = Transformer(config)
         merged.load_state_dict({name: tensor.detach() for name, tensor in state.items()}, assign=True)
+        merged.mapped = model.mapped
         return merged.eval()
 
     def _change(
