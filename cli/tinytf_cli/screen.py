@@ -9,6 +9,8 @@ from typing import Any, TextIO
 from rich.cells import cell_len
 from rich.text import Text
 
+from tinytf_cli.working import quiet
+
 _AT_ONCE, _DONE = "\x1b[?2026h", "\x1b[?2026l"
 
 
@@ -50,7 +52,8 @@ class Screen:
 
 @contextmanager
 def clean_exit(redraw: Callable[[], None] | None = None) -> Iterator[None]:
-    """Raise Terminated on SIGTERM, and call ``redraw`` after a stop (Ctrl-Z)."""
+    """Take the screen: raise Terminated on SIGTERM, and call ``redraw`` after a stop (Ctrl-Z)."""
+    quiet()
 
     def end(*_: Any) -> None:
         raise Terminated(128 + signal.SIGTERM)

@@ -10,6 +10,7 @@ import pytest
 
 from tinytf_cli import working as module
 from tinytf_cli.output import Output, Result
+from tinytf_cli.screen import clean_exit
 from tinytf_cli.terminal import detect
 from tinytf_cli.views.blocks import Block, Line
 from tinytf_cli.working import quiet, working
@@ -73,3 +74,14 @@ def test_the_line_goes_before_the_first_output() -> None:
         Output(detect(out), stdout=out, stderr=screen).show(Result(lambda _: slow(), dict, lambda: iter(())))
         assert screen.getvalue().endswith(" \r")
     assert out.getvalue() == "answer\n"
+
+
+def test_a_program_that_takes_the_screen_has_it_to_itself() -> None:
+    screen = Screen()
+    with redirect_stderr(screen), working("replay"):
+        drawn(screen)
+        with clean_exit():
+            erased = screen.getvalue()
+            time.sleep(0.1)
+            assert screen.getvalue() == erased
+    assert erased.endswith(" \r")

@@ -350,7 +350,7 @@ def test_verbs_work_on_every_shape_of_model(kind: str, talk: Callable[..., Talk]
     begun = talk({"encoder": "preset:bert-base", "decoder": "preset:llama-tiny"}[kind])
     begun("run The cat")
     for line in ("step 12", "next", "finish", "heat L0H0", "heat L0.k", "print/stats L1", "heads", "finish", "list"):
-        begun(line)
+        assert begun(line).strip(), line
 
 
 def test_words_that_a_verb_does_not_take_are_for_the_command_of_its_name(ran: Talk) -> None:
