@@ -15,6 +15,7 @@ from tinytf.text.corpus import find_files
 from tinytf.training.branch import branch_recipe
 from tinytf.training.branches import tree_of
 from tinytf.training.data import NextToken
+from tinytf.training.film import read_film
 from tinytf.training.loop import train
 from tinytf.training.losses import batch_loss
 from tinytf.training.recipe import Recipe
@@ -86,6 +87,16 @@ def test_a_branch_that_is_stopped_goes_on_to_the_byte(trunk: Path, tmp_path: Pat
     train(STORY, recipe, tmp_path / "parts", resume=True)
     assert weights_of(tmp_path / "parts") == weights_of(tmp_path / "whole")
     assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
+
+
+def test_the_film_of_a_branch_begins_with_what_its_parent_was(trunk: Path, tmp_path: Path) -> None:
+    train(STORY, branch_recipe(trunk, 8, (), {"lr": 0.01}), tmp_path / "branch")
+    parent, film = read_film(trunk), read_film(tmp_path / "branch")
+    assert [frame.step for frame in film.frames] == [8, 12]
+    first, before = film.frames[0], parent.at(8)
+    for name in ("seen", "held-out", "twice"):
+        assert first.loss[name].tobytes() == before.loss[name].tobytes()
+        assert first.maps[name].tobytes() == before.maps[name].tobytes()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,18 @@ def changed(**changes: object) -> Recipe:
 def first_model(recipe: Recipe, folder: Path) -> Transformer:
     """The model before its first step."""
     return prepare(find_files(STORY), recipe, folder / "tokens").model
+
+
+def test_what_is_begun_from_is_measured_on_the_held_out_text_before_the_first_step(tmp_path: Path) -> None:
+    setup = prepare(find_files(STORY), RECIPE, tmp_path / "tokens")
+    kept = torch.from_numpy(np.fromfile(tmp_path / "tokens" / "held_out.bin", dtype=np.uint16).astype(np.int64))
+    windows = kept[: (len(kept) - 1) // 16 * 16 + 1].unfold(0, 17, 16)  # all that have a whole block
+    with torch.no_grad():
+        logits = setup.model.eval()(windows[:, :-1]).double()
+    by_hand = -logits.log_softmax(-1).gather(-1, windows[:, 1:, None]).mean()
+    recipe = changed(begun_from="base")
+    train(STORY, recipe, tmp_path / "run", model=setup.model.train(), tokenizer=setup.tokenizer)
+    assert read_history(tmp_path / "run").held_out[0] == (0, pytest.approx(float(by_hand), abs=1e-5))
 
 
 def test_wsd_is_level_and_falls_in_its_last_fifth() -> None:
