@@ -2,11 +2,14 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import small_runs
 import torch
+from small_runs import MODEL, STORY
 
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import UsageError
@@ -19,16 +22,8 @@ from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-RECIPE = Recipe(
-    model={"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1},
-    tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2,
-)  # fmt: skip
-
-
-def changed(**changes: object) -> Recipe:
-    return Recipe(**{**RECIPE.to_dict(), **changes})
+RECIPE = small_runs.changed(small_runs.RECIPE, model={**MODEL, "dropout": 0.1})
+changed = partial(small_runs.changed, RECIPE)
 
 
 def first_model(recipe: Recipe, folder: Path) -> Transformer:
