@@ -168,9 +168,12 @@ class TextModel:
         Raises as ``record`` does.
         """
         if isinstance(text, Trace):
+            text.tokenizer = text.tokenizer or self.tokenizer
             return text
         return self.trace_of(self.encode(text, truncate=truncate), layers=layers, force=force)
 
     def trace_of(self, encoding: Encoding, *, layers: Collection[int] | None = None, force: bool = False) -> Trace:
         """The same of tokens."""
-        return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
+        trace = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
+        trace.tokenizer = self.tokenizer
+        return trace
