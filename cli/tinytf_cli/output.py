@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 import click
 
 from tinytf import __version__
-from tinytf.errors import TinytfError, UsageError
-from tinytf.files import refuse_overwriting, write_whole
+from tinytf.errors import UsageError
+from tinytf.files import refuse_overwriting, write_whole, writing
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
@@ -259,10 +259,8 @@ def _form_of(path: Path) -> str:
 
 def write_file(path: Path, data: bytes | Iterable[bytes]) -> int:
     """Write a file whole, and return how many bytes it has; TinytfError where it cannot be written."""
-    try:
+    with writing(path):
         return write_whole(path, data)
-    except OSError as error:
-        raise TinytfError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _given_to_the_command() -> Iterator[str | Path | int]:
