@@ -38,7 +38,7 @@ _NAMED = 12
 """So many tokens are named in the ``repr`` of a text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     """One token of a text. ``text[start:end]`` is what it covers, in characters; a special token covers nothing.
 
@@ -305,18 +305,21 @@ class Tokenizer:
         with library_errors(TokenizerError, "the tokenizer cannot take this text"):
             encoded = self.library.encode(text, add_special_tokens=special)
             said = self._added(encoded)
-        tokens = []
+        found = Encoding(text, tuple(self._tokens(text, encoded)), said)
+        return replace(found, added=f"{said}; the text has a start token of its own") if found.starts_twice else found
+
+    def _tokens(self, text: str, encoded: tokenizers.Encoding) -> Iterator[Token]:
+        entries = {token_id: (self.shown(token_id), self.piece_bytes(token_id)) for token_id in set(encoded.ids)}
         for token_id, (start, end), added in zip(
             encoded.ids, encoded.offsets, encoded.special_tokens_mask, strict=True
         ):
             own_bytes = self.kind in _PIECE_BYTES or token_id in self.special_ids
             if token_id == self._unknown_id and start < end:
                 own_bytes = False
-            data = self.piece_bytes(token_id) if own_bytes else text[start:end].encode("utf-8")
-            is_special = bool(added) or token_id in self.special_ids
-            tokens.append(Token(token_id, self.shown(token_id), start, end, data, is_special))
-        found = Encoding(text, tuple(tokens), said)
-        return replace(found, added=f"{said}; the text has a start token of its own") if found.starts_twice else found
+            shown, data = entries[token_id]
+            if not own_bytes:
+                data = text[start:end].encode("utf-8")
+            yield Token(token_id, shown, start, end, data, bool(added) or token_id in self.special_ids)
 
     def of_ids(self, ids: Sequence[int]) -> Encoding:
         """The tokens of these ids; with their places in the text where that is made of these very tokens."""
