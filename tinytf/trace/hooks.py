@@ -29,15 +29,31 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
                 module.training = False
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
-            if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
+            kept = step.recorded or (step.full_name(layer) in model.edited and not step.core)
+            if kept and step.seen is not None and wanted and not step.is_vocabulary:
                 hook = partial(_keep, keep, step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         for layer in layers:
-            experts = model.blocks[layer].ffn
+            block: Any = model.blocks[layer]
+            experts = block.ffn
+            for part in (block.attention, experts):
+                if edits := getattr(part, "edits", None):
+                    stack.callback(setattr, part.core, "tap", part.core.tap)
+                    part.core.tap = partial(_keep_edited, keep, layer, edits, part.core.tap)
             if isinstance(experts, Experts):
                 experts.on_change = partial(_keep_expert, keep, f"L{layer}E%d.{table.expert_out}")
                 stack.callback(setattr, experts, "on_change", None)
         yield
+
+
+def _keep_edited(
+    keep: dict[str, Tensor], layer: int, edits: Collection[str], tap: Tap, name: str, tensor: Tensor
+) -> Tensor:
+    """Keep what was made of a step of a core: it does not follow from those before it."""
+    made = tap(name, tensor)
+    if name in edits:
+        keep[f"L{layer}.{name}"] = made[0]
+    return made
 
 
 def _keep_expert(keep: dict[str, Tensor], name: str, number: int, added: Tensor) -> None:

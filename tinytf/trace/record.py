@@ -47,7 +47,7 @@ def record(
         if rows:
             chosen = hidden[0] if len(rows) == len(ids) else hidden[0, list(rows)]
             keep["logits"] = model.unembed(chosen)  # (rows, V)
-    return Trace(model, encoding, Recording(keep, rows, chosen_layers, model.exchanged))
+    return Trace(model, encoding, Recording(keep, rows, chosen_layers, model.exchanged, model.edited))
 
 
 def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iterator[Trace]:

@@ -57,7 +57,7 @@ def _batches(
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Which rows, and their logits (B, V), batch by batch."""
     model = trace.model
-    length, causal = len(trace.tokens), not model.config.looks_ahead
+    length, causal = len(trace.tokens), not model.recomputes
     most = _TOKENS.get(trace.last_hidden.device.type, _TOKENS_ELSEWHERE)
     starts = [min(one.first for one in row) if causal else 0 for row in rows]
     order = sorted(range(len(rows)), key=lambda number: (starts[number], rows[number][0].point.layer))
