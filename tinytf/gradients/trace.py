@@ -13,6 +13,7 @@ from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs,
 from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
+from tinytf.report import About
 from tinytf.steps.table import Step, table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
@@ -89,7 +90,7 @@ def grad(
             model.tokenizer, encoding, causal=model.config.causal, target=target, positions=positions
         )
     found = record_gradients(model.transformer, encoding, targets, force=force)
-    found.tokenizer = model.tokenizer
+    found.about = About(model, encoding)
     return found
 
 

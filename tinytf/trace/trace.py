@@ -4,7 +4,7 @@ Little is recorded (``record.py``); the rest is derived on first use, by the fun
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.brief import brief, shown
 from tinytf.config import ModelConfig
-from tinytf.errors import AddressError
+from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.report import About
 from tinytf.steps.operations import Sight, Unembed
 from tinytf.steps.table import Step, StepTable, table_of
 from tinytf.text.chat import Written
@@ -46,12 +48,10 @@ class Trace:
     """All steps of one text through one model, for one sequence of T tokens.
 
     ``trace["L0H3.weights"]`` is a tensor (T, T); ``trace["L0.weights"]`` (H, T, T); several layers add a leading
-    axis. A name of TransformerLens gives TransformerLens' tensor, without its batch axis. With its model's
-    ``tokenizer``, cells of the vocabulary are named by tokens: ``trace["logits[-1,·on]"]``. ``trace.table()`` is the
+    axis. A name of TransformerLens gives TransformerLens' tensor, without its batch axis. Of a model
+    with a tokenizer, cells of the vocabulary are named by tokens: ``trace["logits[-1,·on]"]``. ``trace.table()`` is the
     pipeline as JSON data.
     """
-
-    tokenizer: Tokenizer | None = None
 
     def __init__(self, model: Transformer, encoding: Encoding, recording: Recording) -> None:
         self.model: Transformer = model
@@ -59,6 +59,36 @@ class Trace:
         self.recording: Recording = recording
         self._derived: OrderedDict[tuple[str, tuple[int, ...] | None], Tensor] = OrderedDict()
         self._derived_bytes = 0
+        self.about: About | None = None
+        """The model with its tokenizer, where it recorded this; without it tokens of the vocabulary have no names."""
+
+    def __repr__(self) -> str:
+        told = {"tokens": len(self.tokens), "layers": self.recording.layers, "steps": len(self)}
+        name = {"model": self.about.model.name} if self.about else {}
+        return shown(self, {**name, "text": self.encoding.text, **told})
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return None if self.about is None else self.about.model.tokenizer
+
+    @property
+    def _asked(self) -> Any:
+        """The Model that recorded this."""
+        if self.about is None:
+            raise UsageError("this trace has no tokenizer to name tokens with", "Model.trace gives one that has")
+        return self.about.model
+
+    @property
+    def predictions(self) -> Any:
+        """What the text predicts: its next token, what fills each mask, or the classes that its head gives."""
+        return self._asked.traced(self).predictions
+
+    def show(self) -> None:
+        """Print what ``tinytf trace`` prints of this text."""
+        self._asked.traced(self).show()
+
+    def _repr_html_(self) -> str | None:
+        return None if self.about is None else self._asked.traced(self)._repr_html_()
 
     @property
     def config(self) -> ModelConfig:
@@ -156,12 +186,44 @@ class Trace:
         """Read those that are words."""
         return tuple(self.address(one) if isinstance(one, str) else one for one in some)
 
-    def __getitem__(self, address: str | Address) -> Tensor:
+    def keys(self) -> list[str]:
+        """The addresses of all steps with a tensor, recorded or derived, in the order of the forward pass."""
+        there = (None, *self.recording.layers)
+        rows = ((step, layer) for step, layer in self.steps.rows if layer in there)
+        return [step.full_name(layer) for step, layer in rows if step.is_tensor or step.name == "ids"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        """Every step by its address, each derived when its turn comes."""
+        return ((name, self[name]) for name in self.keys())
+
+    def __contains__(self, address: object) -> bool:
+        """Whether there is a tensor at an address; a cell is looked up."""
+        try:
+            where = parse_any(address, self.steps) if isinstance(address, str) else address
+            if isinstance(where, Address) and where.step is not None and not where.cell:
+                recorded = set(where.layers or ()) <= set(self.recording.layers)
+                return recorded and (where.step.is_tensor or where.step.name == "ids")
+            return isinstance(where, Address | ParameterAddress) and self[where] is not None
+        except AddressError:
+            return False
+
+    def __getitem__(self, address: str | Address | ParameterAddress) -> Tensor:
         """The tensor at an address: without a head axis for one head, with a leading layer axis for several layers.
 
         A parameter has an address too, such as ``L0.W_Q``; ``E[cat]`` is the embedding of a token of the text.
         """
         where = parse_any(address, self.steps) if isinstance(address, str) else address
+        if not isinstance(where, Address | ParameterAddress):
+            raise AddressError(
+                f"an address is a text, and this is {brief(where)}",
+                "such as trace['L0H3.weights']; several heads are L0H*.weights, a token is L0.out[2]",
+            )
         if isinstance(where, ParameterAddress):
             return where.tensor(self.model, self._token_id)
         step = where.step
