@@ -73,10 +73,11 @@ class TrainingProgress:
         if metrics.held_out_loss is None and now - self.said < _SECONDS_BETWEEN_LINES:
             return
         self.said = now
-        left = (now - self.started) / max(1, metrics.step - self.begun) * (self.steps - metrics.step)
+        done = metrics.step - self.begun
+        left = f"  {(now - self.started) / done * (self.steps - metrics.step) / 60:.1f} min left" if done else ""
         held_out = "" if metrics.held_out_loss is None else f"  held-out {metrics.held_out_loss:.4f}"
         text = f"step {metrics.step}/{self.steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}{held_out}"
-        self._line(f"{text}  {left / 60:.1f} min left")
+        self._line(f"{text}{left}")
 
     def _line(self, text: str) -> None:
         self.clear()

@@ -73,6 +73,7 @@ class Score(Report):
     """
 
     KIND = "score"
+    SAID = ("loss", "perplexity")
     EVENTS: ClassVar = {"scores": "token_score"}
 
     tokens: tuple[Scored, ...]

@@ -7,10 +7,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import tokenizers
 
+from tinytf.brief import Brief, shown
 from tinytf.errors import CheckpointError, TinytfError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
 from tinytf.text.chat import ChatTemplate, Conversation, Said, template_of
@@ -33,9 +34,11 @@ _ENDS = ("<|endoftext|>", "</s>", "[SEP]")
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "<|endoftext|>")
 _OWN = "tinytf"  # the key of what only we store in a tokenizer.json
 _MASKS = ("[MASK]", "<mask>")
+_NAMED = 12
+"""So many tokens are named in the ``repr`` of a text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     """One token of a text. ``text[start:end]`` is what it covers, in characters; a special token covers nothing.
 
@@ -53,7 +56,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Encoding:
+class Encoding(Brief):
     """A text with its tokens; ``added`` says in words which special tokens the tokenizer put in.
 
     ``said`` is what of a conversation's text each message says; the rest is of the chat template.
@@ -63,6 +66,10 @@ class Encoding:
     tokens: tuple[Token, ...]
     added: str
     said: tuple[Said, ...] | None = None
+
+    def told(self) -> dict[str, Any]:
+        """The first tokens as they are shown."""
+        return {"shown": " ".join(token.shown for token in self.tokens[:_NAMED])}
 
     @property
     def ids(self) -> list[int]:
@@ -181,6 +188,9 @@ class Tokenizer:
         self._start = start
         self.chat = chat
 
+    def __repr__(self) -> str:
+        return shown(self, {"kind": self.kind, "tokens": self.vocab_size})
+
     @classmethod
     def load(cls, path: Path) -> Self:
         """The tokenizer of a ``tokenizer.json``; CheckpointError when it is missing or damaged."""
@@ -295,18 +305,32 @@ class Tokenizer:
         with library_errors(TokenizerError, "the tokenizer cannot take this text"):
             encoded = self.library.encode(text, add_special_tokens=special)
             said = self._added(encoded)
-        tokens = []
+        found = Encoding(text, tuple(self._tokens(text, encoded)), said)
+        return replace(found, added=f"{said}; the text has a start token of its own") if found.starts_twice else found
+
+    def _tokens(self, text: str, encoded: tokenizers.Encoding) -> Iterator[Token]:
+        entries = {token_id: (self.shown(token_id), self.piece_bytes(token_id)) for token_id in set(encoded.ids)}
         for token_id, (start, end), added in zip(
             encoded.ids, encoded.offsets, encoded.special_tokens_mask, strict=True
         ):
             own_bytes = self.kind in _PIECE_BYTES or token_id in self.special_ids
             if token_id == self._unknown_id and start < end:
                 own_bytes = False
-            data = self.piece_bytes(token_id) if own_bytes else text[start:end].encode("utf-8")
-            is_special = bool(added) or token_id in self.special_ids
-            tokens.append(Token(token_id, self.shown(token_id), start, end, data, is_special))
-        found = Encoding(text, tuple(tokens), said)
-        return replace(found, added=f"{said}; the text has a start token of its own") if found.starts_twice else found
+            shown, data = entries[token_id]
+            if not own_bytes:
+                data = text[start:end].encode("utf-8")
+            yield Token(token_id, shown, start, end, data, bool(added) or token_id in self.special_ids)
+
+    def of_ids(self, ids: Sequence[int]) -> Encoding:
+        """The tokens of these ids; with their places in the text where that is made of these very tokens."""
+        text = self.decode(list(ids))
+        for special in (False, True):
+            with suppress(TokenizerError):
+                again = self.encode(text, special=special)
+                if again.ids == list(ids):
+                    return replace(again, added="ids as given")
+        tokens = (Token(i, self.shown(i), 0, 0, self.piece_bytes(i), i in self.special_ids) for i in ids)
+        return Encoding(text, tuple(tokens), "ids as given")
 
     def converse(self, conversation: Conversation, *, continued: bool = False) -> Encoding:
         """Tokens of a conversation, as the chat template of the model writes it, and none that it does not write.
