@@ -16,7 +16,7 @@ from tinytf.model.linear import Linear
 from tinytf.model.parts import Embedding, Rows, make_clip, make_head_norm, make_norm
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.join import join_keys
-from tinytf.steps.operations.mask import Sight, mask_scores
+from tinytf.steps.operations.mask import Sight, mask_scores, real_keys
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.steps.table import Step, table_of
 
@@ -67,7 +67,7 @@ class SteppedCore(nn.Module):
             taken = (values[name] for name in step.inputs)
             made = self.tap(step.name, step.operation.in_core(module, *taken))  # (B, H, Q, K), at last (B, H, Q, D)
             if padding_mask is not None and step.name == self.scores:
-                made = mask_scores(made, padding_mask[:, None, None, :])  # (B, 1, 1, K)
+                made = mask_scores(made, real_keys(padding_mask))
             values[step.name] = made
         return values[self.steps[-1].name]
 
