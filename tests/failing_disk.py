@@ -94,6 +94,8 @@ def failing(disk: Disk) -> Iterator[Disk]:
 
     def changing(name: str) -> Callable[..., Any]:
         def change(*args: Any, **kwargs: Any) -> Any:
+            if name == "mkdir" and os.path.exists(args[0]):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(args[0]))
             disk.passes(name, disk.place(args[1] if name in ("link", "rename", "replace") else args[0]))
             return None if name == "fsync" else genuine[name](*args, **kwargs)  # nobody pulls the plug here
 

@@ -167,8 +167,8 @@ def filling(folder: Path) -> Iterator[None]:
                     path.unlink()
             raise
     except BaseException:
-        with suppress(OSError):
-            for place in made:
+        for place in made:
+            with suppress(OSError):
                 place.rmdir()
         raise
 
