@@ -1,6 +1,6 @@
 """Hooks on the model's own modules: to keep what passes, or to let each step go through a function."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -16,9 +16,12 @@ from tinytf.steps.table import Step, table_of
 
 
 @contextmanager
-def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]) -> Iterator[None]:
+def watched(
+    model: Transformer, keep: dict[str, Tensor], layers: Collection[int], others: Sequence[dict[str, Tensor]] = ()
+) -> Iterator[None]:
     """Put every recorded step of ``layers`` into ``keep``, with ``model`` in evaluation mode and without gradients.
 
+    Those of the ``others`` of a batch go into dictionaries of their own, with what fills up a shorter text.
     The last block's output is always kept. Logits are not: the caller decides for which positions to compute them.
     """
     table, last = table_of(model.config), model.config.n_layers - 1
@@ -31,7 +34,7 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             kept = step.recorded or (step.full_name(layer) in model.edited and not step.core)
             if kept and step.seen is not None and wanted and not step.is_vocabulary:
-                hook = partial(_keep, keep, step, layer, model.config)
+                hook = partial(_keep, (keep, *others), step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         for layer in layers:
             block: Any = model.blocks[layer]
@@ -68,7 +71,7 @@ def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
 
 
 def _keep(
-    keep: dict[str, Tensor],
+    keeps: Sequence[dict[str, Tensor]],
     step: Step,
     layer: int | None,
     config: ModelConfig,
@@ -78,7 +81,10 @@ def _keep(
 ) -> None:
     assert step.seen is not None
     argument = step.seen.argument
-    keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], config)
+    tensor = result if argument is None else args[argument]
+    for row, keep in enumerate(keeps):
+        own = tensor[row : row + 1] if tensor.dim() > 2 and len(tensor) > 1 else tensor
+        keep[step.full_name(layer)] = as_step(step, own, config)
 
 
 def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
