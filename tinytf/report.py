@@ -111,6 +111,11 @@ class Report(Brief):
         return all(one is None or one.holds for one in checks)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it, and it is only what was found until then."""
+        return False
+
+    @property
     def encoding(self) -> "Encoding":
         """The text that this is of."""
         assert self.about is not None
@@ -156,13 +161,18 @@ class Report(Brief):
         return self.to_dict()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item."""
+        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item.
+
+        One that was ``interrupted`` says so at the end.
+        """
         data = self.itemised()
         parts = {name: data.pop(name, None) for name in self.EVENTS}
         yield {"type": data.pop("kind"), **data}
         for name, part in parts.items():
             for one in part if isinstance(part, list) else () if part is None else (part,):
                 yield {"type": self.EVENTS[name], **one}
+        if self.interrupted:
+            yield {"type": "interrupted"}
 
     def stored(self) -> list[Array]:
         """What a file of its tensors holds; empty where there is nothing to hold."""

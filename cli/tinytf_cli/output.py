@@ -258,7 +258,7 @@ def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
         raise UsageError(f"{path} is a folder", "name a file in it")
     if path.exists() and (session := host()) is not None:
         session.require_own(f"write over {path.name!r}")
-    refuse_overwriting(path, [*_given_to_the_command(), *inputs])
+    refuse_overwriting(path, [*_given_to_the_command(path), *inputs])
 
 
 def _form_of(path: Path) -> str:
@@ -273,10 +273,11 @@ def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
         return write_whole(path, data)
 
 
-def _given_to_the_command() -> Iterator[str | Path | int]:
-    """Every word that the running command was given but its output, and standard input where it is a file."""
+def _given_to_the_command(path: Path) -> Iterator[str | Path | int]:
+    """Every word that the running command was given but its output and ``path``, and standard input if it is a file."""
     context = click.get_current_context(silent=True)
-    waiting = [value for name, value in context.params.items() if name != "file"] if context is not None else []
+    params = {} if context is None else context.params
+    waiting = [value for name, value in params.items() if name != "file" and value is not path]
     while waiting:
         value = waiting.pop()
         if isinstance(value, (str, Path)):
