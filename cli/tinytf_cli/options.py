@@ -58,7 +58,7 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
     """Steps and parameters of every architecture, after the layer and head that are typed. Without torch."""
     from tinytf.steps.table import STEPS
 
-    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*]", incomplete) else ("", "", "")
+    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*-]", incomplete) else ("", "", "")
     part = next((letter for letter in "HE" if letter in place), "")
     rows = [row for row in STEPS if row.in_layer == bool(dot) and (not part or (row.is_split and row.letter == part))]
     common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # a model without a gate knows these names too
