@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tinytf.brief import Brief
 from tinytf.sheet import Array, Sheet, of_arrays, of_records, records_in
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
-class Data:
+class Data(Brief):
     """A frozen part of a report: its fields but those of ``LESS``, and the properties of ``ALSO``, as JSON data."""
 
     LESS: ClassVar[tuple[str, ...]] = ()
@@ -68,6 +69,8 @@ class Described(Protocol):
     """What reports need of a model."""
 
     @property
+    def name(self) -> str: ...
+    @property
     def tokenizer(self) -> "Tokenizer": ...
     @property
     def config(self) -> "ModelConfig": ...
@@ -88,7 +91,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Brief):
     """A frozen answer. ``about`` is what it is of, as a Model's methods fill it in; without it tokens have no names.
 
     ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
@@ -113,6 +116,11 @@ class Report:
         assert self.about is not None
         assert self.about.text is not None
         return self.about.text
+
+    def told(self) -> dict[str, Any]:
+        """The model and the text, which its ``repr`` begins with."""
+        of = self.about
+        return {} if of is None else {"model": of.model.name, "text": of.text and of.text.text}
 
     def shown(self, token_id: int) -> str | None:
         """How a token of the vocabulary, or a class, is shown that the model predicts."""

@@ -17,7 +17,7 @@ import click
 
 from tinytf import __version__
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import refuse_overwriting, write_whole
+from tinytf.files import refuse_overwriting, remedy, write_whole, writing
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
@@ -123,10 +123,12 @@ class Output:
         try:
             for part in self._parts(result, self.format, self.terminal):
                 quiet()
-                self.stdout.write(part)
-                if result.live:
-                    self.stdout.flush()
-            self.stdout.flush()
+                with _to_standard_output():
+                    self.stdout.write(part)
+                    if result.live:
+                        self.stdout.flush()
+            with _to_standard_output():
+                self.stdout.flush()
         except BrokenPipeError:
             raise ReaderGone from None
 
@@ -171,6 +173,16 @@ class Output:
         else:
             size = write_file(path, (part.encode("utf-8") for part in self._parts(result, _form_of(path), paper)))
         self.note(f"wrote {path} ({size:,} bytes)")
+
+
+@contextmanager
+def _to_standard_output() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as error:
+        raise TinytfError(f"cannot write standard output: {error.strerror}", remedy(error, "")) from None
 
 
 @dataclass(frozen=True)
@@ -259,10 +271,8 @@ def _form_of(path: Path) -> str:
 
 def write_file(path: Path, data: bytes | Iterable[bytes]) -> int:
     """Write a file whole, and return how many bytes it has; TinytfError where it cannot be written."""
-    try:
+    with writing(path):
         return write_whole(path, data)
-    except OSError as error:
-        raise TinytfError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _given_to_the_command() -> Iterator[str | Path | int]:

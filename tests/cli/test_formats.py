@@ -13,6 +13,7 @@ from driving import SENTENCE, Tinytf
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
+from tinytf.trace.parameters import parse_any
 from tinytf.trace.trace import Trace
 
 EXTENSIONS = ("txt", "json", "ndjson", "html", "svg", "safetensors")
@@ -108,7 +109,7 @@ def test_every_kind_of_address_gives_what_the_library_gives(
 ) -> None:
     data = json.loads(tinytf("trace", SENTENCE, "-m", decoder, "--at", address, "--json").out)
     ((name, found),) = data["values"].items()
-    assert name == str(trace.address(address))
+    assert name == str(parse_any(address, trace.steps))
     assert found["values"] == as_json(trace[address])
     assert tinytf("trace", SENTENCE, "-m", decoder, "--at", address).status == 0
 

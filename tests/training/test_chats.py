@@ -11,7 +11,9 @@ import torch
 from tokenizers import AddedToken
 
 from tinytf.checkpoints.huggingface.export import export
+from tinytf.config import ModelConfig
 from tinytf.errors import TrainingError, UsageError
+from tinytf.model.transformer import Transformer
 from tinytf.sources import find_source
 from tinytf.text.chat import ChatTemplate, Conversation
 from tinytf.text.corpus import Reading, find_files
@@ -20,7 +22,8 @@ from tinytf.text.train import train_bpe
 from tinytf.training.chats import FIRST, LEARNED, ChatTurns, Turns, assistant_spans, conversation_ids, packed
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.loop import train
-from tinytf.training.losses import batch_loss
+from tinytf.training.losses import BatchLoss, batch_loss
+from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
@@ -192,3 +195,15 @@ def test_a_template_that_rewrites_what_was_said_is_refused(tokenizer: Tokenizer)
     changed = Tokenizer(tokenizer.library, chat=ChatTemplate({"default": rewriting}))
     with pytest.raises(TrainingError, match="writes message 3 in another way when more follows"):
         assistant_spans(changed, Conversation(TALKS[0]))
+
+
+def test_a_process_without_a_row_of_a_packed_batch_adds_nothing_to_the_loss() -> None:
+    batch = Batch(torch.tensor([[1, 2, 3]]), torch.tensor([[2, 3, IGNORED]]), None)
+    config = ModelConfig(vocab_size=8, d_model=8, n_layers=1, n_heads=2, d_ff=8, context=8)
+    loss = BatchLoss(Transformer(config))
+    first, second = (Processes(rank, 2).share(batch) for rank in (0, 1))
+    assert torch.equal(first.targets, batch.targets)
+    found = loss(second.ids, second.targets, second.padding_mask)
+    assert found.item() == 0
+    found.backward()
+    assert all(not one.grad.any() for one in loss.parameters() if one.grad is not None)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.heads import MEASURES, measure_heads
+from tinytf.analysis.heads import MEASURES, measure_heads, measures_of
 from tinytf.analysis.overview import Overview, of_layer
 from tinytf.analysis.prediction import predictions
 from tinytf.errors import UsageError
@@ -98,7 +98,7 @@ class Attended(Report):
         """Masked weights are −∞."""
         drawn = self.multi_head
         return {
-            "measures": {by: self.measured(by).tolist() for by in MEASURES},
+            "measures": plain(measures_of(self.trace, list(MEASURES))),
             "heads": [{"layer": layer, "head": head, **self._head(layer, head)} for layer, head in self.heads],
             **({} if drawn is None else {"flow": plain(drawn.flow), "layers": plain(drawn.layers)}),
             **self.members("check"),

@@ -50,6 +50,7 @@ class Difference(Report):
     """
 
     KIND = "difference"
+    SAID = ("equal", "first", "worst")
     EVENTS: ClassVar = {
         "steps": "step",
         "incomparable": "incomparable",

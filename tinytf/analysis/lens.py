@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.brief import Brief
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
@@ -27,7 +28,7 @@ _CACHE_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Brief):
     """What the residual stream says at one place, P positions.
 
     ``name`` is its address. ``top_ids`` and ``top_probabilities`` are (P, k), the most probable token first;

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.errors import UsageError
 from tinytf.gradients.by_hand import Agreement, Matched, agreement
 from tinytf.gradients.derivation import Derivation, derive, require_gradient
 from tinytf.gradients.differences import Differences
@@ -280,6 +281,11 @@ def backward(
     trace = text
     if not isinstance(trace, GradientTrace):
         trace = grad(model, trace, target=target, positions=positions, truncate=truncate, force=force)
+    if trace.recording.edited:
+        raise UsageError(
+            f"{trace.recording.edited[0]} is edited, and no formula says how a function passes gradients on",
+            "Model.grad gives the gradients, by autograd",
+        )
     addresses = trace.addresses(at)
     for where in addresses:  # an unknown cell is refused before anything is computed
         require_gradient(where)

@@ -14,7 +14,6 @@ from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Axes
 
 if TYPE_CHECKING:
-    from tinytf.text.weighted import weight_of
     from tinytf.training.recipe import Recipe
     from tinytf.training.sweep import Outcome, Trial
 
@@ -42,6 +41,7 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     same command again goes on where a sweep was interrupted. A run that fails does not end the others. CORPUS may have
     weights, as in book.txt=3 code/=1.
     """
+    from tinytf.text.weighted import weight_of
     from tinytf.training.recipe import Recipe
     from tinytf.training.run_report import compare_runs
     from tinytf.training.sweep import grid, values_of

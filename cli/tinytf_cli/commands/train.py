@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from tinytf.errors import UsageError
+from tinytf.files import resolved
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.interrupt import current
@@ -163,7 +164,7 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
     """A new folder in runs/, named after the text."""
-    name = (corpus[0].resolve().stem if corpus and corpus[0] != Path("-") else "") or "text"
+    name = (resolved(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())
 
