@@ -67,7 +67,7 @@ def read_once(path: Path, limit: int) -> bytes:
         os.set_blocking(descriptor, True)
         found = BytesIO()  # which gives what it holds without another copy
         part = begin or b""
-        while found.write(part) and (part := stream.read(limit - found.tell())):
+        while found.write(part) and (part := stream.read(min(MEBI, limit - found.tell()))):
             pass
         return found.getvalue()
 
