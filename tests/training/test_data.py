@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from training_command import trained
 
 from tinytf.errors import TrainingError
-from tinytf.text.corpus import Reading, find_files, weighted
+from tinytf.text.corpus import Reading, find_files
 from tinytf.text.train import train_bpe, train_characters, train_wordpiece
+from tinytf.text.weighted import weighted
 from tinytf.training.data import IGNORED, Batch, NextToken
 from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.masked import MaskedTokens

@@ -159,6 +159,14 @@ def read_numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | N
     return numbers_in(text, count, what)
 
 
+def one_number(text: str, count: int, what: str) -> int:
+    """The one layer or head that a word means; AddressError for several, and for one that is not there."""
+    found = numbers_in(text, count, what)
+    if len(found) != 1:
+        raise AddressError(f"{text!r} is {len(found)} {what}s, and one is asked for", "such as 0, or -1 for the last")
+    return found[0]
+
+
 def parse_block(text: str, table: StepTable) -> Address:
     """Read the address of whole blocks, such as L1H2 or L0-3. Raises AddressError for others, and for a step."""
     where = parse_address(text, table)

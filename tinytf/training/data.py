@@ -26,7 +26,10 @@ _LOOKED_AT_ONCE = 1 << 22  # tokens of a stream that may lie on disk
 
 @dataclass(frozen=True)
 class Batch:
-    """``ids`` (B, T) in, ``targets`` (B, T) out (IGNORED where there is none), ``padding_mask`` (B, T) or None."""
+    """``ids`` (B, T) in, ``targets`` (B, T) out (IGNORED where there is none), ``padding_mask`` (B, T) or None.
+
+    The mask is True for a real token. Where several texts share a row, it numbers them from 1, and 0 is padding.
+    """
 
     ids: Tensor
     targets: Tensor

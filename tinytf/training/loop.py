@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import resolved, to_json, write_whole
+from tinytf.files import resolved, to_json, write_whole, writing
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
@@ -85,7 +85,8 @@ def train(
             if group.writes:
                 if overwrite:
                     remove_run(out)
-                write_whole(out / RECIPE, to_json(recipe.to_dict()))
+                with writing(out, "give another --out"):
+                    write_whole(out / RECIPE, to_json(recipe.to_dict()))
                 begin_branch(files, recipe, out)
             group.wait()
             resume, overwrite = True, False
@@ -120,13 +121,12 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
     """
     new, lock = not out.exists(), FileLock(out / LOCK)
     if group.writes:
-        try:
+        with writing(out / LOCK, "give another --out", UsageError):
             out.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
-        except OSError as error:
-            raise UsageError(f"cannot write to {out}: {error.strerror}") from None
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
     group.wait()
     try:
         yield
