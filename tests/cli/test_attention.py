@@ -66,6 +66,21 @@ def test_the_measures_are_those_of_a_hand_calculation(known: Known) -> None:
         assert measure_heads(known, by).flatten().tolist() == pytest.approx(values, abs=1e-6), by
 
 
+def test_json_derives_the_weights_of_a_layer_once_for_all_measures(known: Known, opened: Model) -> None:
+    asked: list[int | None] = []
+
+    class Counted(Known):
+        def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> torch.Tensor:
+            asked.extend([layer] if name == "weights" and heads is None else [])
+            return super().step(name, layer, heads)
+
+    trace = Counted(known.model, known.encoding, known.recording)
+    trace.weights = known.weights
+    measures = opened.attention(trace).to_dict()["measures"]
+    assert asked == [0, 1]
+    assert measures == {by: measure_heads(known, by).tolist() for by in MEASURES}
+
+
 def _drawn(model: Model, trace: Trace, by: str, width: int = 100) -> list[str]:
     terminal = Terminal(width)
     return list(paint(AttentionView(model, model.attention(trace), by).blocks(terminal), terminal))

@@ -13,10 +13,10 @@ from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs,
 from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
+from tinytf.report import About
 from tinytf.steps.table import Step, table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
-from tinytf.text.words import named_positions
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.trace import Recording, Trace
@@ -89,7 +89,9 @@ def grad(
         encoding, targets = choose_targets(
             model.tokenizer, encoding, causal=model.config.causal, target=target, positions=positions
         )
-    return record_gradients(model.transformer, encoding, targets, force=force)
+    found = record_gradients(model.transformer, encoding, targets, force=force)
+    found.about = About(model, encoding)
+    return found
 
 
 def _classes(model: TextModel, encoding: Encoding, named: int | None, positions: str | None) -> Targets:
@@ -100,7 +102,7 @@ def _classes(model: TextModel, encoding: Encoding, named: int | None, positions:
     trace = model.trace_of(encoding)
     read = trace.recording.logit_rows
     own = tuple(row for row in read if not trace.tokens[row].special) or read
-    places = own if positions is None else named_positions(positions, len(trace.tokens))
+    places = own if positions is None else trace.positions(positions, "--positions")
     wrong = [place for place in places if place not in read]
     if wrong:
         raise UsageError(f"the head reads token {read[0]} alone, not {wrong[0]}", "leave out --positions")
@@ -141,7 +143,7 @@ def record_gradients(model: Transformer, encoding: Encoding, targets: Targets, *
 
     values, gradients = as_steps(caught.values()), as_steps(found[: len(caught)])
     positions, layers = tuple(range(len(encoding.tokens))), tuple(range(model.config.n_layers))
-    recording = Recording(values, positions, layers, model.exchanged)
+    recording = Recording(values, positions, layers, model.exchanged, model.edited)
     of_parameters = dict(zip(parameters, found[len(caught) :], strict=True))
     each = tuple(losses.detach().tolist())
     return GradientTrace(model, encoding, recording, targets, each, gradients, of_parameters)

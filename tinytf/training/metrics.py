@@ -22,7 +22,8 @@ class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
     ``milestones`` are sentences about heads that became something, or ceased to be it; ``health`` comes with ``heads``.
-    ``stopped`` says why the run ends early.
+    ``stopped`` says why the run ends early. ``held_out_before`` is that of the model that a run begins from, on its
+    first line.
     """
 
     step: int
@@ -34,6 +35,7 @@ class Metrics:
     milestones: tuple[str, ...] = ()
     health: Health | None = None
     stopped: str | None = None
+    held_out_before: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The line as it is written, without what was not measured."""
@@ -66,16 +68,16 @@ class Pace:
     def step_ends(self, tokens: int) -> None:
         """The optimiser has made its step on so many tokens."""
         self._tokens += tokens
-        self._training += time.monotonic() - self._step_began
+        self._training += max(0.0, time.monotonic() - self._step_began)
 
     def write(self, step: int, *, last: bool) -> float | None:
         """Write a line where one is due; after the last step it always is. Returns tokens per second, if written."""
         now = time.monotonic()
-        if now - self._said < _PACE_SECONDS and not last:
+        if (now - self._said < _PACE_SECONDS and not last) or not self._training:
             return None
-        speed = round(self._tokens / max(self._training, 1e-9), 1)
+        speed = round(self._tokens / self._training, 1)
         memory = psutil.Process().memory_info().rss
-        seconds = round(now - self._began, 3)
+        seconds = round(max(0.0, now - self._began), 3)
         more = {} if self._peaked or last else self._peak()
         self._peaked = True
         self._write({"step": step, "seconds": seconds, "tokens_per_second": speed, "memory_bytes": memory, **more})
