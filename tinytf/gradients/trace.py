@@ -143,7 +143,7 @@ def record_gradients(model: Transformer, encoding: Encoding, targets: Targets, *
 
     values, gradients = as_steps(caught.values()), as_steps(found[: len(caught)])
     positions, layers = tuple(range(len(encoding.tokens))), tuple(range(model.config.n_layers))
-    recording = Recording(values, positions, layers, model.exchanged)
+    recording = Recording(values, positions, layers, model.exchanged, model.edited)
     of_parameters = dict(zip(parameters, found[len(caught) :], strict=True))
     each = tuple(losses.detach().tolist())
     return GradientTrace(model, encoding, recording, targets, each, gradients, of_parameters)

@@ -201,6 +201,7 @@ class Transformer(nn.Module):
         # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
         # what the model computes, see tinytf.analysis.interventions
         self.exchanged: tuple[str, ...] = ()
+        self.edited: tuple[str, ...] = ()  # those of them that a function makes, see Model.edited
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
 
     @classmethod
@@ -276,7 +277,12 @@ class Transformer(nn.Module):
                 experts.core = make_experts(experts.config, tap, stepwise=core == "steps")
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
-        """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""
+        """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``.
+
+        Raises UsageError for a model that a new token makes compute the others again.
+        """
+        if self.edited:
+            raise UsageError("a model whose steps are edited has no cache: a function is given all of the text")
         weight = next(self.parameters())
         return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
 
@@ -315,6 +321,11 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.advance(length)
         return self.final_norm(x)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether a new token changes what the others have, so no cache can hold it: without the mask, or edited."""
+        return self.config.looks_ahead or bool(self.edited)
 
     @property
     def unembedding(self) -> Tensor:

@@ -89,6 +89,8 @@ def pick(word: str, axis: str, size: int, named: Named) -> int | range:
     A number, on axes of tokens a token's text, on those of classes and of the vocabulary one of their names. Raises
     AddressError for a number out of range, an unknown token, or a token that occurs more than once.
     """
+    if not word:
+        raise AddressError(f"'' is no {axis}", "a word is a number, 0:3, or a token of the text")
     if word == "*":
         return range(size)
     if _SLICE.fullmatch(word):
@@ -110,7 +112,7 @@ def pick(word: str, axis: str, size: int, named: Named) -> int | range:
         return number % size
     if axis == "label" and word in named.labels:
         return named.labels.index(word)
-    if axis == "vocab" and named.find is not None and word:
+    if axis == "vocab" and named.find is not None:
         return named.find(word)
     if axis not in ("token", "query", "key"):
         raise AddressError(f"{axis} takes a number, and {word!r} is not one", "such as [3], [3,7] or [0:3,:]")

@@ -45,8 +45,22 @@ def _post(config: ModelConfig) -> bool:
     return config.norm_order == "post"
 
 
-def _not(predicate: Predicate) -> Predicate:
-    return lambda config: not predicate(config)
+def _encoder(config: ModelConfig) -> bool:
+    return _post(config) and config.looks_ahead
+
+
+def _latent(config: ModelConfig) -> bool:
+    return config.kv_rank > 0
+
+
+def _scaled(config: ModelConfig) -> bool:
+    return config.residual_scale != 1
+
+
+def _weights_as_scores(config: ModelConfig) -> bool:
+    """BERT, GPT-Neo, OPT, XGLM and Llama 4, whose attention TransformerLens 4.3 does not run itself."""
+    placed = config.positions.startswith("sinusoidal") or (config.positions == "learned" and config.position_offset > 0)
+    return config.looks_ahead or config.score_divisor == 1 or config.chunk > 0 or placed
 
 
 def _alibi(config: ModelConfig) -> bool:
@@ -68,12 +82,13 @@ def _norm(component: str, step: str, when: Predicate = lambda _: True) -> tuple[
 
 
 _ADDED = "TransformerLens' tensor of that name is with the residual stream added in this model"
+_OTHERWISE = "TransformerLens 4.3 has other numbers or axes there in models like this one"
 _NO_ANGLES = "cosines and sines are no step here; q_rot and k_rot are what they make"
 _POSITION_IDS = "the numbers of positions are no step here; embed.positions is what they look up"
 
 OUTSIDE: tuple[LensName, ...] = (
     LensName("embed.hook_in", "ids"),
-    LensName("hook_embed", "embed.norm", when=lambda c: _post(c) and c.embed_norm),
+    LensName("hook_embed", "embed.norm", when=lambda c: c.embed_norm),
     LensName("hook_embed embed.hook_out", "embed.tokens"),
     LensName("pos_embed.hook_in", why=_POSITION_IDS),
     LensName("hook_pos_embed pos_embed.hook_out", "embed.positions"),
@@ -94,6 +109,8 @@ OUTSIDE: tuple[LensName, ...] = (
 IN_BLOCKS: tuple[LensName, ...] = (
     LensName("hook_resid_pre hook_in", "in"),
     *_norm("ln1", "norm1"),
+    LensName("attn.hook_in attn.hook_q attn.hook_k attn.hook_v attn.hook_rot_q attn.hook_rot_k attn.hook_attn_scores "
+             "attn.hook_z attn.o.hook_in", when=_latent, why=_OTHERWISE),
     LensName("attn.hook_in attn.q.hook_in attn.k.hook_in attn.v.hook_in", "q", "input"),
     LensName("attn.hook_q attn.q.hook_out", "q", "turned"),
     LensName("attn.hook_k attn.k.hook_out", "k", "turned"),
@@ -103,28 +120,33 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("attn.hook_q_normed", "q_norm"),
     LensName("attn.hook_k_normed", "k_norm"),
     LensName("attn.hook_cos attn.hook_sin", why=_NO_ANGLES),
+    LensName("attn.hook_rot_q", "q_scaled", "turned", lambda c: c.query_scale > 0),
     LensName("attn.hook_rot_q", "q_rot", "turned"),
     LensName("attn.hook_rot_k", "k_rot", "turned"),
-    LensName("attn.hook_attn_scores", when=lambda c: c.looks_ahead,
+    LensName("attn.hook_attn_scores", when=_weights_as_scores,
              why="TransformerLens 4.3 has the weights there in this model; scaled has the scores"),
-    LensName("attn.hook_attn_scores", "masked", "least", _not(_alibi)),
-    LensName("attn.hook_attn_scores", why="TransformerLens 4.3 has other numbers there in this model; see masked"),
+    LensName("attn.hook_attn_scores", when=_alibi, why=_OTHERWISE),
+    LensName("attn.hook_attn_scores", "masked", "least"),
     LensName("attn.hook_pattern", "weights"),
     LensName("attn.hook_z attn.o.hook_in", "head_out", "turned"),
     LensName("attn.o.hook_out", "attn"),
-    LensName("attn.hook_out attn.hook_hidden_states", "norm1", when=_post),
+    LensName("attn.hook_out attn.hook_hidden_states", "norm1", when=_encoder),
     LensName("attn.hook_out attn.hook_hidden_states", when=_alibi, why=_ADDED),
     LensName("attn.hook_out attn.hook_hidden_states", "attn"),
-    LensName("hook_attn_out", "norm1", when=_post),
+    LensName("hook_attn_out", "norm1", when=_encoder),
+    LensName("hook_attn_out", "attn_scaled", when=_scaled),
     LensName("hook_attn_out", "attn_norm", when=lambda c: c.norm_order in ("both", "output")),
     LensName("hook_attn_out", "attn"),
     *_norm("ln1_post", "attn_norm"),
-    LensName("hook_resid_mid", "sum", when=_post),
+    LensName("hook_resid_mid", "sum", when=_encoder),
+    LensName("hook_resid_mid", "norm1", when=_post),
     LensName("hook_resid_mid", "mid"),
     *_norm("ln2", "norm2"),
     LensName("mlp.hook_in hook_mlp_in mlp.hook_pre", "ffn.router", "input", _mixed),
     LensName("mlp.hook_post", "ffn", when=_mixed),
     LensName("mlp.gate.hook_in", "ffn.router", "input", _mixed),
+    LensName("mlp.gate.hook_out mlp.hook_expert_weights mlp.gate.hook_expert_weights mlp.hook_expert_indices "
+             "mlp.gate.hook_expert_indices", when=lambda c: _mixed(c) and _scaled(c), why=_OTHERWISE),
     LensName("mlp.gate.hook_out", "ffn.router", when=_mixed),
     LensName("mlp.hook_expert_weights mlp.gate.hook_expert_weights", "ffn.routes"),
     LensName("mlp.hook_expert_indices mlp.gate.hook_expert_indices",
@@ -139,6 +161,7 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("mlp.out.hook_out", "ffn"),
     LensName("mlp.hook_out", when=_alibi, why=_ADDED),
     LensName("mlp.hook_out", "ffn"),
+    LensName("hook_mlp_out", "ffn_scaled", when=_scaled),
     LensName("hook_mlp_out", "ffn_norm", when=lambda c: c.norm_order in ("both", "output")),
     LensName("hook_mlp_out", "ffn"),
     *_norm("ln2_post", "ffn_norm"),

@@ -35,13 +35,14 @@ class Recording:
     """What the hooks kept, by full step name, without the batch axis.
 
     ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` the recorded layers, ``exchanged``
-    the steps that an intervention replaced: ``L2.ffn``, ``L3H5.head_out``.
+    the steps that an intervention replaced: ``L2.ffn``, ``L3H5.head_out``; ``edited`` those that a function made.
     """
 
     tensors: dict[str, Tensor]
     logit_rows: tuple[int, ...]
     layers: tuple[int, ...]
     exchanged: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
 
 
 class Trace:

@@ -15,7 +15,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import read_json, replacing, to_json, write_whole
+from tinytf.files import read_json, replacing, to_json, write_whole, writing
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
@@ -84,13 +84,11 @@ def tokenise(
                 _fill(shared, *said)
             except OSError:  # there is no room in the cache
                 shared = None
-        try:
+        with writing(folder, "give another folder", UsageError):
             if shared is None:
                 _fill(folder, *said)
             else:
                 share(shared, folder, (*(f"{part}.bin" for part in _PARTS), _INDEX))
-        except OSError as error:
-            raise UsageError(f"cannot write to {folder}: {error.strerror}", "give a folder with room in it") from None
     return _opened(folder, read_json(folder / _INDEX), dtype, reused=stored is not None)
 
 
