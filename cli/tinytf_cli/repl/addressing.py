@@ -117,8 +117,8 @@ def _cells(session: Session, table: StepTable, begun: str) -> Iterator[Offer]:
     if len(before) < len(axes) and axes[len(before)] == "vocab":
         ids = session.model.tokenizer.beginning(now.strip()) if session.is_open else ()
         for token_id in itertools.islice(ids, MOST):  # an address takes the number
-            where = f"{name}[{''.join(f'{word},' for word in before)}{token_id}]"
-            yield Offer(where, session.model.tokenizer.shown(token_id), True)
+            cell = f"{name}[{''.join(f'{word},' for word in before)}{token_id}]"
+            yield Offer(cell, session.model.tokenizer.shown(token_id), True)
         return
     if len(axes) <= len(before) or axes[len(before)] not in ("token", "query", "key") or now.endswith("]"):
         return
