@@ -17,7 +17,7 @@ from tinytf.nearest import did_you_mean
 from tinytf_cli.command import argument, option
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
-from tinytf_cli.output import Output, View
+from tinytf_cli.output import Output, View, require_place
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
@@ -161,6 +161,26 @@ class Extent:
     def rows(self, asked: int | None = None) -> int | None:
         """The most rows of a table: as ``asked``, 0 for all of them, None for what suits a screen."""
         return 0 if self.all and asked is None else asked
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where what is measured is kept, to be continued."""
+
+    GROUP: ClassVar = "Output"
+
+    resume: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="Keep what is measured in FILE, a line each, and continue from what it holds.",
+    )  # fmt: skip
+
+    def place(self, needs: str) -> Path | None:
+        """The file; UsageError where ``needs`` says what is missing to measure anything, or it must not be written."""
+        if self.resume is not None:
+            if needs:
+                raise UsageError(f"--resume goes with {needs}", "anything else is measured at once")
+            require_place(self.resume)
+        return self.resume
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,8 @@ from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 from tinytf_cli.working import quiet
 
 if TYPE_CHECKING:
-    import torch
-
     from tinytf.report import Report
-    from tinytf.sheet import Sheet
+    from tinytf.sheet import Array, Sheet
     from tinytf_cli.views.blocks import Block, Span
 
 FORMATS = ("text", "json", "ndjson", "csv")
@@ -58,7 +56,7 @@ class Result:
     """What a command found, in every form that it can be asked for; each is made only when it is.
 
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
-    ``tensors`` the recorded tensors under their step names, ``metadata`` what a file of them says. ``text`` stands for
+    ``stored`` the tensors for a file of them, ``metadata`` what it says. ``text`` stands for
     the view wherever it is written without pictures: blocks, and spans of running text with line ends of their own.
     ``sheet`` makes the table for CSV, in its long form if it is called with true; it gives None where there is none.
     Each part of a ``live`` result is seen as soon as it is there. ``film`` are the painted screens of one that moves.
@@ -67,7 +65,7 @@ class Result:
     blocks: "Callable[[Terminal], Iterable[Block]]"
     data: Callable[[], Mapping[str, Any]]
     events: Callable[[], Iterator[Mapping[str, Any]]]
-    tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
+    stored: "Callable[[], list[Array]] | None" = None
     text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
     live: bool = False
     metadata: Callable[[], Mapping[str, Any]] | None = None
@@ -79,7 +77,7 @@ class Result:
         """What a view draws, and its report in the other forms."""
         found = view.found
         return cls(
-            view.blocks, found.to_dict, found.events, found.tensors, metadata=found.metadata,
+            view.blocks, found.to_dict, found.events, found.stored, metadata=found.metadata,
             sheet=lambda long: found.sheet(long=long),
         )  # fmt: skip
 
@@ -165,7 +163,7 @@ class Output:
         extension = path.suffix.lower()
         paper = replace(self.terminal, depth="none", cuts=False)
         if extension == ".safetensors":
-            size = write_file(path, _tensor_bytes(result, path))
+            size = write_file(path, _tensor_file(result, path))
         elif extension == FILM or (extension == ".svg" and result.film is not None):
             size = write_file(path, _film(result, extension, self.terminal).encode("utf-8"))
         elif extension in (".html", ".svg"):
@@ -260,7 +258,7 @@ def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
         raise UsageError(f"{path} is a folder", "name a file in it")
     if path.exists() and (session := host()) is not None:
         session.require_own(f"write over {path.name!r}")
-    refuse_overwriting(path, [*_given_to_the_command(), *inputs])
+    refuse_overwriting(path, [*_given_to_the_command(path), *inputs])
 
 
 def _form_of(path: Path) -> str:
@@ -269,16 +267,17 @@ def _form_of(path: Path) -> str:
     return form if form in FORMATS else "text"
 
 
-def write_file(path: Path, data: bytes | Iterable[bytes]) -> int:
+def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
     """Write a file whole, and return how many bytes it has; TinytfError where it cannot be written."""
     with writing(path):
         return write_whole(path, data)
 
 
-def _given_to_the_command() -> Iterator[str | Path | int]:
-    """Every word that the running command was given but its output, and standard input where it is a file."""
+def _given_to_the_command(path: Path) -> Iterator[str | Path | int]:
+    """Every word that the running command was given but its output and ``path``, and standard input if it is a file."""
     context = click.get_current_context(silent=True)
-    waiting = [value for name, value in context.params.items() if name != "file"] if context is not None else []
+    params = {} if context is None else context.params
+    waiting = [value for name, value in params.items() if name != "file" and value is not path]
     while waiting:
         value = waiting.pop()
         if isinstance(value, (str, Path)):
@@ -289,15 +288,14 @@ def _given_to_the_command() -> Iterator[str | Path | int]:
         yield sys.stdin.fileno()
 
 
-def _tensor_bytes(result: Result, path: Path) -> bytes:
-    found = {} if result.tensors is None else result.tensors()
+def _tensor_file(result: Result, path: Path) -> "Iterator[bytes | memoryview]":
+    found = [] if result.stored is None else result.stored()
     if not found:
         raise UsageError(f"there are no tensors to write to {path.name}", "write to a .json file instead")
-    from safetensors.torch import save
+    from tinytf.tensor_file import safetensors
 
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
     said = {"version": __version__, **({} if result.metadata is None else result.metadata())}
-    return bytes(save(tensors, metadata={"tinytf": _dumps(_jsonable(said))}))  # of several keys the order is random
+    return safetensors(found, {"tinytf": _dumps(_jsonable(said))})
 
 
 def csv_lines(result: Result) -> Iterator[str]:

@@ -37,6 +37,14 @@ def as_json(tensor: torch.Tensor) -> Any:
     return one(tensor.tolist())
 
 
+def shown(trace: Trace, address: str) -> Any:
+    """The tensor at an address as JSON has it: a masked weight is null, although the model has 0 there."""
+    where, tensor = parse_any(address, trace.steps), trace[address]
+    if where.step == trace.steps.by_name["weights"] and not where.cell:
+        tensor = tensor.masked_fill(torch.ones(tensor.shape[-2:]).triu(1).bool(), -math.inf)
+    return as_json(tensor)
+
+
 def test_json_of_a_trace_holds_the_tensors_of_the_library(tinytf: Tinytf, decoder: Path, trace: Trace) -> None:
     ran = tinytf("trace", SENTENCE, "-m", decoder, "--layer", "1", "--head", "1", "--json")
     data = json.loads(ran.out)
@@ -46,7 +54,7 @@ def test_json_of_a_trace_holds_the_tensors_of_the_library(tinytf: Tinytf, decode
         f"L1{'H1' if step.has_heads else ''}.{step.name}" for step in trace.steps.layer_steps
     }
     for address, found in data["values"].items():
-        assert found["values"] == as_json(trace[address]), address
+        assert found["values"] == shown(trace, address), address
 
 
 def test_masked_cells_are_null_and_no_other_is(tinytf: Tinytf, decoder: Path) -> None:
@@ -110,7 +118,7 @@ def test_every_kind_of_address_gives_what_the_library_gives(
     data = json.loads(tinytf("trace", SENTENCE, "-m", decoder, "--at", address, "--json").out)
     ((name, found),) = data["values"].items()
     assert name == str(parse_any(address, trace.steps))
-    assert found["values"] == as_json(trace[address])
+    assert found["values"] == shown(trace, address)
     assert tinytf("trace", SENTENCE, "-m", decoder, "--at", address).status == 0
 
 

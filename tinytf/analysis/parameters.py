@@ -122,8 +122,8 @@ class Parameters(Report):
     def fields(self) -> dict[str, Any]:
         return {"parameters": plain(self.found)}
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {str(one.where): one.values for one in self.found}
+    def stored(self) -> list[Array]:
+        return self.arrays()
 
     def arrays(self) -> list[Array]:
         return [
