@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tinytf.errors import TrainingError, UsageError
 from tinytf.text.chat import Conversation
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.data import IGNORED, Batch, Ids, places_where, seeded
+from tinytf.training.data import IGNORED, Batch, Ids, places_where, seeded, spread
 from tinytf.training.recipe import Recipe
 
 FIRST, LEARNED = np.uint32(1 << 31), np.uint32(1 << 30)
@@ -147,8 +147,7 @@ class ChatTurns:
         return -(-len(self.kept) // self.size)
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        batches = self.held_out_batches if limit is None else min(limit, self.held_out_batches)
-        for first in range(0, batches * self.size, self.size):
+        for first in spread(self.held_out_batches, self.size, limit):
             yield self.kept.batch(range(first, min(first + self.size, len(self.kept))))
 
     @property
