@@ -80,7 +80,7 @@ def resolved(path: Path) -> Path:
         return path.absolute()
 
 
-def write_whole(path: Path, data: bytes | Iterable[bytes]) -> int:
+def write_whole(path: Path, data: bytes | Iterable[bytes | memoryview]) -> int:
     """Write ``data``, whole or in parts, beside ``path`` and rename it into place; return how many bytes it has.
 
     So no reader ever sees half of it. Links are followed. A device or a named pipe is written to. Raises OSError for a

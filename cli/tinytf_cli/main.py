@@ -108,11 +108,11 @@ def _libraries_quiet() -> Iterator[None]:
     """Without the warnings of libraries, which say nothing to whoever typed; those of code that is typed are shown."""
     before = warnings.showwarning
 
-    def show(message: Any, category: Any, filename: str, *more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
         if filename.startswith("<"):
-            before(message, category, filename, *more)
+            before(message, category, filename, lineno, *more)
 
-    warnings.showwarning = show
+    warnings.showwarning = show  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from tinytf.nearest import did_you_mean
 from tinytf_cli.command import argument, option
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
-from tinytf_cli.output import Output, View
+from tinytf_cli.output import Output, View, require_place
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
@@ -58,7 +58,7 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
     """Steps and parameters of every architecture, after the layer and head that are typed. Without torch."""
     from tinytf.steps.table import STEPS
 
-    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*]", incomplete) else ("", "", "")
+    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*-]", incomplete) else ("", "", "")
     part = next((letter for letter in "HE" if letter in place), "")
     rows = [row for row in STEPS if row.in_layer == bool(dot) and (not part or (row.is_split and row.letter == part))]
     common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # a model without a gate knows these names too
@@ -161,6 +161,26 @@ class Extent:
     def rows(self, asked: int | None = None) -> int | None:
         """The most rows of a table: as ``asked``, 0 for all of them, None for what suits a screen."""
         return 0 if self.all and asked is None else asked
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where what is measured is kept, to be continued."""
+
+    GROUP: ClassVar = "Output"
+
+    resume: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="Keep what is measured in FILE, a line each, and continue from what it holds.",
+    )  # fmt: skip
+
+    def place(self, needs: str) -> Path | None:
+        """The file; UsageError where ``needs`` says what is missing to measure anything, or it must not be written."""
+        if self.resume is not None:
+            if needs:
+                raise UsageError(f"--resume goes with {needs}", "anything else is measured at once")
+            require_place(self.resume)
+        return self.resume
 
 
 @dataclass(frozen=True)

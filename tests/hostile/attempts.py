@@ -1,4 +1,4 @@
-"""A class of cases in a process of its own, so that one that ends it or never returns is counted, and the next goes on."""
+"""A class of cases in a process of its own: one that ends it, or never returns, is counted, and the next goes on."""
 
 import multiprocessing
 from importlib import import_module
@@ -6,11 +6,10 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hostile.watchdog import SECONDS, Tried, tried, watched
+from hostile.watchdog import PATIENCE, Tried, tried, watched
 
 Said = tuple[str, tuple[str, ...]]
 """What a case is about, and its words."""
-_PATIENCE = 3 * SECONDS
 
 
 def _work(name: str, count: int, seed: int, first: int, answers: Connection) -> None:
@@ -35,10 +34,10 @@ def attempt(name: str, count: int, seed: int) -> list[tuple[Said, Tried]]:
         try:
             while (case := _next(ours)) is not None:
                 try:
-                    if (answer := _next(ours, _PATIENCE)) is None:
+                    if (answer := _next(ours, 2 * PATIENCE)) is None:
                         break
                 except TimeoutError:
-                    found.append((case, Tried("did not return", True, _PATIENCE)))
+                    found.append((case, Tried("did not return", True, PATIENCE)))
                     break
                 except EOFError:
                     worker.join()

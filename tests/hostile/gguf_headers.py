@@ -12,7 +12,8 @@ from hostile.case import Case
 from hostile.mutations import bytes_of
 from hostile.strings import word
 
-_COMMANDS = (("info", "x.gguf"), ("info", "x.gguf"), ("trace", "a", "-m", "x.gguf"), ("tokens", "a cat", "-m", "x.gguf"),
+_COMMANDS = (("info", "x.gguf"), ("info", "x.gguf"), ("trace", "a", "-m", "x.gguf"), ("tokens", "a cat", "-m",
+             "x.gguf"),
              ("models", "."))  # fmt: skip
 _NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
@@ -21,7 +22,8 @@ _NAMES = {
     "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
 _HUGE = (0, 1, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**63 - 1, 2**63, 2**64 - 32, 2**64 - 1)
-_VALUES = (0, 1, -1, 3, 2**31, 2**40, 0.0, -1.5, float("nan"), float("inf"), 1e38, True, "", "x", "llama", "qwen2", [], [0],
+_VALUES = (0, 1, -1, 3, 2**31, 2**40, 0.0, -1.5, float("nan"), float("inf"), 1e38, True, "", "x", "llama",
+           "qwen2", [], [0],
            ["a"] * 3, [-1] * 300, [1.5] * 300, [True])  # fmt: skip
 
 Header = tuple[dict[str, Any], dict[str, tuple[tuple[int, ...], int, bytes]]]

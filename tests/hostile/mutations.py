@@ -15,8 +15,10 @@ def value(rng: Random) -> Any:
     """A value of some other type or size than the one that is meant."""
     return rng.choice((
         None, True, False, 0, 1, -1, 2, 7, 65_536, 2**31, 2**31 - 1, 2**32, 2**63, 2**64, -(2**63), 10**30, 10**400,
-        0.5, -0.0, 1e-320, 1e308, float("nan"), float("inf"), float("-inf"), "", "x", "1", "true", [], {}, [[]], [None],
-        {"x": {}}, [0], [1] * 100, [-1, "x"], ["a"] * 1_000, {"type": None}, {"type": "x"}, DEEP, DEEP, [[[[[[[[]]]]]]]],
+        0.5, -0.0, 1e-320, 1e308, float("nan"), float("inf"), float("-inf"), "", "x", "1", "true", [], {},
+        [[]], [None],
+        {"x": {}}, [0], [1] * 100, [-1, "x"], ["a"] * 1_000, {"type": None}, {"type": "x"}, DEEP, DEEP,
+        [[[[[[[[]]]]]]]],
         "x" * 100_000, word(rng), word(rng), [word(rng)], {word(rng): word(rng)},
     ))  # fmt: skip
 
@@ -93,7 +95,7 @@ def bytes_of(rng: Random, data: bytes, most: int | None = None) -> tuple[str, by
     for _ in range(rng.choice((1, 1, 2, 4))):
         if not data:
             break
-        at = rng.randrange(min(len(data), most or len(data)))
+        at = rng.randrange(max(1, min(len(data), len(data) if most is None else most)))
         match rng.randrange(8):
             case 0 | 1:
                 data[at] ^= 1 << rng.randrange(8)

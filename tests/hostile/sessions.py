@@ -10,12 +10,17 @@ from hostile.case import Case
 from hostile.strings import NASTY, text, word
 
 _SLOW = {"explore", "learn", "watch", "check", "certify", "doctor", "sweep", "train"}
-_SOUND = ("run the cat sat", "step", "step 3", "next", "finish", "where", "list", "print L0.q", "heat L0H0", "goto logits",
+_SOUND = ("run the cat sat", "step", "step 3", "next", "finish", "where", "list", "print L0.q", "heat L0H0",
+          "goto logits",
           "back", "undo", "redo", "history", "without L0H0", "diff", "show", "set precision 2", "help", "model model",
-          "save x.session", "source x.session", "break L0.scores", "watch L0.q", "continue", "print L0.q | head -1")  # fmt: skip
-_CODE = ("!import os; os.mkdir('owned')", "! 1 + 1", "print L0 | touch owned", "!!", "!9", "source /dev/zero", "source .",
-         "source FILE", "save /dev/full", "save model/config.json", "source a\0b", "check x.py:y", "# comment", ";;", "|", "'", '"',
-         "run '", "print/ L0", "print/zzz L0.q", "/", "//", "?", "\\", "run \\", "alias x = x", "alias x=!ls", "set vi 7")  # fmt: skip
+          "save x.session", "source x.session", "break L0.scores", "watch L0.q", "continue",
+          "print L0.q | head -1")  # fmt: skip
+_CODE = ("!import os; os.mkdir('owned')", "! 1 + 1", "print L0 | touch owned", "!!", "!9", "source /dev/zero",
+         "source .",
+         "source FILE", "save /dev/full", "save model/config.json", "source a\0b", "check x.py:y", "# comment",
+         ";;", "|", "'", '"',
+         "run '", "print/ L0", "print/zzz L0.q", "/", "//", "?", "\\", "run \\", "alias x = x", "alias x=!ls",
+         "set vi 7")  # fmt: skip
 
 
 @cache
@@ -48,5 +53,6 @@ def _line(rng: Random) -> str:
         case 3:
             return f"run {text(rng)}"
         case 4:
-            return f"{rng.choice(_verbs())} {word(rng)} {rng.choice(('', word(rng), '--json', '-o out.html', rng.choice(NASTY)))}"
+            more = rng.choice(("", word(rng), "--json", "-o out.html", rng.choice(NASTY)))
+            return f"{rng.choice(_verbs())} {word(rng)} {more}"
     return rng.choice(_verbs())

@@ -36,7 +36,7 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     "check": ("missing.py:Model", *MODEL),
     "generate": ("the cat", "--max-tokens", "3", *MODEL),
     "score": _TRACED,
-    "train": ("corpus.txt", "--recipe", "recipe.toml", "--out", "new"),
+    "train": ("corpus.txt", "--recipe", "recipe.toml", "--steps", "1", "--out", "new"),
     "sweep": ("missing.toml", "corpus.txt"),
     "runs": (".",),
     "watch": ("model", "--once"),

@@ -8,7 +8,7 @@ import pytest
 from hostile import CLASSES
 from hostile.watchdog import tried, watched
 
-PARTS = 4
+PARTS = 2
 """So that the workers share a class."""
 
 

@@ -23,7 +23,8 @@ from typing import Any
 from hostile.bases import read
 from hostile.case import Case
 
-SECONDS = 20
+SECONDS, PATIENCE = 20, 120
+"""Seconds of work that a case may take, and by the clock for one that waits: others may use the machine too."""
 MOST = 2**30
 """Bytes that a case may need above what this process has."""
 _FORBIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -32,7 +33,7 @@ _OTHERS = re.compile(r"Warning:|^Traceback|panicked at|^  File ")
 """What Python and libraries say by themselves."""
 _DRAWN = {
     ".html": "html head meta title style body pre code span div p table tr td th h1 h2 a br svg b i figure main",
-    ".svg": "svg style defs clipPath rect g text path title desc circle line tspan animate set linearGradient stop polyline",
+    ".svg": "svg style defs clipPath rect g text path title desc circle line tspan animate set polyline",
 }
 _ACTING = re.compile(r"^on|^(xlink:)?href$")
 
@@ -43,7 +44,7 @@ class Hang(BaseException):
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a case: a fault, empty without one; whether it hung; its seconds of work; bytes above those before.
+    """What became of a case: a fault or nothing, whether it hung, its seconds of work, bytes above those before.
 
     ``status`` is the exit status.
     """
@@ -71,21 +72,21 @@ def tried(case: Case) -> Tried:
         _make(folder, case)
         out, err, before = _Stream(), _Stream(), _reset_peak()
         began, status, escaped = time.process_time(), -1, ""
-        with _outside() as written, _streams(out, err, _Stream(case.stdin)), _environment(case.environment):
-            with _alarm() as rang:
-                try:
-                    status = _run(list(case.words))
-                except Hang:
-                    pass
-                except BaseException as error:
-                    escaped = f"{type(error).__name__} left the command: {error}"
+        around = _streams(out, err, _Stream(case.stdin)), _environment(case.environment)
+        with _outside() as written, around[0], around[1], _alarm() as rang:
+            try:
+                status = _run(list(case.words))
+            except Hang:
+                pass
+            except BaseException as error:
+                escaped = f"{type(error).__name__} left the command: {error}"
         seconds, peak = time.process_time() - began, _peak() - before
         try:
             fault = escaped or "".join(written) or fault_in(status, out.got(), err.got(), folder, case.lines)
         except ValueError as error:  # a stream that was closed
             fault = f"{error}"
         if rang:
-            fault = f"still at work after {SECONDS} s"
+            fault = "still at work, or waiting"
         elif peak > MOST:
             fault = f"{peak >> 20:,} MB of memory"
         return Tried(fault, bool(rang), seconds, peak, status)
@@ -152,7 +153,7 @@ def _wrong_in(path: Path) -> str:
     drawn = _Drawn()
     if path.suffix == ".svg":
         for element in ElementTree.fromstring(text).iter():
-            drawn.handle_starttag(element.tag.rpartition("}")[2], [(key, "") for key in element.keys()])
+            drawn.handle_starttag(element.tag.rpartition("}")[2], [(key, "") for key in element.attrib])
     else:
         drawn.feed(text)
     if strange := drawn.tags - set(_DRAWN[path.suffix].split()):
@@ -246,13 +247,16 @@ def _alarm() -> Iterator[list[bool]]:
         rang.append(True)
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS, 1)
+    clocks = {signal.SIGPROF: (signal.ITIMER_PROF, SECONDS), signal.SIGALRM: (signal.ITIMER_REAL, PATIENCE)}
+    before = {number: signal.signal(number, ring) for number in clocks}
+    for clock, seconds in clocks.values():
+        signal.setitimer(clock, seconds, 1)
     try:
         yield rang
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, (clock, _) in clocks.items():
+            signal.setitimer(clock, 0)
+            signal.signal(number, before[number])
 
 
 @contextmanager

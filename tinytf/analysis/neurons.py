@@ -17,6 +17,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
+from tinytf.sheet import Array
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
@@ -174,17 +175,20 @@ class Neurons(Report):
         corpus = data.pop("examples")
         return {**data, "examples": corpus and corpus.pop("units"), "corpus": corpus}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """``units`` (U, 2), layer and index; their ``activations`` (T, U); their ``directions`` (U, C), rows of W₂."""
         if self.trace is None:
-            return {}
+            return []
         acts = [activated(self.trace, unit.layer)[:, unit.index] for unit in self.units]
         readout = Readout(self.trace.model)
-        return {
-            "units": torch.tensor([(unit.layer, unit.index) for unit in self.units]),
-            "activations": torch.stack(acts, dim=-1),
-            "directions": torch.stack([readout.row(unit).detach() for unit in self.units]),
-        }
+        directions = torch.stack([readout.row(unit).detach() for unit in self.units])
+        return [
+            Array.of(
+                "units", ["unit", "layer and index"], torch.tensor([(one.layer, one.index) for one in self.units])
+            ),
+            Array.of("activations", ["token", "unit"], torch.stack(acts, dim=-1)),
+            Array.of("directions", ["unit", "d_model"], directions),
+        ]
 
     @property
     def units(self) -> tuple[Unit, ...]:

@@ -1,16 +1,17 @@
 """The tensors that an address of a trace names, as a report, and their figures."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from tinytf.report import Report
+from tinytf.report import Report, plain
 from tinytf.sheet import Array
 from tinytf.trace.address import Address
 from tinytf.trace.measures import MEASURES, measure
+from tinytf.trace.seen import Seen
 from tinytf.trace.summary import statistics, visible
 from tinytf.trace.trace import Trace
 
@@ -37,10 +38,14 @@ def tensor_at(trace: Trace, where: Address) -> Tensor:
 
 def array_at(trace: Trace, where: Address) -> Array:
     """The tensor at a single address with its axes; of a vocabulary, at the positions that it is recorded at."""
-    rows: dict[str, Sequence[int]] = {}
-    if where.step and where.step.is_vocabulary and not where.cell and where.lens is None:
-        rows = {"token": trace.recording.logit_rows}
-    return Array(str(where), where.axes, partial(tensor_at, trace, where), rows | trace.places(where))
+    step, rows, one = where.step, dict[str, Sequence[int]](), None
+    if step is not None and not where.cell and where.lens is None:
+        if step.is_vocabulary:
+            rows = {"token": trace.recording.logit_rows}
+        count = len(where.heads or ()) or (trace.config.sizes.get(where.axes[0], 1) if where.axes else 1)
+        if step.is_split and count > 1:
+            one = (count, partial(tensor_at, trace, replace(where, heads=(0,))))
+    return Array(str(where), where.axes, partial(tensor_at, trace, where), rows | trace.places(where), one)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +57,16 @@ class AddressValues(Report):
     trace: Trace
     address: Address
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {str(one): tensor_at(self.trace, one) for one in single_addresses(self.trace, self.address)}
+    def stored(self) -> list[Array]:
+        return self._arrays(self.trace)
 
     def arrays(self) -> list[Array]:
+        return self._arrays(Seen(self.trace))
+
+    def _arrays(self, trace: Trace) -> list[Array]:
         if self.address.step is not None and self.address.step.name == "ids":
-            return [Array("ids", ["token"], partial(self.trace.__getitem__, self.address))]
-        return [array_at(self.trace, one) for one in single_addresses(self.trace, self.address)]
+            return [Array("ids", ["token"], partial(trace.__getitem__, self.address))]
+        return [array_at(trace, one) for one in single_addresses(trace, self.address)]
 
     def fields(self) -> dict[str, Any]:
         return {"address": str(self.address), "note": self.address.note, "values": self._values()}
@@ -69,8 +77,7 @@ class AddressValues(Report):
         named = {"ids": [token.id for token in tokens], "tokens": [token.shown for token in tokens]}
         if name in named:
             return {name: {"axes": ["token"], "values": named[name]}}
-        every = ((one, tensor_at(self.trace, one)) for one in single_addresses(self.trace, self.address))
-        return {str(one): {"axes": one.axes, "values": tensor.tolist()} for one, tensor in every}
+        return {one.name: {"axes": list(one.axes), "values": plain(one.read())} for one in self.arrays()}
 
 
 @dataclass(frozen=True)

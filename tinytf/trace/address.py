@@ -40,8 +40,8 @@ def spell(text: str) -> Spelled:
     match, at, name, cell = _PLACE.match(text), 0, "", None
 
     def wrong(at: int, said: str) -> AddressError:
-        where = f"at character {at + 1}, {text[at]!r}, " if at < len(text) else "at its end "
-        return AddressError(f"{text!r} is not an address", f"{where if text else ''}{said}: {_FORMS}")
+        where = f"at character {at + 1}, {text[at]!r}," if at < len(text) else "at its end"
+        return AddressError(f"{text!r} is not an address" + (f": {where} {said}" if text else ""), _FORMS)
 
     if match is not None:
         at = match.end()
@@ -59,7 +59,7 @@ def spell(text: str) -> Spelled:
             raise wrong(at, "the bracket is not closed")
         cell, at = tuple(word.strip() for word in text[at + 1 : -1].split(",")), len(text)
     if at < len(text):
-        raise wrong(at, "nothing of an address goes on so")
+        raise wrong(at, "nothing of an address begins")
     if match is None:
         return Spelled(None, "H", None, name, cell)
     return Spelled(match["layers"] or match["blocks"], match["letter"] or "H", match["parts"], name, cell)

@@ -93,8 +93,9 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
 
     def view_of(trace: "Trace") -> "TraceView":
         shown = () if parts.pipeline and not parts.blocks else layers
+        named = blocks or ([Address(None, layers, (head,))] if given("layer", "head", "full") and shown else [])
         found = model.traced(
-            trace, layers=shown, head=head, blocks=blocks, at=[*chosen, *weights], way=asked.way,
+            trace, layers=shown, head=head, blocks=named, at=[*chosen, *weights], way=asked.way,
             top=asked.top or 10, fail_on=fail_on,
         )  # fmt: skip
         again = on.again(trace.encoding.text)

@@ -203,7 +203,7 @@ def address_blocks(
         yield Line(Span(where.note, "dim"))
     if where.cell or (where.lens is not None and not where.lens.is_step):
         assert where.step is not None
-        yield Heading(str(where), f"{where.step.title} = {where.step.formula}", where.step.role)
+        yield address_heading(where)
         yield cell_block(trace, trace[where], where, dims, word)
         return
     for step, layer, one in tensors_at(trace, where, head):
@@ -212,6 +212,14 @@ def address_blocks(
             yield vocabulary_values(trace, step, dims, word)
             continue
         yield from step_blocks(trace, step, layer, one, dims=dims, rows=rows, asked=True)
+
+
+def address_heading(where: Address) -> Heading:
+    """The heading of a part of a step, or of what TransformerLens has of it."""
+    assert where.step is not None
+    of_step = where.lens is None or where.lens.is_step
+    said = f"{where.step.title} = {where.step.formula}" if of_step else f"of the {where.step.title}"
+    return Heading(str(where), said, where.step.role)
 
 
 def vocabulary_values(trace: Trace, step: Step, dims: int, word: Word | None = None) -> Values:
