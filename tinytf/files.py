@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +65,28 @@ def read_once(path: Path, limit: int) -> bytes:
                 raise OSError(errno.ENXIO, "nobody writes to this pipe", str(path))
             time.sleep(0.01)
         os.set_blocking(descriptor, True)
-        parts = [begin or b""]
-        while (left := limit - sum(map(len, parts))) > 0 and (part := stream.read(left)):
-            parts.append(part)
-        return b"".join(parts)
+        found = BytesIO(begin or b"")  # which gives what it holds without another copy
+        found.seek(0, os.SEEK_END)
+        while part := stream.read(min(MEBI, limit - found.tell())):
+            found.write(part)
+        return found.getvalue()
 
 
-def write_whole(path: Path, data: bytes | Iterable[bytes]) -> int:
+def resolved(path: Path) -> Path:
+    """The absolute path behind all links; one that goes round in circles, or that cannot be, stays as it is."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a NUL in the name
+        return path.absolute()
+
+
+def write_whole(path: Path, data: bytes | Iterable[bytes | memoryview]) -> int:
     """Write ``data``, whole or in parts, beside ``path`` and rename it into place; return how many bytes it has.
 
     So no reader ever sees half of it. Links are followed. A device or a named pipe is written to. Raises OSError for a
     pipe that nobody reads.
     """
-    path = path.resolve()
+    path = resolved(path)
     parts = [data] if isinstance(data, bytes) else data
     if path.exists() and not path.is_file():
         with os.fdopen(_open_to_write(path), "wb") as stream:
@@ -170,7 +179,7 @@ def refuse_overwriting(path: Path, inputs: Iterable[str | Path | int] = ()) -> N
     ``inputs`` are paths, words that may be paths, and open file descriptors. A folder of a model or run, and the
     folders inside it, take no other file.
     """
-    for place in dict.fromkeys((path.absolute(), path.resolve())):
+    for place in dict.fromkeys((path.absolute(), resolved(path))):
         for folder in place.parents[:2]:
             if (kind := _kind_of(folder)) is not None:
                 raise UsageError(f"{path} lies in the folder of a {kind}, {folder}", "write to another folder")

@@ -5,8 +5,10 @@ Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and wi
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tinytf.brief import Brief
 from tinytf.sheet import Array, Sheet, of_arrays, of_records, records_in
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
+DRAWN_BY = "tinytf_cli.showing"
+"""What draws a report that is asked to show itself: imported by this name, since the library knows no more of it."""
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
@@ -38,7 +42,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
-class Data:
+class Data(Brief):
     """A frozen part of a report: its fields but those of ``LESS``, and the properties of ``ALSO``, as JSON data."""
 
     LESS: ClassVar[tuple[str, ...]] = ()
@@ -68,6 +72,8 @@ class Described(Protocol):
     """What reports need of a model."""
 
     @property
+    def name(self) -> str: ...
+    @property
     def tokenizer(self) -> "Tokenizer": ...
     @property
     def config(self) -> "ModelConfig": ...
@@ -88,7 +94,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Brief):
     """A frozen answer. ``about`` is what it is of, as a Model's methods fill it in; without it tokens have no names.
 
     ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
@@ -118,6 +124,11 @@ class Report:
         assert self.about is not None
         assert self.about.text is not None
         return self.about.text
+
+    def told(self) -> dict[str, Any]:
+        """The model and the text, which its ``repr`` begins with."""
+        of = self.about
+        return {} if of is None else {"model": of.model.name, "text": of.text and of.text.text}
 
     def shown(self, token_id: int) -> str | None:
         """How a token of the vocabulary, or a class, is shown that the model predicts."""
@@ -166,9 +177,13 @@ class Report:
         if self.interrupted:
             yield {"type": "interrupted"}
 
+    def stored(self) -> list[Array]:
+        """What a file of its tensors holds; empty where there is nothing to hold."""
+        return []
+
     def tensors(self) -> "dict[str, Tensor]":
         """The tensors behind it by name; empty where there are none."""
-        return {}
+        return {one.name: one.read() for one in self.stored()}
 
     def arrays(self) -> list[Array]:
         """The tensors that it gives in full, which are its table where there are any."""
@@ -191,9 +206,30 @@ class Report:
         path = self.TABLE or tuple(first[:1])
         return of_records(records_in(self.itemised(), path)) if path else None
 
+    def show(self) -> None:
+        """Print what the command that gives such a report prints. Raises UsageError for one that is not drawn."""
+        import_module(DRAWN_BY).show(self)
+
+    def _repr_html_(self) -> str | None:
+        """The same for a notebook; None where it is not drawn."""
+        html: str | None = import_module(DRAWN_BY).html(self)
+        return html
+
     def metadata(self) -> dict[str, Any]:
-        """What a file of these tensors says about itself: what it is of, as plain JSON data."""
-        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **(self.about.to_dict() if self.about else {})}
+        """What a file of its tensors says about itself, as plain JSON data: what it is of, and the axes of each tensor.
+
+        ``places`` are those of the axes of which a tensor holds only some.
+        """
+        stored, of = self.stored(), self.about.to_dict() if self.about else {}
+        some = {one.name: {axis: list(at) for axis, at in one.places.items() if list(at) != list(range(len(at)))}
+                for one in stored}  # fmt: skip
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self.KIND,
+            **of,
+            "axes": {one.name: list(one.axes) for one in stored},
+            "places": {name: places for name, places in some.items() if places},
+        }
 
 
 def text_data(encoding: "Encoding") -> dict[str, Any]:

@@ -1,27 +1,29 @@
 """A transformer with its tokenizer: what takes a text, and records it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tinytf.brief import Brief, brief, shown
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
+from tinytf.report import About
 from tinytf.text.chat import Conversation, Written
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
-from tinytf.trace.record import record
+from tinytf.trace.record import record, record_all
 from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True)
-class TextModel:
+class TextModel(Brief):
     """A transformer with its tokenizer: all of a Model that questions need.
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
@@ -38,6 +40,15 @@ class TextModel:
     corpus: Path | None = None
     lacks: tuple[str, ...] = ()
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        config = self.config
+        sizes = {"layers": config.n_layers, "heads": config.n_heads, "d_model": config.d_model}
+        return shown(self, {"name": self.name, "parameters": self.n_parameters, **sizes, "tokens": config.vocab_size})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled without the table of its files, which has functions."""
+        return {**self.__dict__, "table": None}
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -75,6 +86,7 @@ class TextModel:
         """
         if isinstance(text, Conversation):
             return self._fitting(self.tokenizer.converse(text), truncate, any_length)
+        _require_string(text)
         if not text.strip():
             what = "empty" if not text else "only white space"
             raise UsageError(f"the text is {what}", "give a few words, such as: The cat sat")
@@ -98,6 +110,19 @@ class TextModel:
             )
         return encoding.truncated(limit)
 
+    def encode_ids(self, ids: Any, *, truncate: bool = False) -> Encoding:
+        """The tokens of ``ids``: numbers in a list, an array or a tensor, of one text; nothing is added to them.
+
+        Raises UsageError for what is not that, and as ``encode`` does.
+        """
+        listed = ids.tolist() if hasattr(ids, "tolist") else ids
+        rows = [listed] if isinstance(listed, list | tuple | range) else []
+        if len(rows) == 1 and len(listed) == 1 and isinstance(listed[0], list | tuple):
+            rows = [listed[0]]  # a batch of one
+        if not rows or not all(isinstance(one, int) and one >= 0 for one in rows[0]):
+            raise UsageError(f"{brief(ids)} is no list of token ids", "such as ids=[464, 3797, 3332], of one text")
+        return self._fitting(self.tokenizer.of_ids([int(one) for one in rows[0]]), truncate)
+
     def prompt(self, text: Written, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to continue: no end token after it, and the start token alone where it is empty.
 
@@ -107,6 +132,7 @@ class TextModel:
         """
         if isinstance(text, Conversation):
             return self._fitting(self.tokenizer.converse(text, continued=True), truncate)
+        _require_string(text)
         if not text:
             start = self.tokenizer.start()
             if start is None:
@@ -157,20 +183,60 @@ class TextModel:
 
     def trace(
         self,
-        text: Text,
+        text: Text | None = None,
         *,
+        ids: Any = None,
         truncate: bool = False,
         layers: Collection[int] | None = None,
         force: bool = False,
     ) -> Trace:
-        """Record every step of ``text`` through the model, or those of ``layers``; a trace is itself.
+        """Record every step of ``text`` or of token ``ids`` through the model, or of ``layers``; a trace is itself.
 
-        Raises as ``record`` does.
+        Raises as ``record`` does, and UsageError for both a text and ids, or neither.
         """
+        if (text is None) == (ids is None):
+            raise UsageError("a trace is of a text or of ids, one of them", 'model.trace("The cat sat")')
         if isinstance(text, Trace):
+            text.about = text.about or About(self, text.encoding)
             return text
-        return self.trace_of(self.encode(text, truncate=truncate), layers=layers, force=force)
+        encoding = self.encode_ids(ids, truncate=truncate) if text is None else self.encode(text, truncate=truncate)
+        return self.trace_of(encoding, layers=layers, force=force)
+
+    def traces(
+        self,
+        texts: Sequence[Written],
+        *,
+        truncate: bool = False,
+        layers: Collection[int] | None = None,
+        force: bool = False,
+    ) -> list[Trace]:
+        """``trace`` for each of several texts, which go through the model in batches. Raises as ``trace`` does."""
+        encodings = [self.encode(text, truncate=truncate) for text in several(texts)]
+        found = record_all(self.transformer, encodings, self.tokenizer.mask_id, layers=layers, force=force)
+        for one in found:
+            one.about = About(self, one.encoding)
+        return found
 
     def trace_of(self, encoding: Encoding, *, layers: Collection[int] | None = None, force: bool = False) -> Trace:
         """The same of tokens."""
-        return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
+        found = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
+        found.about = About(self, encoding)
+        return found
+
+
+def several(texts: Sequence[Written]) -> Sequence[Written]:
+    """Texts in a list. Raises UsageError for one text, and for what is no list."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise UsageError(
+            f"several texts are a list of strings, and this is {brief(texts)}", 'such as ["The cat", "The dog"]'
+        )
+    return texts
+
+
+def _require_string(text: object) -> None:
+    if not isinstance(text, str):
+        several = isinstance(text, list | tuple)
+        raise UsageError(
+            f"a text is a string, and this is a {type(text).__name__}",
+            "traces and score take several texts" if several else "trace(ids=[464, 3797]) takes tokens by their ids",
+        )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import config_of, encoding_of, lively
-from driving import SENTENCE, Tinytf
+from driving import SENTENCE, Tinytf, digits
 
 from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import Model
@@ -66,6 +66,21 @@ def test_the_measures_are_those_of_a_hand_calculation(known: Known) -> None:
         assert measure_heads(known, by).flatten().tolist() == pytest.approx(values, abs=1e-6), by
 
 
+def test_json_derives_the_weights_of_a_layer_once_for_all_measures(known: Known, opened: Model) -> None:
+    asked: list[int | None] = []
+
+    class Counted(Known):
+        def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> torch.Tensor:
+            asked.extend([layer] if name == "weights" and heads is None else [])
+            return super().step(name, layer, heads)
+
+    trace = Counted(known.model, known.encoding, known.recording)
+    trace.weights = known.weights
+    measures = opened.attention(trace).to_dict()["measures"]
+    assert asked == [0, 1]
+    assert measures == {by: measure_heads(known, by).tolist() for by in MEASURES}
+
+
 def _drawn(model: Model, trace: Trace, by: str, width: int = 100) -> list[str]:
     terminal = Terminal(width)
     return list(paint(AttentionView(model, model.attention(trace), by).blocks(terminal), terminal))
@@ -112,7 +127,7 @@ def test_a_row_has_the_weights_of_its_query(tinytf: Tinytf, decoder: Path, opene
             tinytf("attention", SENTENCE, "-m", decoder, "--head", "L1H0", "--row", word, "--json").out
         )["heads"]
         assert head["query"] == query
-        assert head["weights"] == [*weights[: query + 1].tolist(), *[None] * (len(names) - query - 1)]
+        assert head["weights"] == [*digits(weights[: query + 1].tolist()), *[None] * (len(names) - query - 1)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +142,7 @@ def test_a_window_is_a_slice_of_the_weights(
     arguments = ["attention", SENTENCE, "-m", decoder, "--head", "L0H1", "--window", window]
     (head,) = json.loads(tinytf(*arguments, "--json").out)["heads"]
     q0, q1, k0, k1 = expected
-    wanted = [[None if math.isnan(v) else v for v in row] for row in weights[q0:q1, k0:k1].tolist()]
+    wanted = [[None if math.isnan(v) else v for v in row] for row in digits(weights[q0:q1, k0:k1].tolist())]
     assert head["weights"] == wanted
     assert head["queries"] == [q0, q1 or len(weights)]
     assert head["keys"] == [k0, k1 or len(weights)]

@@ -13,29 +13,17 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.cells import cell_len
 from rich.text import Text
+from small_runs import FILMED, STORY, changed, run_once
 
 from tinytf.training.film import Film, read_film
 from tinytf.training.loop import train
-from tinytf.training.recipe import Recipe
 from tinytf_cli.paged import screen_of
 from tinytf_cli.replay import Player
 from tinytf_cli.terminal import Terminal
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-RECIPE = Recipe(
-    model={"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32}, tokenizer="char", block=24,
-    batch=4, steps=6, warmup=2, eval_every=4, held_out=0.2, lr=1e-2, keep=1,
-)  # fmt: skip
+run = run_once(changed(FILMED, keep=1))
 STEPS = [0, 1, 2, 4, 6]
 COLOURED = {"depth": "truecolor", "cuts": True}
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("replay") / "run"
-    train(STORY, RECIPE, place)
-    return place
 
 
 @pytest.fixture(scope="module")
@@ -177,13 +165,22 @@ def test_a_frame_without_weights_says_which_have_them(film: Film) -> None:
 
 
 def test_two_films_play_in_step(film: Film, tmp_path: Path) -> None:
-    train(STORY, Recipe(**{**RECIPE.to_dict(), "seed": 1, "steps": 3, "eval_every": 3}), tmp_path / "other")
+    train(STORY, changed(FILMED, seed=1, steps=3, eval_every=3), tmp_path / "other")
     both = player(film, read_film(tmp_path / "other"))
     assert both.steps == [0, 1, 2, 3, 4, 6]
     both.press("last")
-    text = seen(both.lines(200, 60))
-    assert "step 6 of 6" in text
-    assert "step 3 of 3" in text
+    for columns, beside in ((158, True), (157, False)):
+        lines = seen(both.lines(columns, 60)).splitlines()
+        named = [number for name in ("step 6 of 6", "step 3 of 3") for number, line in enumerate(lines) if name in line]
+        assert (named == [0, 0]) == beside, columns
+        assert len(named) == 2
+
+
+def test_a_film_that_begins_later_says_so(film: Film, tmp_path: Path) -> None:
+    branch = Film("branch", tmp_path, film.probes, film.frames[2:], film.history)
+    both = player(film, branch)
+    assert "step 0 of 6" in seen(both.lines(200, 60)[:1])
+    assert "branch · begins at step 2 of 6" in seen(both.lines(200, 60)[:1])
 
 
 def test_real_keys_turn_play_and_leave(film: Film) -> None:

@@ -6,7 +6,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import small_runs
 import torch
+from small_runs import MODEL, STORY, changed, run_once
 
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS
@@ -15,6 +17,7 @@ from tinytf.text.corpus import find_files
 from tinytf.training.branch import branch_recipe
 from tinytf.training.branches import tree_of
 from tinytf.training.data import NextToken
+from tinytf.training.film import read_film
 from tinytf.training.loop import train
 from tinytf.training.losses import batch_loss
 from tinytf.training.recipe import Recipe
@@ -22,20 +25,8 @@ from tinytf.training.run_report import compare_runs
 from tinytf.training.setup import prepare
 from tinytf_cli.main import run as tinytf
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-RECIPE = Recipe(
-    model={"d_model": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_ff": 16, "context": 32},
-    tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2, keep=9,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole run, with a checkpoint every 4 steps."""
-    out = tmp_path_factory.mktemp("runs") / "trunk"
-    train(STORY, RECIPE, out)
-    return out
+RECIPE = changed(small_runs.RECIPE, model={**MODEL, "n_heads": 4, "n_kv_heads": 2}, keep=9)
+trunk = run_once(RECIPE)  # with a checkpoint every 4 steps
 
 
 def metrics_of(run: Path) -> list[dict]:
@@ -49,7 +40,7 @@ def weights_of(run: Path) -> bytes:
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_a_branch_that_changes_nothing_ends_where_its_parent_does(dropout: float, tmp_path: Path) -> None:
     parent, child = tmp_path / "parent", tmp_path / "child"
-    train(STORY, Recipe(**{**RECIPE.to_dict(), "model": {**RECIPE.model, "dropout": dropout}}), parent)
+    train(STORY, changed(RECIPE, model={**RECIPE.model, "dropout": dropout}), parent)
     train(STORY, branch_recipe(parent, 4, (), {}), child)
     assert weights_of(child) == weights_of(parent)
     assert metrics_of(child) == metrics_of(parent)[4:]
@@ -86,6 +77,16 @@ def test_a_branch_that_is_stopped_goes_on_to_the_byte(trunk: Path, tmp_path: Pat
     train(STORY, recipe, tmp_path / "parts", resume=True)
     assert weights_of(tmp_path / "parts") == weights_of(tmp_path / "whole")
     assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
+
+
+def test_the_film_of_a_branch_begins_with_what_its_parent_was(trunk: Path, tmp_path: Path) -> None:
+    train(STORY, branch_recipe(trunk, 8, (), {"lr": 0.01}), tmp_path / "branch")
+    parent, film = read_film(trunk), read_film(tmp_path / "branch")
+    assert [frame.step for frame in film.frames] == [8, 12]
+    first, before = film.frames[0], parent.at(8)
+    for name in ("seen", "held-out", "twice"):
+        assert first.loss[name].tobytes() == before.loss[name].tobytes()
+        assert first.maps[name].tobytes() == before.maps[name].tobytes()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_runs import FILMED, MODEL, RECIPE, STORY, changed, run_once
 
 from tinytf.analysis.heads import repeated_tokens
 from tinytf.checkpoints.run import load_run
@@ -16,26 +17,16 @@ from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
 from tinytf.training.film import Film, Probe, read_film
 from tinytf.training.loop import train
-from tinytf.training.recipe import Recipe
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32}
-CAUSAL = Recipe(
-    model=MODEL, tokenizer="char", block=24, batch=4, steps=6, warmup=2, eval_every=4, save_every=1, keep=9,
-    held_out=0.2, frames=True, lr=1e-2,
-)  # fmt: skip
-MASKED = Recipe(
-    model={**MODEL, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece",
-    objective="masked", block=16, batch=4, steps=4, warmup=2, eval_every=4, held_out=0.2,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("film") / "run"
-    train(STORY, CAUSAL, place)
-    return place
+CAUSAL = changed(FILMED, save_every=1, keep=9, frames=True)
+MASKED = changed(
+    RECIPE,
+    model={**MODEL, "norm_order": "post", "embed_norm": True},
+    tokenizer="wordpiece",
+    objective="masked",
+    steps=4,
+)
+run = run_once(CAUSAL)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +44,7 @@ def recorded(model, ids: list[int]):
 
 
 def test_frames_are_taken_at_powers_of_two_at_checkpoints_and_at_the_end(tmp_path: Path) -> None:
-    train(STORY, Recipe(**{**CAUSAL.to_dict(), "steps": 11, "save_every": 3, "frames": False}), tmp_path / "run")
+    train(STORY, changed(CAUSAL, steps=11, save_every=3, frames=False), tmp_path / "run")
     assert [frame.step for frame in read_film(tmp_path / "run").frames] == [0, 1, 2, 3, 4, 6, 8, 9, 11]
 
 
@@ -134,7 +125,7 @@ def test_gradients_of_layers_are_those_of_the_batch(run: Path, film: Film) -> No
     setups = []
     train(
         STORY,
-        Recipe(**{**CAUSAL.to_dict(), "steps": 1, "warmup": 0}),
+        changed(CAUSAL, steps=1, warmup=0),
         run.parent / "one",
         lambda _, s: setups.append(s),
     )
@@ -197,13 +188,13 @@ def test_an_encoder_has_a_film_too(tmp_path: Path) -> None:
 
 
 def test_without_looks_there_is_no_film(tmp_path: Path) -> None:
-    train(STORY, Recipe(**{**CAUSAL.to_dict(), "probe_every": 0, "steps": 2}), tmp_path / "run")
+    train(STORY, changed(CAUSAL, probe_every=0, steps=2), tmp_path / "run")
     with pytest.raises(UsageError, match="has no film"):
         read_film(tmp_path / "run")
 
 
 def test_a_damaged_frame_is_named(run: Path, tmp_path: Path) -> None:
-    train(STORY, Recipe(**{**CAUSAL.to_dict(), "steps": 2}), tmp_path / "run")
+    train(STORY, changed(CAUSAL, steps=2), tmp_path / "run")
     (tmp_path / "run" / "frames" / "step-000002.safetensors").write_bytes(b"torn")
     with pytest.raises(CheckpointError, match=r"step-000002\.safetensors is damaged"):
         read_film(tmp_path / "run")

@@ -2,10 +2,14 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import small_runs
 import torch
+from small_runs import MODEL, STORY
 
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import UsageError
@@ -18,21 +22,25 @@ from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-RECIPE = Recipe(
-    model={"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1},
-    tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2,
-)  # fmt: skip
-
-
-def changed(**changes: object) -> Recipe:
-    return Recipe(**{**RECIPE.to_dict(), **changes})
+RECIPE = small_runs.changed(small_runs.RECIPE, model={**MODEL, "dropout": 0.1})
+changed = partial(small_runs.changed, RECIPE)
 
 
 def first_model(recipe: Recipe, folder: Path) -> Transformer:
     """The model before its first step."""
     return prepare(find_files(STORY), recipe, folder / "tokens").model
+
+
+def test_what_is_begun_from_is_measured_on_the_held_out_text_before_the_first_step(tmp_path: Path) -> None:
+    setup = prepare(find_files(STORY), RECIPE, tmp_path / "tokens")
+    kept = torch.from_numpy(np.fromfile(tmp_path / "tokens" / "held_out.bin", dtype=np.uint16).astype(np.int64))
+    windows = kept[: (len(kept) - 1) // 16 * 16 + 1].unfold(0, 17, 16)  # all that have a whole block
+    with torch.no_grad():
+        logits = setup.model.eval()(windows[:, :-1]).double()
+    by_hand = -logits.log_softmax(-1).gather(-1, windows[:, 1:, None]).mean()
+    recipe = changed(begun_from="base")
+    train(STORY, recipe, tmp_path / "run", model=setup.model.train(), tokenizer=setup.tokenizer)
+    assert read_history(tmp_path / "run").held_out[0] == (0, pytest.approx(float(by_hand), abs=1e-5))
 
 
 def test_wsd_is_level_and_falls_in_its_last_fifth() -> None:

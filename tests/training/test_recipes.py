@@ -8,6 +8,7 @@ import pytest
 from tokenizers import AddedToken
 
 sys.path.insert(0, str(Path(__file__).parent))
+from small_runs import STORY
 from training_command import trained
 
 from tinytf.checkpoints.run import save_run
@@ -19,8 +20,6 @@ from tinytf.text.train import train_bpe
 from tinytf.training.reader import read_history
 from tinytf.training.recipe import SHIPPED, Recipe
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
 TALKS = [[{"role": "user", "content": f"Who sat on the {what}?"}, {"role": "assistant", "content": f"The {who}."}]
          for who in ("cat", "dog", "hen") for what in ("mat", "log")]  # fmt: skip
 CHATML = (Path(__file__).parents[1] / "text" / "chat_templates" / "chatml.jinja").read_text("utf-8")

@@ -1,11 +1,13 @@
 """Samples on the way: they change nothing, none is lost or doubled, and they are what the model says."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from small_runs import RECIPE, STORY, changed, stopping_after
 
 from tinytf.errors import TrainingError
 from tinytf.generate.loop import stream
@@ -16,24 +18,11 @@ from tinytf.training.history import Sample
 from tinytf.training.lines import append_line, keep_lines
 from tinytf.training.loop import train
 from tinytf.training.reader import read_history, read_samples
-from tinytf.training.recipe import Recipe
 from tinytf.training.sampler import Sampler
 from tinytf.training.setup import prepare
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1}
-FIELDS = {"tokenizer": "char", "block": 16, "batch": 4, "steps": 10, "warmup": 2, "eval_every": 4, "held_out": 0.2}
-
-
-def recipe(**changes: object) -> Recipe:
-    return Recipe(**{"model": MODEL, **FIELDS, **changes})
-
-
-def stopping_after(steps: int):
-    """An ``interrupted`` that ends the run after so many of its steps."""
-    asked = iter([False] * (steps - 1) + [True] * 1000)
-    return lambda: next(asked)
+MODEL = {**RECIPE.model, "dropout": 0.1}
+recipe = partial(changed, RECIPE, model=MODEL, steps=10)
 
 
 def samples_of(run: Path) -> list[Sample]:

@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
+import small_runs
+from small_runs import MODEL, STORY, changed, stopping_after
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -17,22 +19,10 @@ from tinytf.files import to_json
 from tinytf.training.loop import train
 from tinytf.training.metrics import Metrics
 from tinytf.training.reader import read_history, read_samples
-from tinytf.training.recipe import Recipe
 from tinytf.training.tensorboard import EventFiles
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-RECIPE = Recipe(
-    model={"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1}, tokenizer="char",
-    block=16, batch=4, steps=10, warmup=2, eval_every=4, held_out=0.2, probe_every=5,
-)  # fmt: skip
+RECIPE = changed(small_runs.RECIPE, model={**MODEL, "dropout": 0.1}, steps=10, probe_every=5)
 SCALARS = {"loss", "held_out_loss", "lr", "grad_norm", "tokens_per_second"}
-
-
-def stopping_after(steps: int):
-    """An ``interrupted`` that ends the run after so many of its steps."""
-    asked = iter([False] * (steps - 1) + [True] * 1000)
-    return lambda: next(asked)
 
 
 def events_of(run: Path) -> EventAccumulator:

@@ -148,8 +148,15 @@ def measure_heads(trace: Trace, by: str, layers: Sequence[int] | None = None) ->
     """A measure of every head, of all layers or some, (layers, heads), float32. NaN where the text is too short."""
     if by not in MEASURES:
         raise UsageError(f"there is no measure {by!r}", did_you_mean(by, MEASURES))
+    return measures_of(trace, [by], layers)[by]
+
+
+def measures_of(trace: Trace, names: Sequence[str], layers: Sequence[int] | None = None) -> dict[str, Tensor]:
+    """Several measures of every head; the weights of each layer are derived once."""
     chosen = range(trace.config.n_layers) if layers is None else layers
-    return torch.stack([MEASURES[by][0](trace.step(trace.steps.weights, layer).float()) for layer in chosen])
+    weights = (trace.step(trace.steps.weights, layer).float() for layer in chosen)
+    found = [torch.stack([MEASURES[by][0](one) for by in names]) for one in weights]  # (measures, heads) each
+    return dict(zip(names, torch.stack(found, dim=1), strict=True))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from tinytf.brief import Brief
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Trace
+
+_TOLD = 3
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Likely:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Brief):
     """The most probable ones, the best first, read at the token ``shown`` at ``position``.
 
     ``what`` says of what: the ``next`` token, one that ``fills`` a mask, the ``class`` or ``number`` of the text, the
@@ -39,6 +42,11 @@ class Prediction:
     column: int
     top: tuple[Likely, ...]
     label: str = ""
+
+    def told(self) -> dict[str, Any]:
+        """The best ones, with what each has."""
+        given = ((one.shown, one.logit if one.probability is None else one.probability) for one in self.top[:_TOLD])
+        return {"best": " ".join(f"{name} {share:.3g}" for name, share in given)}
 
     @property
     def of_tokens(self) -> bool:

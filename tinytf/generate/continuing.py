@@ -12,7 +12,7 @@ from tinytf.generate.loop import GeneratedToken, StreamOptions, streamed
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.model.cache import require_decoder
-from tinytf.text.chat import Conversation, Written
+from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 
@@ -41,7 +41,7 @@ class Searching(BeamOptions):
 def encoded(model: TextModel, prompt: Written | Encoding, *, truncate: bool) -> Encoding:
     """The tokens of a prompt. Raises UsageError for an encoder, and as ``Model.prompt`` does."""
     require_decoder(model.config)
-    return model.prompt(prompt, truncate=truncate) if isinstance(prompt, str | Conversation) else prompt
+    return prompt if isinstance(prompt, Encoding) else model.prompt(prompt, truncate=truncate)
 
 
 @by_keyword(Streaming)

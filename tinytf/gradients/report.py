@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.errors import UsageError
 from tinytf.gradients.by_hand import Agreement, Matched, agreement
 from tinytf.gradients.derivation import Derivation, derive, require_gradient
 from tinytf.gradients.differences import Differences
@@ -245,12 +246,16 @@ class Backward(Report):
         data = self.to_dict()
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The gradients of all steps and parameters, by name."""
-        return {**self.trace.grad.recording.tensors, **self.trace.parameters}
+    def stored(self) -> list[Array]:
+        """The gradients that were asked for, or of all steps; of every parameter where weights are grouped by it."""
+        grad = self.trace.grad
+        axes = {step.full_name(layer): step.axes for step, layer in self.trace.steps.rows}
+        steps = [Array.of(name, axes[name], one) for name, one in grad.recording.tensors.items()]
+        weights = self.trace.parameters.items() if self.by == "parameter" else ()
+        return (self.arrays() if self.addresses else steps) + [Array.of(name, (), one) for name, one in weights]
 
     def arrays(self) -> list[Array]:
-        """Of the chosen steps; with derivations alone, the steps are the table."""
+        """Of the chosen steps, a tensor a layer; with derivations alone, the steps are the table."""
         grad = self.trace.grad
         return [Array(str(one), one.axes, partial(grad.__getitem__, one)) for one in self._in_full()]
 
@@ -287,6 +292,11 @@ def backward(
     trace = text
     if not isinstance(trace, GradientTrace):
         trace = grad(model, trace, target=target, positions=positions, truncate=truncate, force=force)
+    if trace.recording.edited:
+        raise UsageError(
+            f"{trace.recording.edited[0]} is edited, and no formula says how a function passes gradients on",
+            "Model.grad gives the gradients, by autograd",
+        )
     addresses = trace.addresses(at)
     for where in addresses:  # an unknown cell is refused before anything is computed
         require_gradient(where)

@@ -56,7 +56,7 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
             zip(batch.ids, batch.targets, strict=True)
             if batch.padding_mask is None
             else (
-                (ids[mask], targets[mask])
+                (ids[mask == 1], targets[mask == 1])  # of several texts in a row the first
                 for ids, targets, mask in zip(batch.ids, batch.targets, batch.padding_mask, strict=True)
             )
         )
@@ -74,7 +74,7 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
 
 
 class Camera:
-    """Takes the frames of one run: before training, after 1, 2, 4, 8 … steps, at each checkpoint and at the end."""
+    """Takes the frames of a run: before its first step, after 1, 2, 4, 8 … steps, at each checkpoint and at the end."""
 
     def __init__(self, setup: Setup, recipe: Recipe, run: Path) -> None:
         self.setup, self.recipe, self.folder = setup, recipe, run / FRAMES
@@ -85,7 +85,7 @@ class Camera:
 
     def due(self, step: int) -> bool:
         """Whether a frame is taken after so many steps."""
-        return step & (step - 1) == 0 or step % self._every == 0 or step == self.recipe.steps
+        return step & (step - 1) == 0 or step % self._every == 0 or step in (self.recipe.at_step, self.recipe.steps)
 
     def begin(self, step: int) -> None:
         """Write what the probes are, and remove the frames of steps that will be repeated. Raises OSError."""

@@ -22,7 +22,8 @@ class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
     ``milestones`` are sentences about heads that became something, or ceased to be it; ``health`` comes with ``heads``.
-    ``stopped`` says why the run ends early.
+    ``stopped`` says why the run ends early. ``held_out_before`` is that of the model that a run begins from, on its
+    first line.
     """
 
     step: int
@@ -34,6 +35,7 @@ class Metrics:
     milestones: tuple[str, ...] = ()
     health: Health | None = None
     stopped: str | None = None
+    held_out_before: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The line as it is written, without what was not measured."""

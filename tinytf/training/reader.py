@@ -20,6 +20,8 @@ from tinytf.training.history import History, Sample, SavedModel, Series, Speed, 
 from tinytf.training.lines import json_or_none, number_or_nan, rows_in
 from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
 
+BEFORE = "held_out_before"
+"""Of the first line: the held-out loss of the model that the run begins from."""
 _COLUMNS = ("loss", "lr", "grad_norm")
 _CHUNK = 1 << 20
 _TAIL = 256
@@ -63,7 +65,12 @@ class RunReader:
             loss,
             lr,
             grad_norm,
-            held_out=[(at, more["held_out_loss"]) for at, more in extras if "held_out_loss" in more],
+            held_out=[
+                (at - 1 if name == BEFORE else at, more[name])
+                for at, more in extras
+                for name in (BEFORE, "held_out_loss")
+                if name in more
+            ],
             heads=[(at, more["heads"]) for at, more in extras if "heads" in more],
             milestones=[(at, text) for at, more in extras for text in more.get("milestones", ())],
             health=[(at, more["health"]) for at, more in extras if "health" in more],
@@ -192,8 +199,9 @@ class _MetricsReader:
 def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
     """The valid members that only some lines have."""
     found: dict[str, Any] = {}
-    if not math.isnan(held_out := number_or_nan(row.get("held_out_loss"))):
-        found["held_out_loss"] = held_out
+    for name in (BEFORE, "held_out_loss"):
+        if not math.isnan(held_out := number_or_nan(row.get(name))):
+            found[name] = held_out
     if isinstance(row.get("stopped"), str):
         found["stopped"] = row["stopped"]
     if isinstance(row.get("heads"), dict) and (scores := _scores(row["heads"])):

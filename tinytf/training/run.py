@@ -161,8 +161,8 @@ class Trainer:
     def _go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
         self.begin_files()
-        if not self.progress.step:
-            self._look(0, None)
+        if self.progress.step == self.recipe.at_step:
+            self._look(self.progress.step, None)
             redivide(self.model)
         events = EventFiles(self.out / FOLDER, self.progress.step) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
@@ -206,6 +206,10 @@ class Trainer:
     def step(self) -> Metrics:
         """One step of the optimiser, with all that is due after it."""
         recipe, step, group = self.recipe, self.progress.step, self.group
+        before = None
+        if not step and recipe.begun_from and group.measures:
+            before = held_out_loss(self.model, self.setup.examples, FEW_BATCHES)
+            redivide(self.model)
         self.pace.step_begins()
         lr = learning_rate(step, recipe)
         for parameters in self.optimiser.param_groups:
@@ -237,7 +241,7 @@ class Trainer:
                 append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
         stopped = None if last else self._stopped()
         seen = self._look(done, None if health is None else health.after())
-        metrics = Metrics(done, loss, lr, norm, kept, *seen, stopped)
+        metrics = Metrics(done, loss, lr, norm, kept, *seen, stopped, before)
         redivide(self.model)
         if group.writes:
             append_line(self.out / METRICS, metrics.to_dict())
@@ -276,7 +280,7 @@ class Trainer:
                     self.camera.write(done, frame, scores, health)
                     if weights:
                         self.camera.write_weights(done, weights)
-        if done % self.recipe.probe_every or not done:
+        if done % self.recipe.probe_every or health is None:  # or before the first step
             return None, (), None
         return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
 

@@ -89,7 +89,7 @@ def grad(
         entries = progress_line(on.output.stderr, "finite differences: entry")
         with points as on_point, entries as on_entry:
             found = model.backward(
-                trace, layers=() if detail.no_detail else layers, head=detail.head, at=at, derived=derived,
+                trace, layers=() if detail.no_detail else layers, head=detail.head_of(model), at=at, derived=derived,
                 by=asked.by, lr=asked.lr, integrated=asked.integrated, check=asked.check, seed=on.opening.seed,
                 fail_on=fail_on, resume=resume, on_point=on_point, on_entry=on_entry, force=on.force,
             )  # fmt: skip

@@ -75,7 +75,7 @@ def patch(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
     clean, corrupt = (model.trace(text, truncate=asked.truncate, force=asked.force) for text in texts)
     view: View
     if asked.addresses:
-        positions = [corrupt.index(word, "token", len(corrupt.tokens)) for word in asked.places] or None
+        positions = [place for words in asked.places for place in corrupt.positions(words)] or None
         found = model.patch(clean, corrupt, asked.addresses, positions=positions, top=asked.top or 5, **tokens)
         view = PatchedView(model, clean, corrupt, found)
     else:

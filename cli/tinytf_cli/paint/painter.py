@@ -22,7 +22,9 @@ from tinytf_cli.views.blocks import Block
 def _paint_line(block: blocks.Line, terminal: Terminal) -> list[PaintedLine]:
     indent = [Segment(" " * block.indent)] if block.indent else []
     line = indent + segments(block.words, terminal)
-    return [line] if block.single else wrap(line, terminal.width, block.indent + block.hanging)
+    if block.single:
+        return [cut(line, terminal.width, terminal) if terminal.cuts else line]
+    return wrap(line, terminal.width, block.indent + block.hanging)
 
 
 def _paint_heading(block: blocks.Heading, terminal: Terminal) -> list[PaintedLine]:
@@ -87,7 +89,7 @@ def _side_by_side(parts: list[list[PaintedLine]], terminal: Terminal) -> Iterato
         yield [one for line, width in zip(each, widths, strict=True) for one in fit(line, width, terminal)] + last
 
 
-_PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
+_PAINTERS: dict[type[Any], Callable[[Any, Terminal], Iterable[PaintedLine]]] = {
     blocks.Line: _paint_line,
     blocks.Heading: _paint_heading,
     blocks.Table: paint_table,

@@ -3,12 +3,12 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from tinytf.loading import Model, load
-from tinytf.text.chat import Conversation, Written
+from tinytf.text.chat import Written
 from tinytf.trace.trace import Text, Trace
 from tinytf_cli.options import SMALL
 from tinytf_cli.repl.state import Run, Spec
@@ -28,15 +28,16 @@ class SessionModel(Model):
 
     def trace(
         self,
-        text: Text | Conversation,
+        text: Text | None = None,
         *,
+        ids: Any = None,
         truncate: bool = False,
         layers: Collection[int] | None = None,
         force: bool = False,
     ) -> Trace:
         """The kept trace of a text; one of some ``layers`` only is recorded anew. Raises what ``Model.trace`` does."""
-        if isinstance(text, Trace) or layers is not None or self.recorded is None:
-            return super().trace(text, truncate=truncate, layers=layers, force=force)
+        if text is None or isinstance(text, Trace) or layers is not None or self.recorded is None:
+            return super().trace(text, ids=ids, truncate=truncate, layers=layers, force=force)
         return self.recorded(text, truncate, force)
 
 

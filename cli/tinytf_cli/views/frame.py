@@ -30,7 +30,7 @@ from tinytf_cli.views.run import KINDS
 _WORST = 8.0
 """The loss at the end of the colour scale, in nats; fixed, so that frames and runs are comparable."""
 _FEW_HEADS = 16
-_CHARTS_BESIDE = 36
+_CHARTS_BESIDE, _FILMS_BESIDE = 36, 78
 LEARNED = {"punctuation": "k", "spelling": "v", "words": "q", "names": "output", "copying": "attention"}
 """The kinds of tokens, each with the role that colours its curve."""
 
@@ -77,7 +77,7 @@ class FrameView:
         if len(parts) == 1:
             yield from parts[0]
         else:
-            yield Beside(parts, 60, even=True)
+            yield Beside(parts, _FILMS_BESIDE, even=True)
         if self.layout.chart:
             charts = list(self._charts())
             layers = [self._layers(film.at(self.sight.step)) for film in self.films if self.layout.layers]
@@ -87,12 +87,13 @@ class FrameView:
     def _film(self, film: Film, terminal: Terminal) -> Iterator[Block]:
         frame = film.at(self.sight.step)
         probe = film.probes[min(self.sight.probe, len(film.probes) - 1)]
-        place = film.frames.index(frame) + 1
+        place, when = film.frames.index(frame) + 1, "step" if frame.step <= self.sight.step else "begins at step"
         yield Line(
             [
                 Span(printable(film.name, spaces=False), "strong"),
                 Span(
-                    f" · step {frame.step:,} of {film.history.steps:,} · frame {place} of {len(film.frames)} · ", "dim"
+                    f" · {when} {frame.step:,} of {film.history.steps:,} · frame {place} of {len(film.frames)} · ",
+                    "dim",
                 ),
                 Span(f"{probe.name} {frame.mean(probe.name):.3f}", "strong"),
                 Span(" nats per token", "dim"),

@@ -48,7 +48,8 @@ class TrainView:
         yield Heading("loss", f"{self.history.step.size:,} steps, nats per token", "output")
         losses = {"the first batch, before": self.found.before, "the same, after": self.found.after}
         if held_out := self.history.held_out:
-            losses |= {"held-out text, first measured": held_out[0][1], self._in_the_end(): held_out[-1][1]}
+            first = "first measured" if held_out[0][0] else "before"
+            losses |= {f"held-out text, {first}": held_out[0][1], self._in_the_end(): held_out[-1][1]}
         numbers = [f"{loss:.4f}" for loss in losses.values()]
         yield Table([Column("", list(losses), said="of"), Column("", numbers, "right")], header=False)
         if self.history.milestones:
@@ -79,7 +80,8 @@ class TrainView:
             yield Line([Span("heads ", "output"), heads])
         if history.risen is not None and best is not None:
             said = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
-            yield Line([Span("learned by heart ", "bad"), f"{said}; the checkpoint of that step was kept"])
+            there = "the checkpoint of that step was kept" if best[0] else "the model that it began from is better"
+            yield Line([Span("learned by heart ", "bad"), f"{said}; {there}"])
 
     def _spikes(self) -> Iterator[Line]:
         """Where the loss jumped, and on what text."""
@@ -111,7 +113,8 @@ class TrainView:
         lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
         copying = self.history.heads[-1][1].get("induction") if self.history.heads else None
         if copying is not None and not (copying >= BECOMES).any():
-            lines.append(("tinytf train TEXT --recipe induction", "no induction head so far: this teaches it"))
+            needs = "no induction head so far: repeated tokens and planted previous-token heads make some by step 300"
+            lines.append(("tinytf train TEXT --recipe induction", needs))
         yield from next_lines(terminal, *lines)
 
     def _in_the_end(self) -> str:

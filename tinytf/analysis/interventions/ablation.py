@@ -37,6 +37,7 @@ from tinytf.errors import UsageError
 from tinytf.model.without import left_out
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, unheard
+from tinytf.sheet import Array
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
@@ -82,9 +83,9 @@ class Ablation(Ablated):
     loss_before: float | None
     loss_after: float | None
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """The numbers of the effect, each a tensor of one number."""
-        return {"kl": torch.tensor(self.effect.kl), "change": torch.tensor(self.effect.change)}
+        return [Array.of(name, (), torch.tensor(getattr(self.effect, name))) for name in ("kl", "change")]
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -113,9 +114,10 @@ class AblationSweep(Ablated):
     effects: tuple[Effect | None, ...]
     shape: tuple[int, int]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """Both maps, (layers, heads), or (1, layers)."""
-        return {"kl": self.kl, "change": self.change}
+        axes = ["all", "layer"] if self.shape[0] == 1 else ["layer", "expert" if "E" in self.names[0] else "head"]
+        return [Array.of("kl", axes, self.kl), Array.of("change", axes, self.change)]
 
     @property
     def kl(self) -> Tensor:

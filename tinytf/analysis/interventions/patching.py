@@ -6,7 +6,6 @@ How much of the clean run's logit difference comes back says what those activati
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -67,9 +66,9 @@ class Patched(PatchedRun):
     recovered: float
     choices: tuple[Choice, ...]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """What was recovered, as a tensor of one number."""
-        return {"recovered": torch.tensor(self.recovered), "difference": torch.tensor(self.difference)}
+        return [Array.of(name, (), torch.tensor(getattr(self, name))) for name in ("recovered", "difference")]
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -103,13 +102,13 @@ class PatchSweep(PatchedRun):
         rows = [{"layer": layer, "difference": one, "recovered": other} for layer, (one, other) in enumerate(maps)]
         return {**data, "layers": rows}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """The map, (layers, positions) or (layers, heads): what was recovered, and logit differences."""
-        return {"recovered": self.recovered, "difference": self.differences}
+        return self.arrays()
 
     def arrays(self) -> list[Array]:
         axes = ["layer", "head" if self.what == "heads" else "position"]
-        return [Array(name, axes, partial(getattr, self, name)) for name in ("recovered", "differences")]
+        return [Array.of("recovered", axes, self.recovered), Array.of("difference", axes, self.differences)]
 
     def label(self, axis: str, place: int) -> str:
         """A position is named by the token of the corrupt text, the one that is run."""

@@ -15,16 +15,13 @@ from torch import Tensor
 from tinytf.analysis.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
 from tinytf.analysis.interventions.prediction import compared
 from tinytf.kept import Kept
+from tinytf.model.batches import most_tokens
 from tinytf.report import Progress, Verified, unheard
 from tinytf.trace.trace import Trace
 
 Interventions = tuple[Intervention, ...]
 """What one row of a batch carries; all of it in one layer."""
 Found = TypeVar("Found")
-
-_TOKENS = {"cpu": 1024}
-"""Tokens of a batch; more take memory and gain no speed."""
-_TOKENS_ELSEWHERE = 16_384
 
 
 def sweep(
@@ -74,8 +71,8 @@ def _batches(
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Which of the rows that are ``left``, and their logits (B, V), batch by batch."""
     model = trace.model
-    length, causal = len(trace.tokens), not model.config.looks_ahead
-    most = _TOKENS.get(trace.last_hidden.device.type, _TOKENS_ELSEWHERE)
+    length, causal = len(trace.tokens), not model.recomputes
+    most = most_tokens(trace.last_hidden.device)
     starts = [min(one.first for one in row) if causal else 0 for row in rows]
     order = sorted(left, key=lambda number: (starts[number], rows[number][0].point.layer))
     done, before = 0, len(rows) - len(order)

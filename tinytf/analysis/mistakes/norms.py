@@ -74,6 +74,9 @@ def norms() -> Iterator[Mistake]:
         "what is added is normed, not what attention or the feed-forward reads", Norm, lambda site: site.input(),
         ((Add, _norm_added),),
     )  # fmt: skip
+    yield Mistake(
+        "the feed-forward comes before attention", Norm, _norm_in_turn, ((Add, _sum_in_turn),)
+    )  # fmt: skip
     yield Mistake("it reads the block's input, as in a parallel block", Norm, _norm_of_input)
     yield Mistake("the residual stream goes on from the normed vector, x = norm(x)", Add, _from_normed)
 
@@ -135,3 +138,28 @@ def _norm_of_input(site: Site) -> Tensor:
     if site.layer is None or site.sources == ((trace.steps.input, site.layer),):
         raise RuntimeError("it does")
     return normed(site, x=trace.step(trace.steps.input, site.layer))
+
+
+def _in_turn(site: Site) -> tuple[Tensor, Site, Site]:
+    """What enters a block of two residual sums, each of something normed, and the sums."""
+    steps, layer = site.trace.steps, site.layer
+    sums = [
+        Site(site.trace, step, layer) for step in steps.in_layer(layer or 0)
+        if type(step.operation) is Add and not step.from_stream
+    ]  # fmt: skip
+    if layer is None or len(sums) != 2 or [one.sources[0][0] for one in sums] != [steps.input, sums[0].step.name]:
+        raise RuntimeError("not two sums, one after the other")
+    return site.trace.step(steps.input, layer), sums[0], sums[1]
+
+
+def _norm_in_turn(site: Site) -> Tensor:
+    x, attended, fed = _in_turn(site)
+    before_attention = site.sources[0] == attended.sources[0]
+    if not before_attention and site.sources[0] != fed.sources[0]:
+        raise RuntimeError("it norms something else")
+    return normed(site, x=x + fed.input(1) if before_attention else x)
+
+
+def _sum_in_turn(site: Site) -> Tensor:
+    x, attended, fed = _in_turn(site)
+    return x + fed.input(1) if site.step is attended.step else fed.input() + attended.input(1)

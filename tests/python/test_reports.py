@@ -1,0 +1,94 @@
+"""Every report by name in ``tinytf``, short where its name is typed, and as data."""
+
+import ast
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from answers import ANSWERS, TEXT
+
+import tinytf
+from tinytf.checkpoints.huggingface.export import Exported
+from tinytf.report import Report
+
+
+def reports(kind: type[Report] = Report) -> Iterator[type[Report]]:
+    """Every kind of answer that some module of the library declares, abstract ones left out."""
+    for module in pkgutil.walk_packages(tinytf.__path__, "tinytf."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for one in kind.__subclasses__():
+        yield from (one, *reports(one)) if "KIND" in vars(one) else reports(one)
+
+
+KINDS = {one.__name__: one for one in reports()}
+
+
+@pytest.fixture(scope="module")
+def model() -> tinytf.Model:
+    return tinytf.load("tiny")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_report_has_its_name_in_tinytf_and_its_fields_as_data(name: str) -> None:
+    assert getattr(tinytf, name) is KINDS[name]
+    assert name in tinytf.__all__
+    assert name in dir(tinytf)
+    assert KINDS[name].fields is not Report.fields
+    assert KINDS[name].__repr__ is Report.__repr__
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_report_is_short_where_its_name_is_typed_and_whole_as_data(name: str, model: tinytf.Model) -> None:
+    found = ANSWERS[name](model)
+    assert type(found).__name__ == name
+    assert repr(found).startswith(f"{name}(")
+    assert len(repr(found)) <= 300
+    data = json.loads(json.dumps(found.to_dict(), default=str))
+    assert data["kind"] == KINDS[name].KIND
+    assert set(data) > {"schema_version", "kind"}
+
+
+def test_what_types_see_is_what_there_is() -> None:
+    tree = ast.parse(Path(tinytf.__file__).read_text("utf-8"))
+    (typed,) = (one for one in tree.body if isinstance(one, ast.If))
+    assert {one.names[0].name: one.module for one in typed.body if isinstance(one, ast.ImportFrom)} == tinytf._LAZY
+    assert [name for name in tinytf.__all__ if not hasattr(tinytf, name)] == []
+
+
+def test_the_library_is_imported_without_torch_or_numpy() -> None:
+    heavy = ["torch", "numpy", "tokenizers", "click", "rich", "importlib.metadata"]
+    heavy = f"import sys, tinytf; print([one for one in {heavy} if one in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_other_things_are_short_too(model: tinytf.Model) -> None:
+    long = "The cat sat on the mat. " * 20
+    gradients = model.grad(TEXT)
+    for thing in (model, model.tokenizer, model.encode(long), model.trace(long), gradients, gradients.grad):
+        assert repr(thing).startswith(f"{type(thing).__name__}(")
+        assert len(repr(thing)) <= 300
+    count = sum(one.numel() for one in model.transformer.parameters())
+    assert repr(model) == f"Model(name='tiny', parameters={count}, layers=4, heads=4, d_model=128, tokens=2048)"
+    for one in model.lens(TEXT).stages + model.trace(TEXT).predictions:
+        assert len(repr(one)) <= 300
+
+
+def test_a_repr_says_which_model_which_text_and_the_answer(model: tinytf.Model) -> None:
+    found = model.score(TEXT)
+    loss = torch.nn.functional.cross_entropy(model.trace(TEXT)["logits"][:-1], model.trace(TEXT)["ids"][1:])
+    assert repr(found).startswith(f"Score(model='tiny', text='{TEXT}', loss={float(loss):.3f}"[:-1])
+    assert "first=Compared 'embed.tokens'" not in repr(model.diff(TEXT, TEXT))
+    assert "equal=True" in repr(model.diff(TEXT, TEXT))
+
+
+def test_an_export_has_a_name_too(model: tinytf.Model, tmp_path: Path) -> None:
+    found = model.export(tmp_path / "tiny")
+    assert isinstance(found, Exported)
+    assert len(repr(found)) <= 300

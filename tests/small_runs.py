@@ -1,0 +1,37 @@
+"""A story, and a recipe that trains on it within a second."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tinytf.training.loop import train
+from tinytf.training.recipe import Recipe
+
+STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
+                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
+MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32}
+RECIPE = Recipe(model=MODEL, tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2)
+FILMED = Recipe(**{**RECIPE.to_dict(), "block": 24, "steps": 6, "lr": 1e-2})
+
+
+def changed(recipe: Recipe, **changes: object) -> Recipe:
+    return Recipe(**{**recipe.to_dict(), **changes})
+
+
+def run_once(recipe: Recipe) -> Callable[[pytest.TempPathFactory], Path]:
+    """A fixture: the run of a recipe, trained once for all tests of a file."""
+
+    @pytest.fixture(scope="module")
+    def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        place = tmp_path_factory.mktemp("runs") / "run"
+        train(STORY, recipe, place)
+        return place
+
+    return run
+
+
+def stopping_after(steps: int) -> Callable[[], bool]:
+    """An ``interrupted`` that ends the run after so many of its steps."""
+    asked = iter([False] * (steps - 1) + [True] * 1000)
+    return lambda: next(asked)

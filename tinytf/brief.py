@@ -1,0 +1,59 @@
+"""What something is in a few words, for whoever types its name."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar
+
+_LONGEST = 300
+"""Characters of a ``repr``."""
+_TEXT = 40
+_LISTED = 4
+"""So many numbers or words of a list are told; of a longer one, how many there are."""
+
+
+def brief(value: Any) -> str:
+    """A value in a few words: a tensor by its shape, a list by its length, an object by its class."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= _TEXT else value[: _TEXT - 1] + "…")
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if value is None or isinstance(value, int):
+        return repr(value)
+    if hasattr(value, "shape"):
+        return f"{type(value).__name__} {tuple(value.shape)}"
+    if isinstance(value, tuple | list) and value:
+        simple = len(value) <= _LISTED and all(isinstance(one, str | int | float) for one in value)
+        return f"({', '.join(map(brief, value))})" if simple else f"{len(value):,} × {type(value[0]).__name__}"
+    if isinstance(value, Mapping):
+        return f"{len(value):,} of {type(value).__name__}"
+    name = getattr(value, "name", None)
+    return f"{type(value).__name__} {brief(name)}" if isinstance(name, str) else type(value).__name__
+
+
+def shown(thing: Any, members: Mapping[str, Any]) -> str:
+    """The ``repr`` of an object by what is told of it; not what is None or empty."""
+    told = (f"{name}={brief(one)}" for name, one in members.items() if not _is_empty(one))
+    whole = f"{type(thing).__name__}({', '.join(told)})"
+    return whole if len(whole) <= _LONGEST else whole[: _LONGEST - 2] + "…)"
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | tuple | list | Mapping) and not value)
+
+
+class Brief:
+    """A dataclass whose ``repr`` is short: ``SAID``, properties that say most, then its fields."""
+
+    SAID: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]  # so that it stands in the body: a dataclass keeps it
+
+    def __repr__(self) -> str:
+        own = (one.name for one in fields(self) if one.repr)  # type: ignore[arg-type]
+        return shown(self, self.told() | {name: getattr(self, name) for name in (*self.SAID, *own)})
+
+    def told(self) -> dict[str, Any]:
+        """What is told first."""
+        return {}
