@@ -5,6 +5,7 @@ Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and wi
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tinytf.brief import Brief
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
+DRAWN_BY = "tinytf_cli.showing"
+"""What draws a report that is asked to show itself: imported by this name, since the library knows no more of it."""
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
@@ -202,6 +205,15 @@ class Report(Brief):
         first = [name for name in self.EVENTS if name != "tokens"] or list(self.EVENTS)
         path = self.TABLE or tuple(first[:1])
         return of_records(records_in(self.itemised(), path)) if path else None
+
+    def show(self) -> None:
+        """Print what the command that gives such a report prints. Raises UsageError for one that is not drawn."""
+        import_module(DRAWN_BY).show(self)
+
+    def _repr_html_(self) -> str | None:
+        """The same for a notebook; None where it is not drawn."""
+        html: str | None = import_module(DRAWN_BY).html(self)
+        return html
 
     def metadata(self) -> dict[str, Any]:
         """What a file of its tensors says about itself, as plain JSON data: what it is of, and the axes of each tensor.

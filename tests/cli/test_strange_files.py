@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from driving import Tinytf
+from safetensors.torch import load_file
 
 from tinytf import files
 from tinytf.errors import CheckpointError
@@ -99,10 +100,17 @@ def test_a_file_without_end_is_not_read(tinytf: Tinytf) -> None:
     assert "it is a device, not a file" in ran.err
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 @pytest.mark.parametrize("how", ["cut short", "written over", "replaced"])
-def test_a_weight_file_that_changes_under_an_open_model_is_told(decoder: Path, tmp_path: Path, how: str) -> None:
-    shutil.copytree(decoder, tmp_path / "model")
+def test_a_weight_file_that_changes_under_an_open_model_is_told(
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, how: str, name: str
+) -> None:
+    tinytf("export", decoder, "--to", "huggingface", tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
+    if name != path.name:
+        torch.save(load_file(path), path.with_name(name))
+        path.unlink()
+        path = path.with_name(name)
     model = load(str(path.parent), device="cpu")
     before, data = model.trace("the cat")["logits"], path.read_bytes()
     if how == "replaced":  # as a download or a training run does it: the old file stays for whoever has it open
@@ -115,7 +123,7 @@ def test_a_weight_file_that_changes_under_an_open_model_is_told(decoder: Path, t
         else:
             file.seek(-4, 2)
             file.write(b"\0\0\0\0")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors was changed while its model is open"):
+    with pytest.raises(CheckpointError, match=rf"{name} was changed while its model is open"):
         model.trace("the cat")
 
 
