@@ -124,6 +124,7 @@ def forms() -> list[str]:
 
 LENS = [
     "blocks.0.attn.hook_q",
+    "blocks.0.attn.hook_pattern[0,0:2]",
     "L1.attn.hook_z[0:2,1]",
     "blocks.-1.ln1.hook_scale",
     "hook_unembed[-1]",
