@@ -30,7 +30,7 @@ Metric = Callable[[Tensor], Tensor]
 class Gradients(Trace):
     """The gradients of a loss by the addresses of a trace, each in the shape of its step.
 
-    That of ``probs`` is −1 / (N·p) at the targets, and 0 for a metric, which is of logits; it is 0 for steps that do not
+    That of ``probs`` is −1 / (N·p) at the targets, and 0 for a metric, which is of logits; 0 for steps that do not
     lead to the loss.
     """
 
