@@ -114,6 +114,11 @@ class Report(Brief):
         return all(one is None or one.holds for one in checks)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it, and it is only what was found until then."""
+        return False
+
+    @property
     def encoding(self) -> "Encoding":
         """The text that this is of."""
         assert self.about is not None
@@ -159,17 +164,26 @@ class Report(Brief):
         return self.to_dict()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item."""
+        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item.
+
+        One that was ``interrupted`` says so at the end.
+        """
         data = self.itemised()
         parts = {name: data.pop(name, None) for name in self.EVENTS}
         yield {"type": data.pop("kind"), **data}
         for name, part in parts.items():
             for one in part if isinstance(part, list) else () if part is None else (part,):
                 yield {"type": self.EVENTS[name], **one}
+        if self.interrupted:
+            yield {"type": "interrupted"}
+
+    def stored(self) -> list[Array]:
+        """What a file of its tensors holds; empty where there is nothing to hold."""
+        return []
 
     def tensors(self) -> "dict[str, Tensor]":
         """The tensors behind it by name; empty where there are none."""
-        return {}
+        return {one.name: one.read() for one in self.stored()}
 
     def arrays(self) -> list[Array]:
         """The tensors that it gives in full, which are its table where there are any."""
@@ -202,8 +216,20 @@ class Report(Brief):
         return html
 
     def metadata(self) -> dict[str, Any]:
-        """What a file of these tensors says about itself: what it is of, as plain JSON data."""
-        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **(self.about.to_dict() if self.about else {})}
+        """What a file of its tensors says about itself, as plain JSON data: what it is of, and the axes of each tensor.
+
+        ``places`` are those of the axes of which a tensor holds only some.
+        """
+        stored, of = self.stored(), self.about.to_dict() if self.about else {}
+        some = {one.name: {axis: list(at) for axis, at in one.places.items() if list(at) != list(range(len(at)))}
+                for one in stored}  # fmt: skip
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self.KIND,
+            **of,
+            "axes": {one.name: list(one.axes) for one in stored},
+            "places": {name: places for name, places in some.items() if places},
+        }
 
 
 def text_data(encoding: "Encoding") -> dict[str, Any]:

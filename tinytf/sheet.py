@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Row = Sequence[Any]
@@ -25,13 +26,26 @@ class Sheet:
 class Array:
     """A tensor of a report, read when its turn comes: its address, its axes, and what it reads.
 
-    ``places`` are the places on an axis of which it holds only some.
+    ``places`` are the places on an axis of which it holds only some. ``one_part`` is how many parts its first axis has,
+    and reads one of them, where that tells the shape with less work.
     """
 
     name: str
     axes: Sequence[str]
     read: "Callable[[], Tensor]"
     places: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    one_part: "tuple[int, Callable[[], Tensor]] | None" = None
+
+    @classmethod
+    def of(cls, name: str, axes: Sequence[str], tensor: "Tensor") -> "Array":
+        """A tensor that is there already."""
+        return cls(name, axes, lambda: tensor)
+
+    def form(self) -> "tuple[tuple[int, ...], torch.dtype]":
+        """Its shape, and the type of its numbers."""
+        count, read = self.one_part or (None, self.read)
+        tensor = read()
+        return ((*(() if count is None else (count,)), *tensor.shape), tensor.dtype)
 
     def labelled(self, label: Label) -> tuple[Any, list[list[str]]]:
         """Its numbers as an array of numpy, and the names of the places on each axis; narrow floats as float32."""

@@ -25,7 +25,7 @@ from tinytf.checkpoints.stores import HUB_CACHE, STORES
 from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import read_json
+from tinytf.files import read_json, resolved
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
@@ -239,7 +239,7 @@ _OPENED = "tinytf opens folders with a config.json, and .gguf files"
 
 def source_at(path: Path) -> Source:
     """The source at a path: a run directory, a directory of transformers, or a GGUF file."""
-    name = path.name or path.resolve().name
+    name = path.name or resolved(path).name
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return GgufSource(name, str(path), path)

@@ -197,6 +197,7 @@ class TextModel(Brief):
         if (text is None) == (ids is None):
             raise UsageError("a trace is of a text or of ids, one of them", 'model.trace("The cat sat")')
         if isinstance(text, Trace):
+            text.about = text.about or About(self, text.encoding)
             return text
         encoding = self.encode_ids(ids, truncate=truncate) if text is None else self.encode(text, truncate=truncate)
         return self.trace_of(encoding, layers=layers, force=force)

@@ -48,6 +48,8 @@ def explained(error: Exception, shows: str = "--debug shows where it happened") 
         return Failure(error.message, error.hint, error.exit_status)
     if isinstance(error, OSError):
         return Failure(str(error), "", 1)
+    if isinstance(error, ValueError) and "embedded null" in str(error):  # what Python says of any path with one
+        return Failure("a file name cannot hold a NUL byte", "", 2)
     return Failure(f"{type(error).__name__}: {error}", f"this is a fault of tinytf; {shows}", 1)
 
 

@@ -1,10 +1,11 @@
 """Show one result, or several of one kind, through one output."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tinytf.report import SCHEMA_VERSION
-from tinytf.sheet import Sheet, joined
+from tinytf.sheet import Array, Sheet, joined
 from tinytf_cli.output import Output, Result, View
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
@@ -35,6 +36,8 @@ def show_views(output: Output, views: Iterable[View], kind: str, lines: bool) ->
         for view in views:
             holds = holds and view.found.holds
             yield Result.of(view)
+            if view.found.interrupted:
+                return
 
     show_all(output, results(), kind, lines)
     return 0 if holds else 1
@@ -54,13 +57,12 @@ def _joined(results: list[Result], kind: str) -> Result:
         for result in results:
             yield from result.events()
 
-    def tensors() -> dict[str, Any]:
-        return {
-            f"{number}/{name}": tensor
-            for number, result in enumerate(results)
-            if result.tensors is not None
-            for name, tensor in result.tensors().items()
-        }
+    def stored() -> list[Array]:
+        found = ((number, result.stored) for number, result in enumerate(results))
+        return [replace(one, name=f"{number}/{one.name}") for number, of in found if of is not None for one in of()]
+
+    def metadata() -> dict[str, Any]:
+        return {"kind": kind, kind: [result.metadata() for result in results if result.metadata is not None]}
 
     def text(terminal: Terminal) -> "Iterator[Block | Span]":
         for place, result in enumerate(results):
@@ -71,5 +73,6 @@ def _joined(results: list[Result], kind: str) -> Result:
         found = [result.sheet(True) if result.sheet else None for result in results]
         return joined(one for one in found if one) if any(found) else None
 
-    tensors_of = tensors if results[0].tensors else None
-    return Result(blocks, data, events, tensors_of, text if results[0].text else None, sheet=sheet)
+    return Result(
+        blocks, data, events, stored, text if results[0].text else None, metadata=metadata, sheet=sheet
+    )  # fmt: skip

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ import click
 
 from tinytf import __version__
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import refuse_overwriting, write_whole
+from tinytf.files import refuse_overwriting, remedy, write_whole, writing
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
@@ -26,16 +27,16 @@ from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 from tinytf_cli.working import quiet
 
 if TYPE_CHECKING:
-    import torch
-
     from tinytf.report import Report
-    from tinytf.sheet import Sheet
+    from tinytf.sheet import Array, Sheet
     from tinytf_cli.views.blocks import Block, Span
 
 FORMATS = ("text", "json", "ndjson", "csv")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors")
 _FORMULA = re.compile(r"'*[=+\-@]")
 """A text that a spreadsheet would compute, or that looks like one that was kept from that."""
+_FLOAT32, _SHORT, _LARGEST = struct.Struct("f"), 8, 3.4028234663852886e38
+"""How a float32 is stored, the longest text of a number that is left as it is, and the largest float32."""
 FILM = ".cast"
 """The extension of a film for a terminal, which a result that moves can be written to."""
 
@@ -58,7 +59,7 @@ class Result:
     """What a command found, in every form that it can be asked for; each is made only when it is.
 
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
-    ``tensors`` the recorded tensors under their step names, ``metadata`` what a file of them says. ``text`` stands for
+    ``stored`` the tensors for a file of them, ``metadata`` what it says. ``text`` stands for
     the view wherever it is written without pictures: blocks, and spans of running text with line ends of their own.
     ``sheet`` makes the table for CSV, in its long form if it is called with true; it gives None where there is none.
     Each part of a ``live`` result is seen as soon as it is there. ``film`` are the painted screens of one that moves.
@@ -67,7 +68,7 @@ class Result:
     blocks: "Callable[[Terminal], Iterable[Block]]"
     data: Callable[[], Mapping[str, Any]]
     events: Callable[[], Iterator[Mapping[str, Any]]]
-    tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
+    stored: "Callable[[], list[Array]] | None" = None
     text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
     live: bool = False
     metadata: Callable[[], Mapping[str, Any]] | None = None
@@ -79,7 +80,7 @@ class Result:
         """What a view draws, and its report in the other forms."""
         found = view.found
         return cls(
-            view.blocks, found.to_dict, found.events, found.tensors, metadata=found.metadata,
+            view.blocks, found.to_dict, found.events, found.stored, metadata=found.metadata,
             sheet=lambda long: found.sheet(long=long),
         )  # fmt: skip
 
@@ -123,10 +124,12 @@ class Output:
         try:
             for part in self._parts(result, self.format, self.terminal):
                 quiet()
-                self.stdout.write(part)
-                if result.live:
-                    self.stdout.flush()
-            self.stdout.flush()
+                with _to_standard_output():
+                    self.stdout.write(part)
+                    if result.live:
+                        self.stdout.flush()
+            with _to_standard_output():
+                self.stdout.flush()
         except BrokenPipeError:
             raise ReaderGone from None
 
@@ -140,8 +143,10 @@ class Output:
         if form == "json":
             yield self._safe(to_json(result.data())) + "\n"
         elif form == "ndjson":
+            wide = False
             for event in result.events():
-                yield self._safe(to_json(event, one_line=True)) + "\n"
+                wide = _is_wide(event) if "model" in event else wide
+                yield self._safe(to_json(event, one_line=True, wide=wide)) + "\n"
         elif form == "csv":
             yield from csv_lines(result)
         elif result.text is not None:
@@ -163,7 +168,7 @@ class Output:
         extension = path.suffix.lower()
         paper = replace(self.terminal, depth="none", cuts=False)
         if extension == ".safetensors":
-            size = write_file(path, _tensor_bytes(result, path))
+            size = write_file(path, _tensor_file(result, path))
         elif extension == FILM or (extension == ".svg" and result.film is not None):
             size = write_file(path, _film(result, extension, self.terminal).encode("utf-8"))
         elif extension in (".html", ".svg"):
@@ -171,6 +176,16 @@ class Output:
         else:
             size = write_file(path, (part.encode("utf-8") for part in self._parts(result, _form_of(path), paper)))
         self.note(f"wrote {path} ({size:,} bytes)")
+
+
+@contextmanager
+def _to_standard_output() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as error:
+        raise TinytfError(f"cannot write standard output: {error.strerror}", remedy(error, "")) from None
 
 
 @dataclass(frozen=True)
@@ -248,7 +263,7 @@ def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
         raise UsageError(f"{path} is a folder", "name a file in it")
     if path.exists() and (session := host()) is not None:
         session.require_own(f"write over {path.name!r}")
-    refuse_overwriting(path, [*_given_to_the_command(), *inputs])
+    refuse_overwriting(path, [*_given_to_the_command(path), *inputs])
 
 
 def _form_of(path: Path) -> str:
@@ -257,18 +272,17 @@ def _form_of(path: Path) -> str:
     return form if form in FORMATS else "text"
 
 
-def write_file(path: Path, data: bytes | Iterable[bytes]) -> int:
+def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
     """Write a file whole, and return how many bytes it has; TinytfError where it cannot be written."""
-    try:
+    with writing(path):
         return write_whole(path, data)
-    except OSError as error:
-        raise TinytfError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _given_to_the_command() -> Iterator[str | Path | int]:
-    """Every word that the running command was given but its output, and standard input where it is a file."""
+def _given_to_the_command(path: Path) -> Iterator[str | Path | int]:
+    """Every word that the running command was given but its output and ``path``, and standard input if it is a file."""
     context = click.get_current_context(silent=True)
-    waiting = [value for name, value in context.params.items() if name != "file"] if context is not None else []
+    params = {} if context is None else context.params
+    waiting = [value for name, value in params.items() if name != "file" and value is not path]
     while waiting:
         value = waiting.pop()
         if isinstance(value, (str, Path)):
@@ -279,15 +293,14 @@ def _given_to_the_command() -> Iterator[str | Path | int]:
         yield sys.stdin.fileno()
 
 
-def _tensor_bytes(result: Result, path: Path) -> bytes:
-    found = {} if result.tensors is None else result.tensors()
+def _tensor_file(result: Result, path: Path) -> "Iterator[bytes | memoryview]":
+    found = [] if result.stored is None else result.stored()
     if not found:
         raise UsageError(f"there are no tensors to write to {path.name}", "write to a .json file instead")
-    from safetensors.torch import save
+    from tinytf.tensor_file import safetensors
 
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
     said = {"version": __version__, **({} if result.metadata is None else result.metadata())}
-    return bytes(save(tensors, metadata={"tinytf": _dumps(_jsonable(said))}))  # of several keys the order is random
+    return safetensors(found, {"tinytf": _dumps(_jsonable(said))})
 
 
 def csv_lines(result: Result) -> Iterator[str]:
@@ -317,7 +330,7 @@ def _csv_cell(value: Any) -> str:
     if value is None or isinstance(value, (bool, list, tuple)):
         return "" if value is None else _dumps(_jsonable(value))
     if isinstance(value, int) or math.isfinite(value):
-        return str(value)
+        return str(_shortest(value) if type(value) is float else value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else ""
 
 
@@ -347,13 +360,17 @@ def _film(result: Result, extension: str, terminal: Terminal) -> str:
     return (recording if extension == FILM else moving_picture)(list(result.film(screen)), screen)
 
 
-def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:
+def to_json(data: Mapping[str, Any], *, one_line: bool = False, wide: bool = False) -> str:
     """A JSON object, one line a top-level key unless ``one_line``.
+
+    A number of float32 has as many digits as it takes to read that float32 back, unless the model is of float64, as
+    its data say or ``wide`` does.
 
     A masked cell (−∞) is null; NaN and +∞, which JSON has no number for, are the strings "NaN" and "Infinity".
     Invisible characters are escaped, so that the output is safe to look at in a terminal.
     """
-    members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value))}" for key, value in data.items()]
+    wide = wide or _is_wide(data)
+    members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value, wide))}" for key, value in data.items()]
     text = "{" + ", ".join(members) + "}" if one_line else "{\n " + ",\n ".join(members) + "\n}"
     return text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text))
 
@@ -368,13 +385,29 @@ def _escaped(char: str) -> str:
     return char if char.isascii() or not is_hidden(char) else json.dumps(char)[1:-1]
 
 
-def _jsonable(data: object) -> object:
+def _is_wide(data: Mapping[str, Any]) -> bool:
+    """Whether data are of a model that computes in float64."""
+    model = data.get("model")
+    return isinstance(model, Mapping) and model.get("dtype") == "float64"
+
+
+def _jsonable(data: object, wide: bool = False) -> object:
     if isinstance(data, float):
         if math.isfinite(data):
-            return data
+            return data if wide else _shortest(data)
         return "NaN" if math.isnan(data) else ("Infinity" if data > 0 else None)
     if isinstance(data, Mapping):
-        return {key: _jsonable(value) for key, value in data.items()}
+        wide = wide or _is_wide(data)
+        return {key: _jsonable(value, wide) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_jsonable(value) for value in data]
+        return [_jsonable(value, wide) for value in data]
     return data
+
+
+def _shortest(value: float) -> float:
+    """A number that is one of float32 with the fewest digits that mean that float32; any other as it is."""
+    if len(repr(value)) <= _SHORT or abs(value) > _LARGEST or _FLOAT32.unpack(_FLOAT32.pack(value))[0] != value:
+        return value
+    import numpy as np  # where such numbers come from
+
+    return float(str(np.float32(value)))

@@ -36,11 +36,15 @@ def test_it_says_what_the_architecture_needs(kind, lacks, tmp_path):
         read_directory(tmp_path)
 
 
-def test_a_name_mistyped_is_answered_with_the_nearest(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "llamma"}', "utf-8")
-    with pytest.raises(CheckpointError, match="no table of its settings and tensors is written yet") as caught:
-        read_directory(tmp_path)
-    assert caught.value.hint == "did you mean llama?"
+def test_a_name_in_a_file_is_not_taken_for_a_slip(tmp_path):
+    """Nobody typed it: the hint is what is known, and not the name that is spelled most alike."""
+    for kind in ("llamma", "mamba", "nemotron-next"):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), "utf-8")
+        with pytest.raises(CheckpointError, match="no table of its settings and tensors is written yet") as caught:
+            read_directory(tmp_path)
+        known = "such as gpt2, llama, qwen3 and bert; docs/families.md has them all"
+        assert caught.value.hint == f"{len(FAMILIES)} are known, {known}"
+    assert {"gpt2", "llama", "qwen3", "bert"} <= FAMILIES.keys()
 
 
 def test_none_of_them_is_opened():

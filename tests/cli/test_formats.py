@@ -2,17 +2,20 @@
 
 import json
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from driving import SENTENCE, Tinytf
+from driving import SENTENCE, Tinytf, digits
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
+from tinytf.trace.parameters import parse_any
 from tinytf.trace.trace import Trace
 
 EXTENSIONS = ("txt", "json", "ndjson", "html", "svg", "safetensors")
@@ -24,16 +27,26 @@ def trace(opened: Model) -> Trace:
 
 
 def as_json(tensor: torch.Tensor) -> Any:
-    """What the documentation says of numbers in JSON: −∞ is null, NaN and +∞ are words."""
+    """What the documentation says of numbers in JSON: −∞ is null, NaN and +∞ are words, float32 has its own digits."""
 
     def one(value: Any) -> Any:
         if isinstance(value, list):
             return [one(part) for part in value]
         if math.isnan(value):
             return "NaN"
-        return value if math.isfinite(value) else "Infinity" if value > 0 else None
+        if math.isfinite(value):
+            return digits(value) if tensor.dtype == torch.float32 else value
+        return "Infinity" if value > 0 else None
 
     return one(tensor.tolist())
+
+
+def shown(trace: Trace, address: str) -> Any:
+    """The tensor at an address as JSON has it: a masked weight is null, although the model has 0 there."""
+    where, tensor = parse_any(address, trace.steps), trace[address]
+    if where.step == trace.steps.by_name["weights"] and not where.cell:
+        tensor = tensor.masked_fill(torch.ones(tensor.shape[-2:]).triu(1).bool(), -math.inf)
+    return as_json(tensor)
 
 
 def test_json_of_a_trace_holds_the_tensors_of_the_library(tinytf: Tinytf, decoder: Path, trace: Trace) -> None:
@@ -45,7 +58,7 @@ def test_json_of_a_trace_holds_the_tensors_of_the_library(tinytf: Tinytf, decode
         f"L1{'H1' if step.has_heads else ''}.{step.name}" for step in trace.steps.layer_steps
     }
     for address, found in data["values"].items():
-        assert found["values"] == as_json(trace[address]), address
+        assert found["values"] == shown(trace, address), address
 
 
 def test_masked_cells_are_null_and_no_other_is(tinytf: Tinytf, decoder: Path) -> None:
@@ -77,7 +90,7 @@ def test_the_steps_of_json_have_the_statistics_of_the_tensors(tinytf: Tinytf, de
         assert figures["count"] == values.numel()
         assert figures["mean"] == pytest.approx(float(values.mean()), abs=1e-5)
         assert figures["std"] == pytest.approx(float(values.std(correction=0)), abs=1e-5)
-        assert (figures["min"], figures["max"]) == (float(values.min()), float(values.max()))
+        assert (figures["min"], figures["max"]) == digits((float(values.min()), float(values.max())))
         assert sum(figures["histogram"]) == figures["count"]
 
 
@@ -108,8 +121,8 @@ def test_every_kind_of_address_gives_what_the_library_gives(
 ) -> None:
     data = json.loads(tinytf("trace", SENTENCE, "-m", decoder, "--at", address, "--json").out)
     ((name, found),) = data["values"].items()
-    assert name == str(trace.address(address))
-    assert found["values"] == as_json(trace[address])
+    assert name == str(parse_any(address, trace.steps))
+    assert found["values"] == shown(trace, address)
     assert tinytf("trace", SENTENCE, "-m", decoder, "--at", address).status == 0
 
 
@@ -363,3 +376,25 @@ def test_float64_agrees_with_float32(tinytf: Tinytf, decoder: Path) -> None:
     assert data["values"]["L1.out"]["values"] == wide["L1.out"].tolist()
     narrow = load(str(decoder), device="cpu").trace(SENTENCE)
     torch.testing.assert_close(narrow["L1.out"].double(), wide["L1.out"], atol=1e-4, rtol=1e-4)
+
+
+def test_json_gives_float32_back_to_the_last_bit_with_no_more_digits(
+    tinytf: Tinytf, decoder: Path, trace: Trace
+) -> None:
+    """Each number is the shortest decimal whose float32 is the model's: what numpy prints for that float32."""
+    ran = tinytf("trace", SENTENCE, "-m", decoder, "--at", "L1.out", "--json")
+    written = re.search(r'"L1.out": \{.*?"values": (\[\[.*?\]\])', ran.out)
+    assert written is not None
+    words = re.findall(r"[-+.0-9e]+", written[1])
+    expected = trace["L1.out"].numpy().ravel()
+    assert np.array_equal(np.array([np.float32(word) for word in words]), expected)
+    assert [float(word) for word in words] == [float(str(number)) for number in expected]
+    assert max(map(len, words)) <= len("-1.12345678e-05")
+
+
+def test_json_of_a_float64_model_has_all_digits(tinytf: Tinytf, decoder: Path) -> None:
+    """Also of weights, which float32 would hold."""
+    wide = load(str(decoder), device="cpu", dtype="float64")
+    for form in ("json", "ndjson"):
+        out = tinytf("trace", "-m", decoder, "--at", "L0.W_Q", "--dtype", "float64", "--as", "table", "--format", form)
+        assert repr(float(wide.parameters(["L0.W_Q"]).found[0].values[0, 0])) in out.out

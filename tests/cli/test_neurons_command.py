@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
+from driving import SENTENCE, Tinytf, digits, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
@@ -50,7 +50,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path, opened
     for one, token in zip(data["active"], found.tokens, strict=True):
         assert one["predicted"]["id"] == token.predicted
         assert [(u["unit"], u["activation"], u["contribution"]) for u in one["units"]] == [
-            (str(a.unit), a.activation, a.contribution) for a in token.units
+            digits((str(a.unit), a.activation, a.contribution)) for a in token.units
         ]
     assert [one["unit"] for one in data["directions"]] == [str(unit) for unit in found.units]
     assert data["examples"] is None
@@ -150,7 +150,7 @@ def test_the_corpus_may_come_from_a_pipe(tinytf: Tinytf, decoder: Path, corpus: 
     ("arguments", "said"),
     [
         ((SENTENCE, "--layer", "9"), "there is no layer 9"),
-        ((SENTENCE, "--layer", "-1"), "there is no layer -1"),
+        ((SENTENCE, "--layer", "-3"), "there is no layer -3"),
         ((SENTENCE, "--unit", "L1"), "is not a unit"),
         ((SENTENCE, "--unit", "L1.99"), "there is no unit 99"),
         ((SENTENCE, "--unit", "L1.3", "--layer", "0"), "--unit names its layer"),

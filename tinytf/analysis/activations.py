@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tinytf.analysis.neurons import require_units
 from tinytf.report import About, Data, Report
+from tinytf.sheet import Array
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.table import ACTIVATION_NAMES
 from tinytf.text_model import TextModel
@@ -78,9 +79,10 @@ class Activations(Report):
             **self.members("grid", "curves"),
         }
 
-    def tensors(self) -> dict[str, Tensor]:
-        gate = {} if self.hidden is None else {"hidden": self.hidden}
-        return {"inputs": self.inputs, **gate, "outputs": self.outputs, "grid": self.grid, **self.curves}
+    def stored(self) -> list[Array]:
+        units = {"inputs": self.inputs, "hidden": self.hidden, "outputs": self.outputs}
+        found = [Array.of(name, ["token", "d_ff"], one) for name, one in units.items() if one is not None]
+        return found + [Array.of(name, ["grid"], one) for name, one in {"grid": self.grid, **self.curves}.items()]
 
 
 def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:

@@ -1,9 +1,9 @@
 """The attention of a trace as a report: measures of every head, and the weights of some."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -12,11 +12,13 @@ from torch import Tensor
 from tinytf.analysis.heads import MEASURES, measure_heads, measures_of
 from tinytf.analysis.overview import Overview, of_layer
 from tinytf.analysis.prediction import predictions
+from tinytf.analysis.values import array_at
 from tinytf.errors import UsageError
 from tinytf.report import About, Report, plain
 from tinytf.sheet import Array, Sheet, of_records
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
+from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Text, Trace
@@ -127,11 +129,13 @@ class Attended(Report):
         ]
         return {**data, "measures": rows}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The weights of the chosen heads, or of every layer."""
-        names = [f"L{layer}H{head}.{self.step.name}" for layer, head in self.heads]
-        names = names or [self.step.full_name(layer) for layer in range(self.trace.config.n_layers)]
-        return {name: self.trace[name] for name in names}
+    def stored(self) -> list[Array]:
+        """The weights of the chosen heads, of the window or the query that was asked for; else those of every layer."""
+        if not self.heads:
+            layers = range(self.trace.config.n_layers)
+            return [array_at(self.trace, Address(self.step, (layer,))) for layer in layers]
+        seen = self.arrays() or [self._array(layer, head, {}) for layer, head in self.heads]
+        return [replace(one, read=partial(_unmasked, one.read)) for one in seen]
 
     def arrays(self) -> list[Array]:
         """The weights that it gives: of the window, or of one query. Without any, the measures are the table."""
@@ -158,6 +162,12 @@ class Attended(Report):
             for layer, head in self.heads
             for q, k, share in self.strongest(layer, head)
         )
+
+
+def _unmasked(read: Callable[[], Tensor]) -> Tensor:
+    """Weights as the model has them: 0 where a key is masked."""
+    weights = read()
+    return weights.masked_fill(weights.isneginf(), 0.0)
 
 
 def attention(

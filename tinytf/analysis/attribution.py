@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report
+from tinytf.sheet import Array
 from tinytf.steps.operations import Activate, Add, Multiply, Norm, SumExperts
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import Step
@@ -100,10 +101,10 @@ class Attribution(Report):
             "check": {"parts": len(self.parts), **self.members("holds", "sum", "difference", "allowed")},
         }
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """The map of the heads, and every part in the order of the data."""
         values = torch.tensor([part.value for part in self.parts], dtype=torch.float64)
-        return {"heads": self.heads(), "parts": values}
+        return [Array.of("heads", ["layer", "head"], self.heads()), Array.of("parts", ["part"], values)]
 
     def heads(self) -> Tensor:
         """The heads' parts as a map (layers, heads), float64."""

@@ -37,6 +37,7 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, plain, unheard
+from tinytf.sheet import Array
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
@@ -144,10 +145,11 @@ class Census(Report):
         heads = [(layer, head) for layer, row in enumerate(values) for head in range(len(row))]
         return sorted(heads, key=lambda place: -values[place[0]][place[1]])
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """Every score, (layers, heads), under ``repeats.`` or ``text.`` and its name."""
-        named = (("repeats", self.repeats), ("text", self.text))
-        return {f"{where}.{score}": values for where, one in named if one for score, values in one.values.items()}
+        named = [(where, one) for where, one in (("repeats", self.repeats), ("text", self.text)) if one]
+        each = ((f"{where}.{score}", values) for where, one in named for score, values in one.values.items())
+        return [Array.of(name, ["layer", "head"], values) for name, values in each]
 
     def measured_on(self, by: str) -> CensusScores:
         """Where a score is read: those of ON_REPEATS there, the others on text where there is some."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from tinytf.analysis.alignment import Alignment, AnySide, Side, align
 from tinytf.analysis.causes import Cause
@@ -20,6 +19,7 @@ from tinytf.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encodi
 from tinytf.dumps.read import Dump
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.report import About, Report, plain
+from tinytf.sheet import Array
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text.chat import Conversation, Written
 from tinytf.text.tokenizer import Encoding
@@ -119,13 +119,13 @@ class Difference(Report):
             "check": self.members("fail_over", "holds"),
         }
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """The weights of the head that is shown, of both runs."""
-        found = self.attention
+        found, axes = self.attention, ["query", "key"]
         if found is None:
-            return {}
+            return []
         name = f"L{found.layer}H{found.head}.weights"
-        return {f"first/{name}": found.first, f"second/{name}": found.second}
+        return [Array.of(f"first/{name}", axes, found.first), Array.of(f"second/{name}", axes, found.second)]
 
     @property
     def first(self) -> Compared | None:

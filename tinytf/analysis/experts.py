@@ -13,6 +13,7 @@ from torch import Tensor
 from tinytf.analysis.examples import BATCH, padded, run_windows, windows_of
 from tinytf.errors import AddressError, UsageError
 from tinytf.report import About, Data, Progress, Report, plain, unheard
+from tinytf.sheet import Array
 from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import between_words
@@ -100,9 +101,10 @@ class Experts(Report):
             for position, (experts, weights) in enumerate(pairs):
                 yield Sent(layer, position, tuple(experts), tuple(weights))
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """The weights of each layer, (T, E)."""
-        return {f"L{layer}.routes": routes for layer, routes in zip(self.layers, self.routes, strict=True)}
+        each = zip(self.layers, self.routes, strict=True)
+        return [Array.of(f"L{layer}.routes", ["token", "expert"], routes) for layer, routes in each]
 
     def fields(self) -> dict[str, Any]:
         return {

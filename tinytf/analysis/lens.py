@@ -15,6 +15,7 @@ from tinytf.brief import Brief
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
+from tinytf.sheet import Array
 from tinytf.steps.operations.operation import wide
 from tinytf.steps.table import Place
 from tinytf.text_model import TextModel
@@ -92,11 +93,14 @@ class Lens(Report):
                 "tracked": [{"id": i, "rank": None if p != p else rank, "probability": p} for i, rank, p in kept],
             }
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """Everything by name, each with a leading axis of the stages."""
-        names = ("top_ids", "top_probabilities", "entropy", "divergence", "ranks", "probabilities")
-        found = {name: torch.stack([getattr(stage, name) for stage in self.stages]) for name in names}
-        return {**found, "positions": torch.tensor(self.positions), "tracked": torch.tensor(self.tracked)}
+        last = {"top_ids": ["rank"], "top_probabilities": ["rank"], "entropy": [], "divergence": [],
+                "ranks": ["tracked"], "probabilities": ["tracked"]}  # fmt: skip
+        stacked = {name: torch.stack([getattr(stage, name) for stage in self.stages]) for name in last}
+        found = [Array.of(name, ["stage", "position", *last[name]], one) for name, one in stacked.items()]
+        own = (("positions", "position"), ("tracked", "tracked"))
+        return found + [Array.of(name, [axis], torch.tensor(getattr(self, name))) for name, axis in own]
 
 
 def require_readable(model: Transformer) -> None:

@@ -3,6 +3,7 @@
 Trained vectors of words that are used alike point alike (Mikolov et al. 2013); those of a random start do not.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from torch import Tensor
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Report
+from tinytf.sheet import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Text, Trace
@@ -82,10 +84,11 @@ class Neighbours(Report):
         found = zip(space.ids[place].tolist(), space.cosines[place].tolist(), strict=True)
         return [{"id": token, "token": self.word(token), "cosine": cosine} for token, cosine in found]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """Everything by the name of its table, such as ``E.similarity``."""
-        names = ("vectors", "similarity", "ids", "cosines")
-        return {f"{space.table}.{name}": getattr(space, name) for space in self.spaces for name in names}
+        second = {"vectors": "d_model", "similarity": "word", "ids": "rank", "cosines": "rank"}
+        pairs = itertools.product(self.spaces, second.items())
+        return [Array.of(f"{of.table}.{name}", ["word", axis], getattr(of, name)) for of, (name, axis) in pairs]
 
 
 def _tables(model: Transformer) -> dict[str, Tensor]:
@@ -147,7 +150,8 @@ def _names(trace: Trace, where: Address) -> tuple[str, ...]:
     """An address for every vector at an address, by the token's number and its text."""
     assert where.step is not None
     layers = where.layers or (None,)
-    tokens = range(len(trace.tokens)) if not where.cell else [trace.index(where.cell[0], "token", len(trace.tokens))]
+    found = trace.picked(where.cell[0] if where.cell else ":", "token", len(trace.tokens))
+    tokens = [found] if isinstance(found, int) else found
     if "token" not in where.step.axes:
         return (str(where),)
     return tuple(f"{where.step.full_name(layer)}[{i}] {trace.tokens[i].shown}" for layer in layers for i in tokens)

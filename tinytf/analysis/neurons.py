@@ -17,13 +17,15 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
+from tinytf.sheet import Array
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
+from tinytf.trace.address import one_number
 from tinytf.trace.trace import Text, Trace
 
-_UNIT = re.compile(r"L([0-9]{1,9})\.([0-9]{1,9})")
+_UNIT = re.compile(r"L(-?[0-9]{1,9})\.(-?[0-9]{1,9})")
 _ROWS = 64  # positions, or units, that the whole vocabulary is computed for at a time
 ORDERS = ("activation", "contribution")
 
@@ -44,11 +46,7 @@ def parse_unit(text: str, config: ModelConfig) -> Unit:
     match = _UNIT.fullmatch(text.strip())
     if match is None:
         raise AddressError(f"{text!r} is not a unit", "unit 17 of layer 3 is L3.17")
-    layer, index = int(match[1]), int(match[2])
-    for what, number, count in (("layer", layer, config.n_layers), ("unit", index, config.d_ff)):
-        if number >= count:
-            raise AddressError(f"there is no {what} {number}: the model has {count:,} of them, 0 to {count - 1:,}")
-    return Unit(layer, index)
+    return Unit(one_number(match[1], config.n_layers, "layer"), one_number(match[2], config.d_ff, "unit"))
 
 
 @dataclass(frozen=True)
@@ -177,17 +175,20 @@ class Neurons(Report):
         corpus = data.pop("examples")
         return {**data, "examples": corpus and corpus.pop("units"), "corpus": corpus}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """``units`` (U, 2), layer and index; their ``activations`` (T, U); their ``directions`` (U, C), rows of W₂."""
         if self.trace is None:
-            return {}
+            return []
         acts = [activated(self.trace, unit.layer)[:, unit.index] for unit in self.units]
         readout = Readout(self.trace.model)
-        return {
-            "units": torch.tensor([(unit.layer, unit.index) for unit in self.units]),
-            "activations": torch.stack(acts, dim=-1),
-            "directions": torch.stack([readout.row(unit).detach() for unit in self.units]),
-        }
+        directions = torch.stack([readout.row(unit).detach() for unit in self.units])
+        return [
+            Array.of(
+                "units", ["unit", "layer and index"], torch.tensor([(one.layer, one.index) for one in self.units])
+            ),
+            Array.of("activations", ["token", "unit"], torch.stack(acts, dim=-1)),
+            Array.of("directions", ["unit", "d_model"], directions),
+        ]
 
     @property
     def units(self) -> tuple[Unit, ...]:

@@ -16,6 +16,7 @@ from tinytf.errors import UsageError
 from tinytf.model.parts import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report, Verified
+from tinytf.sheet import Array
 from tinytf.steps.operations.positions import halves_frequencies
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.text_model import TextModel
@@ -62,8 +63,9 @@ class Positions(Report):
         distances = [{"distance": k, "cosine": c} for k, c in zip(DISTANCES, self.similarity, strict=False)]
         return {**self.members("how", "formula", "context", "waves"), "similarity": distances, **self.members("check")}
 
-    def tensors(self) -> dict[str, Tensor]:
-        return dict(self.table)
+    def stored(self) -> list[Array]:
+        axes = ["position", "d_model" if self.how == "learned" else "wave"]
+        return [Array.of(name, axes, one) for name, one in self.table.items()]
 
 
 @torch.no_grad()

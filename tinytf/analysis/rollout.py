@@ -95,10 +95,9 @@ class Rollout(Report):
         data = self.to_dict()
         return {**data, "rollouts": _numbered(enumerate(data["rollouts"]))}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def stored(self) -> list[Array]:
         """The rollout (T, T), the flows (queries, T), and the maps of the layers that they were made of."""
-        flow = {} if self.flow is None else {"flow": self.flow.values}
-        return {"rollout": self.shares} | flow | {f"L{layer}.map": one for layer, one in enumerate(self.maps)}
+        return self.arrays() + [Array.of(f"L{n}.map", ["query", "key"], one) for n, one in enumerate(self.maps)]
 
     def arrays(self) -> list[Array]:
         """The rollout and the flows."""

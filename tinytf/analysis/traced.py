@@ -3,15 +3,15 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from tinytf.analysis.overview import Overview, overview
 from tinytf.analysis.parameters import Parameters, parameters
 from tinytf.analysis.prediction import Prediction, predictions
+from tinytf.analysis.values import array_at
 from tinytf.gradients.faults import first_fault
 from tinytf.report import About, Report, plain
 from tinytf.sheet import Array
@@ -20,6 +20,7 @@ from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
 from tinytf.trace.parameters import ParameterAddress, parse_any
+from tinytf.trace.seen import Seen
 from tinytf.trace.summary import StepSummary, row_of
 from tinytf.trace.trace import Text, Trace
 
@@ -28,8 +29,9 @@ from tinytf.trace.trace import Text, Trace
 class Traced(Report):
     """A trace with what of it is given in full: ``addresses``, or without them ``blocks``, (layer, head) pairs.
 
-    ``head`` is that of an address without one, ``parameters`` are those that were asked for beside steps, ``fault`` is
-    the first of the kinds of ``fail_on``, where they were looked for.
+    The blocks were asked for ``by_name``, or are the first. ``head`` is that of an address without one, ``parameters``
+    are those that were asked for beside steps, ``fault`` is the first of the kinds of ``fail_on``, where they were
+    looked for.
     """
 
     KIND = "trace"
@@ -53,6 +55,7 @@ class Traced(Report):
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
     parameters: Parameters | None = None
+    by_name: bool = False
 
     @cached_property
     def rows(self) -> list[StepSummary]:
@@ -77,9 +80,10 @@ class Traced(Report):
         return self.check.holds and self.fault is None
 
     def fields(self) -> dict[str, Any]:
+        seen = Seen(self.trace)
         return {
             "steps": plain(self.rows),
-            "values": {str(one): {"axes": one.axes, "values": self.trace[one].tolist()} for one in self._in_full()},
+            "values": {str(one): {"axes": one.axes, "values": plain(seen[one])} for one in self._in_full()},
             **self._beside(),
             **self.members("predictions", "check", *(("fault",) if self.fail_on else ())),
         }
@@ -119,17 +123,21 @@ class Traced(Report):
         data = self.to_dict()
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The ids, the recorded tensors under their step names or those of ``addresses``, and parameters by address."""
-        asked = {} if self.parameters is None else self.parameters.tensors()
-        found = self.trace.recording.tensors
-        if self.addresses:
-            found = {str(one): self.trace[one] for one in self._by_layer()}
-        return {"ids": torch.tensor(self.trace.encoding.ids), **found, **asked}
+    def stored(self) -> list[Array]:
+        """The ids, and every recorded tensor under its step name, or what was asked for, by address."""
+        ids = Array.of("ids", ["token"], torch.tensor(self.trace.encoding.ids))
+        if self.addresses or self.by_name:
+            return [ids, *self._arrays(self.trace)]
+        axes = {step.full_name(layer): step.axes for step, layer in self.trace.steps.rows}
+        recorded = self.trace.recording.tensors.items()
+        return [ids, *(Array.of(name, axes.get(name, ()), tensor) for name, tensor in recorded)]
 
     def arrays(self) -> list[Array]:
         """Of the chosen steps, a tensor a layer, and the parameters; without any, the steps are the table."""
-        own = [Array(str(one), one.axes, partial(self.trace.__getitem__, one)) for one in self._by_layer()]
+        return self._arrays(Seen(self.trace))
+
+    def _arrays(self, trace: Trace) -> list[Array]:
+        own = [array_at(trace, one) for one in self._by_layer()]
         return own + ([] if self.parameters is None else self.parameters.arrays())
 
     def _by_layer(self) -> list[Address]:
@@ -180,4 +188,4 @@ def traced(
     if blocks:
         places = [(where.layers or (), where.heads or (head,)) for where in trace.addresses(blocks)]
     chosen = tuple(place for one in places for place in itertools.product(*one))
-    return Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault, beside, about=about)
+    return Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault, beside, bool(blocks), about=about)

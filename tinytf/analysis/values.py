@@ -1,23 +1,24 @@
 """The tensors that an address of a trace names, as a report, and their figures."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from tinytf.report import Report
+from tinytf.report import Report, plain
 from tinytf.sheet import Array
 from tinytf.trace.address import Address
 from tinytf.trace.measures import MEASURES, measure
+from tinytf.trace.seen import Seen
 from tinytf.trace.summary import statistics, visible
 from tinytf.trace.trace import Trace
 
 
 def single_addresses(trace: Trace, where: Address) -> Iterator[Address]:
     """One address for every tensor at an address; a head axis stays whole where no head is named."""
-    if where.cell:
+    if where.cell or where.lens is not None:
         yield where
         return
     for layer in where.layers or (None,):
@@ -31,14 +32,20 @@ def single_addresses(trace: Trace, where: Address) -> Iterator[Address]:
 def tensor_at(trace: Trace, where: Address) -> Tensor:
     """The tensor at a single address; logits and probabilities are of the positions that the forward pass read."""
     step = where.step
-    whole = step is not None and step.is_vocabulary and not where.cell
+    whole = step is not None and step.is_vocabulary and not where.cell and where.lens is None
     return trace.at_logit_rows(step) if step is not None and whole else trace[where]
 
 
 def array_at(trace: Trace, where: Address) -> Array:
     """The tensor at a single address with its axes; of a vocabulary, at the positions that it is recorded at."""
-    rows = {"token": trace.recording.logit_rows} if where.step and where.step.is_vocabulary else {}
-    return Array(str(where), where.axes, partial(tensor_at, trace, where), rows)
+    step, rows, one = where.step, dict[str, Sequence[int]](), None
+    if step is not None and not where.cell and where.lens is None:
+        if step.is_vocabulary:
+            rows = {"token": trace.recording.logit_rows}
+        count = len(where.heads or ()) or (trace.config.sizes.get(where.axes[0], 1) if where.axes else 1)
+        if step.is_split and count > 1:
+            one = (count, partial(tensor_at, trace, replace(where, heads=(0,))))
+    return Array(str(where), where.axes, partial(tensor_at, trace, where), rows | trace.places(where), one)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +57,16 @@ class AddressValues(Report):
     trace: Trace
     address: Address
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {str(one): tensor_at(self.trace, one) for one in single_addresses(self.trace, self.address)}
+    def stored(self) -> list[Array]:
+        return self._arrays(self.trace)
 
     def arrays(self) -> list[Array]:
+        return self._arrays(Seen(self.trace))
+
+    def _arrays(self, trace: Trace) -> list[Array]:
         if self.address.step is not None and self.address.step.name == "ids":
-            return [Array("ids", ["token"], partial(self.trace.__getitem__, self.address))]
-        return [array_at(self.trace, one) for one in single_addresses(self.trace, self.address)]
+            return [Array("ids", ["token"], partial(trace.__getitem__, self.address))]
+        return [array_at(trace, one) for one in single_addresses(trace, self.address)]
 
     def fields(self) -> dict[str, Any]:
         return {"address": str(self.address), "note": self.address.note, "values": self._values()}
@@ -67,8 +77,7 @@ class AddressValues(Report):
         named = {"ids": [token.id for token in tokens], "tokens": [token.shown for token in tokens]}
         if name in named:
             return {name: {"axes": ["token"], "values": named[name]}}
-        every = ((one, tensor_at(self.trace, one)) for one in single_addresses(self.trace, self.address))
-        return {str(one): {"axes": one.axes, "values": tensor.tolist()} for one, tensor in every}
+        return {one.name: {"axes": list(one.axes), "values": plain(one.read())} for one in self.arrays()}
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ def figures(trace: Trace, where: Address) -> list[TensorFigures]:
         step = one.step
         assert step is not None
         tensor, layer = tensor_at(trace, one), one.layers[0] if one.layers else None
-        if one.cell:
+        if one.cell or one.lens is not None:
             names = ("mean", "max", "min", "std", "norm")
             values = {name: MEASURES[name][0](tensor.flatten()) for name in names}
             found.append(TensorFigures(one, values, statistics(tensor).histogram))

@@ -139,7 +139,9 @@ class Dumped:
         step, config = self.steps.at(name, layer), self.config if layer is None else self.config.at(layer)
         like = None if beside is None else beside(step, layer, meaning.heads)
         shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
-        found = fit(self._read(stored), meaning, step, config, shape, like)
+        tensor = self._read(stored)
+        tensor = tensor.masked_fill(tensor.isneginf(), 0.0) if step.is_distribution else tensor  # null in our JSON
+        found = fit(tensor, meaning, step, config, shape, like)
         if found is None or like is None or found.close or not is_turned(step):
             return found
         other = replace(

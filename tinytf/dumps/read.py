@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 import os
+import tokenize
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -35,7 +36,9 @@ _LARGEST_TEXT = 512 * MEBI
 _MOST_ARRAYS = 1_000_000
 _BOMB, _RATIO = 256 * MEBI, 64
 """An archive may inflate to so many bytes, or to so many times its size: activations do not compress well."""
-_UNREADABLE = (zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError)
+_UNREADABLE = (
+    zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, tokenize.TokenError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,9 @@ def _of_objects(path: Path, objects: Iterator[dict[str, Any]]) -> Dump:
     if ids:
         metadata["ids"] = ids
     tensors = {name: _nested(values, f"{path}: {printable(name, spaces=False)}") for name, values in arrays.items()}
+    model = metadata.get("model")
+    if isinstance(model, dict) and model.get("dtype", "float64") != "float64":  # our own, with the digits of float32
+        tensors = {name: one.float() for name, one in tensors.items()}
     return Dump(path, {name: tuple(one.shape) for name, one in tensors.items()}, tensors.__getitem__, metadata)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -185,6 +186,10 @@ class Backward(Report):
         return attention_times_gradient(self.trace)
 
     @property
+    def interrupted(self) -> bool:
+        return self.integrated is not None and self.integrated.interrupted
+
+    @property
     def holds(self) -> bool:
         """Whether every check holds and no fault was found."""
         measured = (self.differences, self.integrated)
@@ -241,12 +246,16 @@ class Backward(Report):
         data = self.to_dict()
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The gradients of all steps and parameters, by name."""
-        return {**self.trace.grad.recording.tensors, **self.trace.parameters}
+    def stored(self) -> list[Array]:
+        """The gradients that were asked for, or of all steps; of every parameter where weights are grouped by it."""
+        grad = self.trace.grad
+        axes = {step.full_name(layer): step.axes for step, layer in self.trace.steps.rows}
+        steps = [Array.of(name, axes[name], one) for name, one in grad.recording.tensors.items()]
+        weights = self.trace.parameters.items() if self.by == "parameter" else ()
+        return (self.arrays() if self.addresses else steps) + [Array.of(name, (), one) for name, one in weights]
 
     def arrays(self) -> list[Array]:
-        """Of the chosen steps; with derivations alone, the steps are the table."""
+        """Of the chosen steps, a tensor a layer; with derivations alone, the steps are the table."""
         grad = self.trace.grad
         return [Array(str(one), one.axes, partial(grad.__getitem__, one)) for one in self._in_full()]
 
@@ -267,6 +276,7 @@ def backward(
     check: int = 0,
     seed: int = 0,
     fail_on: Sequence[str] = (),
+    resume: Path | None = None,
     on_point: Progress = unheard,
     on_entry: Progress = unheard,
     truncate: bool = False,
@@ -276,7 +286,8 @@ def backward(
 
     The gradients of ``at`` and the derivations of ``derived`` in full, or the blocks of ``layers`` and ``head``;
     with ``integrated`` gradients (``on_point`` counts their points) and ``check`` finite differences drawn by
-    ``seed`` (``on_entry`` counts them). Raises as ``grad``, ``derive`` and ``first_fault`` do.
+    ``seed`` (``on_entry`` counts them). ``resume`` is as in ``integrated_gradients``.
+    Raises as ``grad``, ``derive`` and ``first_fault`` do.
     """
     trace = text
     if not isinstance(trace, GradientTrace):
@@ -292,6 +303,8 @@ def backward(
         if where.cell:
             trace.grad[where]
     of = trace.model, trace.encoding, trace.targets
+    path = integrated_gradients(*of, on_point, resume) if integrated else None
+    check = 0 if path is not None and path.interrupted else check
     return Backward(
         trace,
         tuple(layers),
@@ -300,7 +313,7 @@ def backward(
         tuple(derive(trace, where) for where in trace.addresses(derived)),
         by,
         lr,
-        integrated_gradients(*of, on_point) if integrated else None,
+        path,
         check_gradients(*of, check, seed, on_entry, force=force) if check else None,
         tuple(fail_on),
         first_fault(trace, fail_on) if fail_on else None,

@@ -18,7 +18,6 @@ from tinytf.report import About
 from tinytf.steps.table import Step, table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
-from tinytf.text.words import named_positions
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.trace import Recording, Trace
@@ -30,8 +29,8 @@ Metric = Callable[[Tensor], Tensor]
 class Gradients(Trace):
     """The gradients of a loss by the addresses of a trace, each in the shape of its step.
 
-    That of ``probs`` is −1 / (N·p) at the targets, and 0 for a metric, which is of logits; 0 for steps that do not
-    lead to the loss.
+    That of ``probs`` is −1 / (N·p) at the targets, and 0 for a metric, which is of logits; it is 0 for steps that do
+    not lead to the loss.
     """
 
     def __init__(self, of: Trace, targets: Targets | None, recording: Recording) -> None:
@@ -141,7 +140,7 @@ def _classes(model: TextModel, encoding: Encoding, named: int | None, positions:
     trace = model.trace_of(encoding)
     read = trace.recording.logit_rows
     own = tuple(row for row in read if not trace.tokens[row].special) or read
-    places = own if positions is None else named_positions(positions, len(trace.tokens))
+    places = own if positions is None else trace.positions(positions, "--positions")
     wrong = [place for place in places if place not in read]
     if wrong:
         raise UsageError(f"the head reads token {read[0]} alone, not {wrong[0]}", "leave out --positions")

@@ -16,7 +16,7 @@ from tinytf.model.linear import Linear
 from tinytf.model.parts import Embedding, Rows, make_clip, make_head_norm, make_norm
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.join import join_keys
-from tinytf.steps.operations.mask import Sight, mask_scores
+from tinytf.steps.operations.mask import Sight, mask_scores, real_keys
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.steps.table import Step, table_of
 
@@ -71,7 +71,7 @@ class SteppedCore(nn.Module):
             made = step.operation.in_core(module, *taken)  # (B, H, Q, K), at last (B, H, Q, D)
             made = self.tap(step.name, self.edits[step.name](made) if step.name in self.edits else made)
             if padding_mask is not None and step.name == self.scores:
-                made = mask_scores(made, padding_mask[:, None, None, :])  # (B, 1, 1, K)
+                made = mask_scores(made, real_keys(padding_mask))
             values[step.name] = made
         return values[self.steps[-1].name]
 

@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import read_json
+from tinytf.files import read_json, resolved
 from tinytf.report import Report
+from tinytf.sheet import Array
 from tinytf.training.history import NAMES, History, Series
 from tinytf.training.lines import json_or_none
 from tinytf.training.reader import read_history
 from tinytf.training.run_files import FRAMES, PROBES, frame_step
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
-Array = NDArray[np.float32]
+Numbers = NDArray[np.float32]
 KINDS = ("punctuation", "spelling", "words", "names", "copying")
 """What a token is to be predicted by: see ``Probe.kinds``."""
 BECOMES = 0.5
@@ -78,16 +79,16 @@ class Frame:
     """
 
     step: int
-    maps: Mapping[str, Array]
-    norms: Mapping[str, Array]
-    loss: Mapping[str, Array]
-    top: Mapping[str, Array]
+    maps: Mapping[str, Numbers]
+    norms: Mapping[str, Numbers]
+    loss: Mapping[str, Numbers]
+    top: Mapping[str, Numbers]
     words: Mapping[str, Sequence[Sequence[str]]]
     heads: Mapping[str, Series]
-    gradient_norm: Array
-    update_ratio: Array
-    rms: Array
-    dead: Array
+    gradient_norm: Numbers
+    update_ratio: Numbers
+    rms: Numbers
+    dead: Numbers
     model: Path | None
 
     def mean(self, probe: str) -> float:
@@ -222,17 +223,17 @@ class Film(Report):
             },
         }
 
-    def tensors(self) -> "dict[str, Tensor]":
+    def stored(self) -> list[Array]:
         """Maps, norms, losses and head scores of all frames, such as ``step-16.held-out.maps``."""
         import torch
 
-        found: dict[str, Tensor] = {}
+        axes = {"maps": ["layer", "head", "query", "key"], "norms": ["layer", "token"], "loss": ["token"],
+                "top": ["token", "rank"]}  # fmt: skip
+        found = []
         for frame in self.frames:
-            for what in ("maps", "norms", "loss", "top"):
-                for name, array in getattr(frame, what).items():
-                    found[f"step-{frame.step}.{name}.{what}"] = torch.from_numpy(array)
-            for kind, scores in frame.heads.items():
-                found[f"step-{frame.step}.heads.{kind}"] = torch.from_numpy(scores)
+            named = [(f"{name}.{what}", axes[what], one) for what in axes for name, one in getattr(frame, what).items()]
+            named += [(f"heads.{kind}", ["layer", "head"], scores) for kind, scores in frame.heads.items()]
+            found += [Array.of(f"step-{frame.step}.{name}", of, torch.from_numpy(one)) for name, of, one in named]
         return found
 
 
@@ -252,7 +253,7 @@ def read_film(run: Path) -> Film:
     frames = [_frame(step, path, probes, opened) for step, path in found if step >= 0]
     if not frames:
         raise UsageError(f"{run} has no frame yet", "tinytf train takes the first before the first step")
-    return Film(run.resolve().name, run, probes, tuple(frames), history)
+    return Film(resolved(run).name, run, probes, tuple(frames), history)
 
 
 def _probes(path: Path) -> tuple[Probe, ...]:
@@ -269,7 +270,7 @@ def _frame(step: int, path: Path, probes: tuple[Probe, ...], opened: Mapping[int
     try:
         with safe_open(path, "numpy") as file:
             said = json_or_none((file.metadata() or {}).get("tinytf", ""))
-            tensors: dict[str, Array] = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
+            tensors: dict[str, Numbers] = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
         words = said["words"]  # type: ignore[index]
         by_probe = {
             what: {probe.name: tensors[f"{probe.name}.{what}"] for probe in probes}

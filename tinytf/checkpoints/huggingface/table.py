@@ -102,7 +102,13 @@ def by_layer(field: str, values: Sequence[Any]) -> dict[str, Any]:
 
 HARMLESS = frozenset(
     {
-        "_attn_implementation", "_name_or_path", "_num_labels", "architectures", "attention_dropout",
+        "_attn_implementation", "_commit_hash", "_model_name_or_path", "_name_or_path", "_num_labels", "architectures",
+        "attention_dropout", "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample",
+        "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+        "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length",
+        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
+        "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature",
+        "top_k", "top_p", "typical_p", "xla_device", "torchscript", "tf_legacy_loss",
         "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "auto_map", "bos_token_id",
         "chunk_size_feed_forward", "classifier_dropout", "cls_token_id", "directionality", "dropout", "dtype",
         "embd_pdrop", "eos_token_id", "finetuning_task", "gradient_checkpointing", "hidden_dropout",
