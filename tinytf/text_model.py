@@ -46,6 +46,10 @@ class TextModel(Brief):
         sizes = {"layers": config.n_layers, "heads": config.n_heads, "d_model": config.d_model}
         return shown(self, {"name": self.name, "parameters": self.n_parameters, **sizes, "tokens": config.vocab_size})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled without the table of its files, which has functions."""
+        return {**self.__dict__, "table": None}
+
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What a user should know: what was ignored in the files, and weights that are not finite."""

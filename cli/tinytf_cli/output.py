@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,6 +35,8 @@ FORMATS = ("text", "json", "ndjson", "csv")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors")
 _FORMULA = re.compile(r"'*[=+\-@]")
 """A text that a spreadsheet would compute, or that looks like one that was kept from that."""
+_FLOAT32, _SHORT, _LARGEST = struct.Struct("f"), 8, 3.4028234663852886e38
+"""How a float32 is stored, the longest text of a number that is left as it is, and the largest float32."""
 FILM = ".cast"
 """The extension of a film for a terminal, which a result that moves can be written to."""
 
@@ -140,8 +143,10 @@ class Output:
         if form == "json":
             yield self._safe(to_json(result.data())) + "\n"
         elif form == "ndjson":
+            wide = False
             for event in result.events():
-                yield self._safe(to_json(event, one_line=True)) + "\n"
+                wide = _is_wide(event) if "model" in event else wide
+                yield self._safe(to_json(event, one_line=True, wide=wide)) + "\n"
         elif form == "csv":
             yield from csv_lines(result)
         elif result.text is not None:
@@ -325,7 +330,7 @@ def _csv_cell(value: Any) -> str:
     if value is None or isinstance(value, (bool, list, tuple)):
         return "" if value is None else _dumps(_jsonable(value))
     if isinstance(value, int) or math.isfinite(value):
-        return str(value)
+        return str(_shortest(value) if type(value) is float else value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else ""
 
 
@@ -355,13 +360,17 @@ def _film(result: Result, extension: str, terminal: Terminal) -> str:
     return (recording if extension == FILM else moving_picture)(list(result.film(screen)), screen)
 
 
-def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:
+def to_json(data: Mapping[str, Any], *, one_line: bool = False, wide: bool = False) -> str:
     """A JSON object, one line a top-level key unless ``one_line``.
+
+    A number of float32 has as many digits as it takes to read that float32 back, unless the model is of float64, as
+    its data say or ``wide`` does.
 
     A masked cell (−∞) is null; NaN and +∞, which JSON has no number for, are the strings "NaN" and "Infinity".
     Invisible characters are escaped, so that the output is safe to look at in a terminal.
     """
-    members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value))}" for key, value in data.items()]
+    wide = wide or _is_wide(data)
+    members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value, wide))}" for key, value in data.items()]
     text = "{" + ", ".join(members) + "}" if one_line else "{\n " + ",\n ".join(members) + "\n}"
     return text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text))
 
@@ -376,13 +385,29 @@ def _escaped(char: str) -> str:
     return char if char.isascii() or not is_hidden(char) else json.dumps(char)[1:-1]
 
 
-def _jsonable(data: object) -> object:
+def _is_wide(data: Mapping[str, Any]) -> bool:
+    """Whether data are of a model that computes in float64."""
+    model = data.get("model")
+    return isinstance(model, Mapping) and model.get("dtype") == "float64"
+
+
+def _jsonable(data: object, wide: bool = False) -> object:
     if isinstance(data, float):
         if math.isfinite(data):
-            return data
+            return data if wide else _shortest(data)
         return "NaN" if math.isnan(data) else ("Infinity" if data > 0 else None)
     if isinstance(data, Mapping):
-        return {key: _jsonable(value) for key, value in data.items()}
+        wide = wide or _is_wide(data)
+        return {key: _jsonable(value, wide) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_jsonable(value) for value in data]
+        return [_jsonable(value, wide) for value in data]
     return data
+
+
+def _shortest(value: float) -> float:
+    """A number that is one of float32 with the fewest digits that mean that float32; any other as it is."""
+    if len(repr(value)) <= _SHORT or abs(value) > _LARGEST or _FLOAT32.unpack(_FLOAT32.pack(value))[0] != value:
+        return value
+    import numpy as np  # where such numbers come from
+
+    return float(str(np.float32(value)))

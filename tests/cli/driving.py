@@ -8,10 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
+
+
+def digits(data: Any) -> Any:
+    """Numbers, nested as they are, with the digits that JSON gives to those of float32."""
+    if isinstance(data, list | tuple):
+        return type(data)(digits(one) for one in data)
+    if isinstance(data, dict):
+        return {name: digits(one) for name, one in data.items()}
+    return float(str(np.float32(data))) if isinstance(data, float) and float(np.float32(data)) == data else data
+
 
 CORPUS = ["The cat sat on the mat. The dog saw the cat, and the cat ran away from the big red dog. " * 8]
 SENTENCE = "The cat sat on the mat"

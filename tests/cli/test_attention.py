@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import config_of, encoding_of, lively
-from driving import SENTENCE, Tinytf
+from driving import SENTENCE, Tinytf, digits
 
 from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import Model
@@ -127,7 +127,7 @@ def test_a_row_has_the_weights_of_its_query(tinytf: Tinytf, decoder: Path, opene
             tinytf("attention", SENTENCE, "-m", decoder, "--head", "L1H0", "--row", word, "--json").out
         )["heads"]
         assert head["query"] == query
-        assert head["weights"] == [*weights[: query + 1].tolist(), *[None] * (len(names) - query - 1)]
+        assert head["weights"] == [*digits(weights[: query + 1].tolist()), *[None] * (len(names) - query - 1)]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_window_is_a_slice_of_the_weights(
     arguments = ["attention", SENTENCE, "-m", decoder, "--head", "L0H1", "--window", window]
     (head,) = json.loads(tinytf(*arguments, "--json").out)["heads"]
     q0, q1, k0, k1 = expected
-    wanted = [[None if math.isnan(v) else v for v in row] for row in weights[q0:q1, k0:k1].tolist()]
+    wanted = [[None if math.isnan(v) else v for v in row] for row in digits(weights[q0:q1, k0:k1].tolist())]
     assert head["weights"] == wanted
     assert head["queries"] == [q0, q1 or len(weights)]
     assert head["keys"] == [k0, k1 or len(weights)]

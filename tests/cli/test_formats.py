@@ -2,14 +2,16 @@
 
 import json
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from driving import SENTENCE, Tinytf
+from driving import SENTENCE, Tinytf, digits
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
@@ -25,14 +27,16 @@ def trace(opened: Model) -> Trace:
 
 
 def as_json(tensor: torch.Tensor) -> Any:
-    """What the documentation says of numbers in JSON: −∞ is null, NaN and +∞ are words."""
+    """What the documentation says of numbers in JSON: −∞ is null, NaN and +∞ are words, float32 has its own digits."""
 
     def one(value: Any) -> Any:
         if isinstance(value, list):
             return [one(part) for part in value]
         if math.isnan(value):
             return "NaN"
-        return value if math.isfinite(value) else "Infinity" if value > 0 else None
+        if math.isfinite(value):
+            return digits(value) if tensor.dtype == torch.float32 else value
+        return "Infinity" if value > 0 else None
 
     return one(tensor.tolist())
 
@@ -86,7 +90,7 @@ def test_the_steps_of_json_have_the_statistics_of_the_tensors(tinytf: Tinytf, de
         assert figures["count"] == values.numel()
         assert figures["mean"] == pytest.approx(float(values.mean()), abs=1e-5)
         assert figures["std"] == pytest.approx(float(values.std(correction=0)), abs=1e-5)
-        assert (figures["min"], figures["max"]) == (float(values.min()), float(values.max()))
+        assert (figures["min"], figures["max"]) == digits((float(values.min()), float(values.max())))
         assert sum(figures["histogram"]) == figures["count"]
 
 
@@ -338,8 +342,12 @@ def test_lines_are_texts_of_their_own(tinytf: Tinytf, decoder: Path, tmp_path: P
     streamed = tinytf(*arguments).out
     separately = [tinytf(command, text, "-m", decoder).out for text in texts]
     assert streamed == "\n".join(separately)
-    events = tinytf(*arguments, "--format", "ndjson").out
-    assert events == "".join(tinytf(command, text, "-m", decoder, "--format", "ndjson").out for text in texts)
+    events = [json.loads(line) for line in tinytf(*arguments, "--format", "ndjson").lines]
+    assert events == [
+        {**json.loads(line), "result": number}
+        for number, text in enumerate(texts)
+        for line in tinytf(command, text, "-m", decoder, "--format", "ndjson").lines
+    ]
     if command != "tokens":
         path = tmp_path / "a.safetensors"
         tinytf(*arguments, "-o", path)
@@ -372,3 +380,66 @@ def test_float64_agrees_with_float32(tinytf: Tinytf, decoder: Path) -> None:
     assert data["values"]["L1.out"]["values"] == wide["L1.out"].tolist()
     narrow = load(str(decoder), device="cpu").trace(SENTENCE)
     torch.testing.assert_close(narrow["L1.out"].double(), wide["L1.out"], atol=1e-4, rtol=1e-4)
+
+
+def test_json_gives_float32_back_to_the_last_bit_with_no_more_digits(
+    tinytf: Tinytf, decoder: Path, trace: Trace
+) -> None:
+    """Each number is the shortest decimal whose float32 is the model's: what numpy prints for that float32."""
+    ran = tinytf("trace", SENTENCE, "-m", decoder, "--at", "L1.out", "--json")
+    written = re.search(r'"L1.out": \{.*?"values": (\[\[.*?\]\])', ran.out)
+    assert written is not None
+    words = re.findall(r"[-+.0-9e]+", written[1])
+    expected = trace["L1.out"].numpy().ravel()
+    assert np.array_equal(np.array([np.float32(word) for word in words]), expected)
+    assert [float(word) for word in words] == [float(str(number)) for number in expected]
+    assert max(map(len, words)) <= len("-1.12345678e-05")
+
+
+def test_json_of_a_float64_model_has_all_digits(tinytf: Tinytf, decoder: Path) -> None:
+    """Also of weights, which float32 would hold."""
+    wide = load(str(decoder), device="cpu", dtype="float64")
+    for form in ("json", "ndjson"):
+        out = tinytf("trace", "-m", decoder, "--at", "L0.W_Q", "--dtype", "float64", "--as", "table", "--format", form)
+        assert repr(float(wide.parameters(["L0.W_Q"]).found[0].values[0, 0])) in out.out
+
+
+def test_the_heads_and_layers_of_a_list_keep_their_numbers(tinytf: Tinytf) -> None:
+    csv = tinytf("trace", SENTENCE, "--at", "L1H1,3.q[0,0]", "--format", "csv")
+    rows = [line.rsplit(",", 2)[1:] for line in csv.lines[1:]]
+    assert [head for head, _ in rows] == ["1", "3"]
+    expected = load("tiny").trace(SENTENCE)["L1H1,3.q[0,0]"]
+    assert torch.equal(torch.tensor([float(value) for _, value in rows]), expected)
+    drawn = tinytf("trace", SENTENCE, "--at", "L0,-1H1,3.q[0,0:2]").lines
+    assert [line.split()[:2] for line in drawn if line.startswith("  L")] == [
+        ["L0", "H1"], ["L0", "H3"], ["L3", "H1"], ["L3", "H3"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "places"),
+    [
+        (["score"], "token_score", "index"),
+        (["neurons", "--top", "1"], "active", "position"),
+        (["attention", "--head", "L0H0", "--row", "1"], "head", "query"),
+        (["rollout"], "position", "query"),
+    ],
+)
+def test_a_row_of_ndjson_says_which_text_and_which_token(
+    tinytf: Tinytf, decoder: Path, opened: Model, arguments: list[str], kind: str, places: str
+) -> None:
+    texts = ["The cat sat", "A dog ran on"]
+    given = "\n".join(texts).encode()
+    lines = tinytf(*arguments, "--lines", "-m", decoder, "--format", "ndjson", stdin=given).lines
+    rows = [one for one in map(json.loads, lines) if one["type"] == kind]
+    assert {one["result"] for one in rows} == {0, 1}
+    for row in rows:
+        assert row["shown"] == opened.encode(texts[row["result"]]).tokens[row[places]].shown
+    table = tinytf(*arguments, "--lines", "-m", decoder, "--format", "csv", stdin=given).lines
+    assert ("shown" in table[0].split(",")) == (arguments[0] in ("score", "neurons"))
+
+
+def test_the_lens_names_the_token_that_it_stands_at(tinytf: Tinytf, decoder: Path, trace: Trace) -> None:
+    stages = json.loads(tinytf("lens", SENTENCE, "-m", decoder, "--json").out)["stages"]
+    for stage in stages:
+        assert [one["shown"] for one in stage["at"]] == [trace.tokens[one["position"]].shown for one in stage["at"]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
+from driving import SENTENCE, Tinytf, digits, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
@@ -50,7 +50,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path, opened
     for one, token in zip(data["active"], found.tokens, strict=True):
         assert one["predicted"]["id"] == token.predicted
         assert [(u["unit"], u["activation"], u["contribution"]) for u in one["units"]] == [
-            (str(a.unit), a.activation, a.contribution) for a in token.units
+            digits((str(a.unit), a.activation, a.contribution)) for a in token.units
         ]
     assert [one["unit"] for one in data["directions"]] == [str(unit) for unit in found.units]
     assert data["examples"] is None

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from driving import Tinytf
+from safetensors.torch import load_file
 
 from tinytf import files
 from tinytf.errors import CheckpointError
@@ -99,10 +100,17 @@ def test_a_file_without_end_is_not_read(tinytf: Tinytf) -> None:
     assert "it is a device, not a file" in ran.err
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 @pytest.mark.parametrize("how", ["cut short", "written over", "replaced"])
-def test_a_weight_file_that_changes_under_an_open_model_is_told(decoder: Path, tmp_path: Path, how: str) -> None:
-    shutil.copytree(decoder, tmp_path / "model")
+def test_a_weight_file_that_changes_under_an_open_model_is_told(
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, how: str, name: str
+) -> None:
+    tinytf("export", decoder, "--to", "huggingface", tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
+    if name != path.name:
+        torch.save(load_file(path), path.with_name(name))
+        path.unlink()
+        path = path.with_name(name)
     model = load(str(path.parent), device="cpu")
     before, data = model.trace("the cat")["logits"], path.read_bytes()
     if how == "replaced":  # as a download or a training run does it: the old file stays for whoever has it open
@@ -115,8 +123,32 @@ def test_a_weight_file_that_changes_under_an_open_model_is_told(decoder: Path, t
         else:
             file.seek(-4, 2)
             file.write(b"\0\0\0\0")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors was changed while its model is open"):
+    with pytest.raises(CheckpointError, match=rf"{name} was changed while its model is open"):
         model.trace("the cat")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("info", "closed/model"), ("runs", "closed/model"), ("tokens", "a", "-m", "closed/m.gguf")]
+)
+def test_what_nobody_may_look_at_is_not_called_missing(
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """A closed folder closes nothing to root, as whom tests may run: the system's answer is given instead."""
+    stat, lstat = os.stat, os.lstat
+
+    def denied(ask):
+        def answer(path, *more, **options):
+            if isinstance(path, str | Path) and "closed/" in os.fspath(path):
+                raise PermissionError(13, "Permission denied", os.fspath(path))
+            return ask(path, *more, **options)
+
+        return answer
+
+    monkeypatch.setattr(os, "stat", denied(stat))
+    monkeypatch.setattr(os, "lstat", denied(lstat))
+    ran = tinytf(*(str(tmp_path / word) if word.startswith("closed") else word for word in arguments))
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.endswith(f"{tmp_path}/{arguments[-1]}: Permission denied\n")
 
 
 _READS_ON = """

@@ -248,6 +248,9 @@ def _of_objects(path: Path, objects: Iterator[dict[str, Any]]) -> Dump:
     if ids:
         metadata["ids"] = ids
     tensors = {name: _nested(values, f"{path}: {printable(name, spaces=False)}") for name, values in arrays.items()}
+    model = metadata.get("model")
+    if isinstance(model, dict) and model.get("dtype", "float64") != "float64":  # our own, with the digits of float32
+        tensors = {name: one.float() for name, one in tensors.items()}
     return Dump(path, {name: tuple(one.shape) for name, one in tensors.items()}, tensors.__getitem__, metadata)
 
 

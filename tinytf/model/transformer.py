@@ -3,6 +3,7 @@
 Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -204,6 +205,21 @@ class Transformer(nn.Module):
         self.edited: tuple[str, ...] = ()  # those of them that a function makes, see Model.edited
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
 
+    def __reduce__(self) -> Any:
+        """Pickled as its configuration and a copy of its weights, which may be views of a whole file.
+
+        Raises UsageError for a model with interventions or edits, whose functions are in this process alone.
+        """
+        if self.exchanged:
+            raise UsageError(f"a model in which {self.exchanged[0]} is replaced is not pickled", "pickle the whole one")
+        return _unpickled, (self.config, {name: one.detach().clone() for name, one in self.state_dict().items()})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Transformer":
+        """As of any module, with its hooks."""
+        other = memo[id(self)] = type(self).__new__(type(self))
+        other.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return other
+
     @classmethod
     def initialised(
         cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu", *, look_back: bool = False
@@ -383,6 +399,13 @@ class Transformer(nn.Module):
         """
         hidden = self.hidden(ids, padding_mask=padding_mask, token_types=token_types)
         return hidden if self.head is None else self.unembed(hidden)
+
+
+def _unpickled(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
+    with torch.device("meta"):
+        model = Transformer(config)
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
 
 
 @contextmanager

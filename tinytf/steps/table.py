@@ -7,9 +7,9 @@ completed without it; those of a model have operations, which are not.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinytf.config import LATENT_EPS, ModelConfig
 
@@ -78,6 +78,13 @@ class Step:
     shared: bool = False
     operation: "Operation | None" = None
     reads: str = ""
+
+    def __reduce__(self) -> "tuple[Callable[..., Step], tuple[int, dict[str, object]]]":
+        """Pickled by the number of its row in STEPS, whose functions have no names, and what is its own."""
+        own = (self.name, self.when, self.make)
+        number = next(i for i, row in enumerate(STEPS) if (row.name, row.when, row.make) == own)
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return _of_row, (number, {name: one for name, one in values.items() if one is not getattr(STEPS[number], name)})
 
     def full_name(self, layer: int | None) -> str:
         """``L0.scores`` for a step of a layer, else the name itself."""
@@ -167,6 +174,10 @@ class Step:
     def replaceable(self) -> bool:
         """Whether a tap may replace it: not where it is only seen as the input of a module."""
         return self.core or self.in_experts or (self.seen is not None and self.seen.argument is None)
+
+
+def _of_row(number: int, own: dict[str, Any]) -> Step:
+    return replace(STEPS[number], **own)
 
 
 def _order(*orders: str) -> Predicate:
@@ -941,6 +952,9 @@ class StepTable:
         # What attention and the feed-forward give to the residual stream, before any norm.
         self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
         self.activated = self.added[-1].inputs[0]
+
+    def __reduce__(self) -> "tuple[Callable[[ModelConfig], StepTable], tuple[ModelConfig]]":
+        return table_of, (self.config,)
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:

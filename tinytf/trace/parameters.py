@@ -5,7 +5,7 @@ of W_O. Names in the model (``blocks.0.attention.q.weight``) and in files of tra
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -67,6 +67,15 @@ class ParameterAddress:
             if not (_NUMBER.fullmatch(word) or several(word)):
                 return range(len(axes) - 1, len(axes))
         return range(len(self.cell))
+
+    def places(self, model: Transformer) -> tuple[Sequence[int], ...]:
+        """The places on each of its axes that the cell leaves."""
+        layers, heads = self.layers or (None,), self.heads or (None,)
+        sizes = replace(self, cell=())._single(model, layers[0], heads[0], None).shape
+        words = dict(zip(self._taken, self.cell, strict=True))
+        kept = (at for at in range(len(sizes)) if at not in words or several(words[at]))
+        found = (pick(words.get(at, ":"), self.whole_axes[at], sizes[at], Named()) for at in kept)
+        return tuple(one for one in found if not isinstance(one, int))
 
     def __str__(self) -> str:
         place = "" if self.layers is None else f"L{span(self.layers)}"

@@ -104,7 +104,8 @@ def _example(where: Address, step: Step) -> str:
     layers = None if where.layers is None else where.layers[:1]
     heads = (where.heads or (0,))[:1] if step.is_split else None
     count = len(step.axes[-2:])
-    return str(Address(step, layers, heads, (where.cell + ("0",) * count)[:count]))
+    cell = tuple("0" if several(word) else word for word in where.cell)
+    return str(Address(step, layers, heads, (cell + ("0",) * count)[:count]))
 
 
 def _sizes(trace: Trace, step: Step) -> tuple[int, ...]:
