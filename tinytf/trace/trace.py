@@ -265,10 +265,14 @@ class Trace:
         return tensor
 
     def places(self, where: Address) -> dict[str, Sequence[int]]:
-        """The places on the axes of which a cell takes some, by the name of the axis: of ``[0:3,:]`` the tokens."""
+        """The places on the axes of which an address has some, by the name of the axis: of ``[0:3,:]`` the tokens."""
         axes = (where.lens.axes(where.step) if where.lens else where.step.axes) if where.step else ()
-        sizes = {**dict.fromkeys(("token", "query", "key"), len(self.tokens)), **self.config.sizes}
+        sizes = {**self.config.sizes, **dict.fromkeys(("token", "query", "key"), len(self.tokens)), "scale": 1}
         found: dict[str, Sequence[int]] = {}
+        if where.layers is not None and len(where.layers) > 1:
+            found["layer"] = where.layers
+        if where.heads is not None and len(where.heads) > 1:
+            found[axes[0]] = where.heads
         for axis, word in where.words(len(axes)):
             at = self.picked(word, axes[axis], sizes[axes[axis]]) if several(word) else 0
             if not isinstance(at, int):
