@@ -1,4 +1,4 @@
-"""Print the table of docs/steps.md, from the step table itself: python samples/step_table.py
+"""Print the tables of docs/steps.md, of the steps and of TransformerLens' names: python samples/step_table.py
 
 The last column says which of some architectures have the step; together they have all.
 """
@@ -7,6 +7,8 @@ import dataclasses
 
 from tinytf.presets import PRESETS
 from tinytf.steps.table import STEPS, StepTable
+from tinytf.trace.lens_names import Lens, known_names
+from tinytf.trace.parameters import parse_any
 
 _LLAMA = PRESETS["llama-tiny"]
 ARCHITECTURES = {
@@ -63,5 +65,37 @@ def markdown() -> str:
     return "\n".join(lines)
 
 
+def lens_markdown() -> str:
+    """The names of TransformerLens: what each is here, in the models that have it; those of one tensor in one row."""
+    meanings: dict[str, dict[str, tuple[str, str]]] = {}
+    of_models = ("GPT-2", "Llama", "Gemma 2", "BERT", "Mixtral")
+    for where in of_models:
+        table = StepTable(ARCHITECTURES[where])
+        for layer in (None, 0):
+            for name, lens in known_names(table, layer).items():
+                full = name if layer is None else f"blocks.0.{name}"
+                meanings.setdefault(full, {})[where] = _meaning(full, lens, table)
+    rows: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+    for full, by_model in meanings.items():
+        models = {one: [model for model in by_model if by_model[model] == one] for one in by_model.values()}
+        said = {one: "all" if len(having) == len(of_models) else ", ".join(having) for one, having in models.items()}
+        rows.setdefault(tuple((*one, said[one]) for one in models), []).append(full)
+    lines = ["| name | here | axes | in |", "|---|---|---|---|"]
+    for found, names in rows.items():
+        names = [names[0], *(one.removeprefix("blocks.0.") for one in names[1:])]
+        for place, (here, axes, models) in enumerate(found):
+            shown = "" if place else ", ".join(f"`{name}`" for name in names)
+            lines.append(f"| {shown} | {here} | {axes} | {models} |")
+    return "\n".join(lines)
+
+
+def _meaning(full: str, lens: Lens | str, table: StepTable) -> tuple[str, str]:
+    """What a name is here, and its axes."""
+    if isinstance(lens, str):
+        return f"refused: {lens}", ""
+    where = parse_any(full, table)
+    return lens.of(f"`{dataclasses.replace(where, lens=None)}`"), ", ".join(where.axes)
+
+
 if __name__ == "__main__":
-    print(markdown())
+    print(markdown(), lens_markdown(), sep="\n\n")

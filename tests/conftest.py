@@ -42,3 +42,9 @@ def pytest_runtest_setup() -> None:
 def _no_line_for_slow_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a command takes a second is up to the machine, and so is no part of what a test sees."""
     monkeypatch.setattr("tinytf_cli.working._SECONDS_BEFORE_THE_FIRST", 1e6)
+    monkeypatch.setattr("tinytf_cli.progress._SECONDS_BEFORE_PREPARING", 1e6)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How many tries of each class tests/hostile makes."""
+    parser.addoption("--hostile", type=int, default=500, metavar="N", help="hostile inputs of each class")

@@ -125,6 +125,10 @@ def test_the_step_table_of_the_docs_is_that_of_the_code() -> None:
     assert between("steps", "steps.md") == sample_script("step_table").markdown()
 
 
+def test_the_names_of_transformer_lens_in_the_docs_are_those_of_the_code() -> None:
+    assert between("lens names", "steps.md") == sample_script("step_table").lens_markdown()
+
+
 def test_the_families_of_the_docs_are_those_that_are_opened() -> None:
     kinds = re.findall(r"^\| [^|]+ \| `([^`]+)` \|", between("families", "families.md"), re.MULTILINE)
     assert kinds == list(FAMILIES)

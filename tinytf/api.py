@@ -73,6 +73,7 @@ class Model(TextModel):
     ablate = LazyMethod(lambda: analysis.interventions.ablate)
     ablation_sweep = LazyMethod(lambda: analysis.interventions.ablation_sweep)
     ablated = LazyMethod(lambda: analysis.interventions.ablated)
+    edited = LazyMethod(lambda: analysis.interventions.edited)
     without = LazyMethod(lambda: analysis.interventions.without)
     compare_without = LazyMethod(lambda: analysis.left_out.compare_without)
     patch = LazyMethod(lambda: analysis.interventions.patch)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 _LONGEST = 300
 """Characters of a ``repr``."""
@@ -44,7 +44,7 @@ def _is_empty(value: Any) -> bool:
 class Brief:
     """A dataclass whose ``repr`` is short: ``SAID``, properties that say most, then its fields."""
 
-    SAID: tuple[str, ...] = ()
+    SAID: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -6,12 +6,12 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from io import BufferedReader
+from contextlib import contextmanager, suppress
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
 
-from tinytf.errors import CheckpointError, UsageError
+from tinytf.errors import CheckpointError, TinytfError, UsageError
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -65,10 +65,30 @@ def read_once(path: Path, limit: int) -> bytes:
                 raise OSError(errno.ENXIO, "nobody writes to this pipe", str(path))
             time.sleep(0.01)
         os.set_blocking(descriptor, True)
-        parts = [begin or b""]
-        while (left := limit - sum(map(len, parts))) > 0 and (part := stream.read(left)):
-            parts.append(part)
-        return b"".join(parts)
+        found = BytesIO(begin or b"")  # which gives what it holds without another copy
+        found.seek(0, os.SEEK_END)
+        while part := stream.read(min(MEBI, limit - found.tell())):
+            found.write(part)
+        return found.getvalue()
+
+
+def is_there(path: str) -> bool:
+    """Whether a file or folder has this name. Raises PermissionError where a folder above may not be looked into."""
+    try:
+        os.lstat(path)
+    except PermissionError:
+        raise
+    except (OSError, ValueError):  # no such file, or a name that none can have
+        return False
+    return True
+
+
+def resolved(path: Path) -> Path:
+    """The absolute path behind all links; one that goes round in circles, or that cannot be, stays as it is."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a NUL in the name
+        return path.absolute()
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes | memoryview]) -> int:
@@ -77,7 +97,7 @@ def write_whole(path: Path, data: bytes | Iterable[bytes | memoryview]) -> int:
     So no reader ever sees half of it. Links are followed. A device or a named pipe is written to. Raises OSError for a
     pipe that nobody reads.
     """
-    path = path.resolve()
+    path = resolved(path)
     parts = [data] if isinstance(data, bytes) else data
     if path.exists() and not path.is_file():
         with os.fdopen(_open_to_write(path), "wb") as stream:
@@ -108,13 +128,60 @@ def _open_to_write(path: Path) -> int:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside ``path`` to write to; it replaces ``path`` on success and is removed otherwise."""
+    """Yield a path beside ``path`` to write to; it replaces ``path`` on success and is removed otherwise.
+
+    An OSError names ``path``: what the system says of a write names no file.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield beside
         beside.replace(path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path, then: str = "", kind: type[TinytfError] = TinytfError) -> Iterator[None]:
+    """Raise an OSError of a write inside as ``kind`` that names the file, or ``path`` where the system names none.
+
+    The hint is what ``remedy`` makes of ``then``.
+    """
+    try:
+        yield
+    except OSError as error:
+        said = f"cannot write {error.filename or path}: {error.strerror or error}"
+        raise kind(said, remedy(error, then)) from None
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[None]:
+    """Make a folder that is new or empty; on failure it is again as it was, and so are those above it.
+
+    Raises UsageError for one that is not empty or cannot be made, TinytfError where a file in it cannot be written.
+    """
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        with writing(folder, "give another folder", UsageError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UsageError(f"{folder} is not empty", "give a folder that is new or empty")
+        try:
+            with writing(folder):
+                yield
+        except BaseException:
+            with suppress(OSError):
+                for path in folder.iterdir():
+                    path.unlink()
+            raise
+    except BaseException:
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
+        raise
 
 
 def refuse_overwriting(path: Path, inputs: Iterable[str | Path | int] = ()) -> None:
@@ -123,7 +190,7 @@ def refuse_overwriting(path: Path, inputs: Iterable[str | Path | int] = ()) -> N
     ``inputs`` are paths, words that may be paths, and open file descriptors. A folder of a model or run, and the
     folders inside it, take no other file.
     """
-    for place in dict.fromkeys((path.absolute(), path.resolve())):
+    for place in dict.fromkeys((path.absolute(), resolved(path))):
         for folder in place.parents[:2]:
             if (kind := _kind_of(folder)) is not None:
                 raise UsageError(f"{path} lies in the folder of a {kind}, {folder}", "write to another folder")
@@ -155,7 +222,8 @@ def _is_same(path: Path, given: str | Path | int) -> bool:
 
 def remedy(error: OSError, then: str) -> str:
     """What to do about a file that could not be written: make room where there is none, then what ``then`` says."""
-    return f"make room, then {then}" if error.errno in _NO_ROOM else then
+    room = "make room" if error.errno in _NO_ROOM else ""
+    return ", then ".join(filter(None, (room, then)))
 
 
 def flush_folder(path: Path) -> None:

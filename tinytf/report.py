@@ -5,6 +5,7 @@ Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and wi
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tinytf.brief import Brief
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
+DRAWN_BY = "tinytf_cli.showing"
+"""What draws a report that is asked to show itself: imported by this name, since the library knows no more of it."""
 
 _WORDS = frozenset({"shown", "at", "after"})
 """Members that say which token a record is of."""
@@ -114,6 +117,11 @@ class Report(Brief):
         return all(one is None or one.holds for one in checks)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it, and it is only what was found until then."""
+        return False
+
+    @property
     def encoding(self) -> "Encoding":
         """The text that this is of."""
         assert self.about is not None
@@ -176,13 +184,18 @@ class Report(Brief):
         return self.to_dict()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item."""
+        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item.
+
+        One that was ``interrupted`` says so at the end.
+        """
         data = self.with_tokens(self.itemised())
         parts = {name: data.pop(name, None) for name in self.EVENTS}
         yield {"type": data.pop("kind"), **data}
         for name, part in parts.items():
             for one in part if isinstance(part, list) else () if part is None else (part,):
                 yield {"type": self.EVENTS[name], **one}
+        if self.interrupted:
+            yield {"type": "interrupted"}
 
     def stored(self) -> list[Array]:
         """What a file of its tensors holds; empty where there is nothing to hold."""
@@ -212,6 +225,15 @@ class Report(Brief):
         first = [name for name in self.EVENTS if name != "tokens"] or list(self.EVENTS)
         path = self.TABLE or tuple(first[:1])
         return of_records(records_in(self.with_tokens(self.itemised()), path)) if path else None
+
+    def show(self) -> None:
+        """Print what the command that gives such a report prints. Raises UsageError for one that is not drawn."""
+        import_module(DRAWN_BY).show(self)
+
+    def _repr_html_(self) -> str | None:
+        """The same for a notebook; None where it is not drawn."""
+        html: str | None = import_module(DRAWN_BY).html(self)
+        return html
 
     def metadata(self) -> dict[str, Any]:
         """What a file of its tensors says about itself, as plain JSON data: what it is of, and the axes of each tensor.

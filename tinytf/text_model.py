@@ -1,6 +1,6 @@
 """A transformer with its tokenizer: what takes a text, and records it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from tinytf.text.chat import Conversation, Written
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
-from tinytf.trace.record import record
+from tinytf.trace.record import record, record_all
 from tinytf.trace.trace import Text, Trace
 
 
@@ -45,6 +45,10 @@ class TextModel(Brief):
         config = self.config
         sizes = {"layers": config.n_layers, "heads": config.n_heads, "d_model": config.d_model}
         return shown(self, {"name": self.name, "parameters": self.n_parameters, **sizes, "tokens": config.vocab_size})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled without the table of its files, which has functions."""
+        return {**self.__dict__, "table": None}
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -193,15 +197,40 @@ class TextModel(Brief):
         if (text is None) == (ids is None):
             raise UsageError("a trace is of a text or of ids, one of them", 'model.trace("The cat sat")')
         if isinstance(text, Trace):
+            text.about = text.about or About(self, text.encoding)
             return text
         encoding = self.encode_ids(ids, truncate=truncate) if text is None else self.encode(text, truncate=truncate)
         return self.trace_of(encoding, layers=layers, force=force)
+
+    def traces(
+        self,
+        texts: Sequence[Written],
+        *,
+        truncate: bool = False,
+        layers: Collection[int] | None = None,
+        force: bool = False,
+    ) -> list[Trace]:
+        """``trace`` for each of several texts, which go through the model in batches. Raises as ``trace`` does."""
+        encodings = [self.encode(text, truncate=truncate) for text in several(texts)]
+        found = record_all(self.transformer, encodings, self.tokenizer.mask_id, layers=layers, force=force)
+        for one in found:
+            one.about = About(self, one.encoding)
+        return found
 
     def trace_of(self, encoding: Encoding, *, layers: Collection[int] | None = None, force: bool = False) -> Trace:
         """The same of tokens."""
         found = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
         found.about = About(self, encoding)
         return found
+
+
+def several(texts: Sequence[Written]) -> Sequence[Written]:
+    """Texts in a list. Raises UsageError for one text, and for what is no list."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise UsageError(
+            f"several texts are a list of strings, and this is {brief(texts)}", 'such as ["The cat", "The dog"]'
+        )
+    return texts
 
 
 def _require_string(text: object) -> None:

@@ -10,6 +10,7 @@ from click.core import Context
 from click.formatting import HelpFormatter
 from click.types import FloatParamType, IntParamType
 
+from tinytf_cli.truncated import tell_of_cut_files
 from tinytf_cli.working import working
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -190,6 +191,7 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
         debug.group = "Other"
 
         def run(**values: Any) -> int | None:
+            tell_of_cut_files()
             found = {keyword: build(made, values) for keyword, made in kinds.items()}
             if name == "repl":  # each of its lines works by itself
                 return function(**found)

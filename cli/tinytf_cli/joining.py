@@ -49,6 +49,8 @@ def show_views(output: Output, views: Iterable[View], kind: str, lines: bool) ->
         for view in views:
             holds = holds and view.found.holds
             yield Result.of(view)
+            if view.found.interrupted:
+                return
 
     show_all(output, results(), kind, lines)
     return 0 if holds else 1

@@ -5,6 +5,9 @@ import itertools
 import os
 import signal
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -84,7 +87,8 @@ def run(arguments: list[str] | None = None) -> int:
     interrupt = Interrupt()
     before = interrupt.listen()
     try:
-        status = _run(arguments, interrupt)
+        with _libraries_quiet():
+            status = _run(arguments, interrupt)
     except BaseException:
         if not interrupt.happened:
             raise
@@ -97,6 +101,22 @@ def run(arguments: list[str] | None = None) -> int:
             print("tinytf: interrupted", file=sys.stderr)
         return 130
     return status
+
+
+@contextmanager
+def _libraries_quiet() -> Iterator[None]:
+    """Without the warnings of libraries, which say nothing to whoever typed; those of code that is typed are shown."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+        if filename.startswith("<"):
+            before(message, category, filename, lineno, *more)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def _without_arguments() -> list[str]:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 from click.shell_completion import CompletionItem
 
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.command import argument, option
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
-from tinytf_cli.output import Output, View
+from tinytf_cli.output import Output, View, require_place
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
@@ -58,7 +58,7 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
     """Steps and parameters of every architecture, after the layer and head that are typed. Without torch."""
     from tinytf.steps.table import STEPS
 
-    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*]", incomplete) else ("", "", "")
+    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*-]", incomplete) else ("", "", "")
     part = next((letter for letter in "HE" if letter in place), "")
     rows = [row for row in STEPS if row.in_layer == bool(dot) and (not part or (row.is_split and row.letter == part))]
     common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # a model without a gate knows these names too
@@ -128,25 +128,26 @@ class Detail:
 
     GROUP: ClassVar = "Block"
 
-    layer: int = option(type=int, shown=0, help="Layer of the block shown in full.")
-    head: int = option(type=int, shown=0, help="Head of that block.")
+    layer: str = option(metavar="N", shown="0", help="Layer of the block shown in full; -1 is the last, 0,2 two.")
+    head: str = option(metavar="N", shown="0", help="Head of that block; -1 is the last.")
     full: bool = option(is_flag=True, help="Show the block of every layer.")
     no_detail: bool = option(is_flag=True, help="Show the pipeline alone, without a block.")
     dims: int = option(type=click.IntRange(1), shown=8, help="Dimensions shown as numbers.")
     rows: int | None = option(type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: 16 on a screen]")
 
-    def __post_init__(self) -> None:
-        for what, number in (("layer", self.layer), ("head", self.head)):
-            if number < 0:
-                raise AddressError(f"there is no {what} {number}", "they count from 0")
-
     def layers(self, model: "Model") -> tuple[int, ...]:
         """The layers whose blocks are shown; AddressError for a layer or head that the model does not have."""
-        from tinytf.steps.table import StepTable
-        from tinytf.trace.address import parse_address
+        from tinytf.trace.address import read_numbers
 
-        parse_address(f"L{self.layer}H{self.head}", StepTable(model.config))
-        return tuple(range(model.config.n_layers)) if self.full else (self.layer,)
+        self.head_of(model)
+        layers = read_numbers(self.layer, model.config.n_layers, "layer") or ()
+        return tuple(range(model.config.n_layers)) if self.full else layers
+
+    def head_of(self, model: "Model") -> int:
+        """The head of those blocks."""
+        from tinytf.trace.address import one_number
+
+        return one_number(self.head, model.config.n_heads, "head")
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,26 @@ class Extent:
     def rows(self, asked: int | None = None) -> int | None:
         """The most rows of a table: as ``asked``, 0 for all of them, None for what suits a screen."""
         return 0 if self.all and asked is None else asked
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where what is measured is kept, to be continued."""
+
+    GROUP: ClassVar = "Output"
+
+    resume: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="Keep what is measured in FILE, a line each, and continue from what it holds.",
+    )  # fmt: skip
+
+    def place(self, needs: str) -> Path | None:
+        """The file; UsageError where ``needs`` says what is missing to measure anything, or it must not be written."""
+        if self.resume is not None:
+            if needs:
+                raise UsageError(f"--resume goes with {needs}", "anything else is measured at once")
+            require_place(self.resume)
+        return self.resume
 
 
 @dataclass(frozen=True)

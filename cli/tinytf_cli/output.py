@@ -18,7 +18,7 @@ import click
 
 from tinytf import __version__
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import refuse_overwriting, write_whole
+from tinytf.files import refuse_overwriting, remedy, write_whole, writing
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
@@ -124,10 +124,12 @@ class Output:
         try:
             for part in self._parts(result, self.format, self.terminal):
                 quiet()
-                self.stdout.write(part)
-                if result.live:
-                    self.stdout.flush()
-            self.stdout.flush()
+                with _to_standard_output():
+                    self.stdout.write(part)
+                    if result.live:
+                        self.stdout.flush()
+            with _to_standard_output():
+                self.stdout.flush()
         except BrokenPipeError:
             raise ReaderGone from None
 
@@ -174,6 +176,16 @@ class Output:
         else:
             size = write_file(path, (part.encode("utf-8") for part in self._parts(result, _form_of(path), paper)))
         self.note(f"wrote {path} ({size:,} bytes)")
+
+
+@contextmanager
+def _to_standard_output() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as error:
+        raise TinytfError(f"cannot write standard output: {error.strerror}", remedy(error, "")) from None
 
 
 @dataclass(frozen=True)
@@ -251,7 +263,7 @@ def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
         raise UsageError(f"{path} is a folder", "name a file in it")
     if path.exists() and (session := host()) is not None:
         session.require_own(f"write over {path.name!r}")
-    refuse_overwriting(path, [*_given_to_the_command(), *inputs])
+    refuse_overwriting(path, [*_given_to_the_command(path), *inputs])
 
 
 def _form_of(path: Path) -> str:
@@ -262,16 +274,15 @@ def _form_of(path: Path) -> str:
 
 def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
     """Write a file whole, and return how many bytes it has; TinytfError where it cannot be written."""
-    try:
+    with writing(path):
         return write_whole(path, data)
-    except OSError as error:
-        raise TinytfError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _given_to_the_command() -> Iterator[str | Path | int]:
-    """Every word that the running command was given but its output, and standard input where it is a file."""
+def _given_to_the_command(path: Path) -> Iterator[str | Path | int]:
+    """Every word that the running command was given but its output and ``path``, and standard input if it is a file."""
     context = click.get_current_context(silent=True)
-    waiting = [value for name, value in context.params.items() if name != "file"] if context is not None else []
+    params = {} if context is None else context.params
+    waiting = [value for name, value in params.items() if name != "file" and value is not path]
     while waiting:
         value = waiting.pop()
         if isinstance(value, (str, Path)):

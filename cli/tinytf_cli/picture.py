@@ -45,17 +45,32 @@ pre {{{{ font-family: {_FONTS}; line-height: 1.2; }}}}
 </html>
 """
 
+_FRAGMENT = f"""<pre style='color: {{foreground}}; background-color: {{background}}; padding: 0.7em; overflow-x: auto;
+font-family: {_FONTS}; line-height: 1.2'>{{code}}</pre>"""
+
 
 def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = "tinytf") -> str:
     """Lines painted for ``screen``, in true colour, as an ``.svg`` or ``.html`` document in its theme.
 
     The classes of an SVG begin with its ``name``, so that several can stand in one document.
     """
+    console, theme, ground = _written(lines, screen)
+    if extension == ".html":
+        return console.export_html(code_format=_HTML, theme=theme)
+    return console.export_svg(code_format=_SVG.replace("GROUND", ground), unique_id=name, theme=theme)
+
+
+def fragment(lines: Iterable[str], screen: Terminal) -> str:
+    """The same as an element of an HTML page, whose style is its own."""
+    console, theme, _ = _written(lines, screen)
+    return console.export_html(code_format=_FRAGMENT, theme=theme, inline_styles=True)
+
+
+def _written(lines: Iterable[str], screen: Terminal) -> tuple[Console, TerminalTheme, str]:
+    """Lines in a console that records them, and the colours of the screen."""
     console = Console(record=True, width=screen.width, file=StringIO(), color_system="truecolor", legacy_windows=False)
     for line in lines:
         console.print(Text.from_ansi(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
     ground, text = BACKGROUNDS[screen.theme], FOREGROUNDS[screen.theme]
     theme = TerminalTheme(Color.parse(ground).get_truecolor(), Color.parse(text).get_truecolor(), [(0, 0, 0)] * 8)
-    if extension == ".html":
-        return console.export_html(code_format=_HTML, theme=theme)
-    return console.export_svg(code_format=_SVG.replace("GROUND", ground), unique_id=name, theme=theme)
+    return console, theme, ground

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from tinytf.files import resolved
 from tinytf.text.printable import printable
 from tinytf.training.metrics import Metrics
 from tinytf.training.reader import RunReader
@@ -12,6 +13,7 @@ from tinytf.training.setup import Setup
 from tinytf_cli.board import Board, takes_pictures
 from tinytf_cli.screen import Screen
 from tinytf_cli.terminal import detect
+from tinytf_cli.working import CountedLine
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_PICTURES = 2.0
@@ -29,12 +31,13 @@ class TrainingProgress:
         self.terminal = detect(self.stream)
         self.board: Board | None = None
         self.preparing, self.on_line = "", False
+        self.counting: CountedLine | None = None
 
     def prepare(self, what: str, done: int, of: int) -> None:
         """Say what is done before the first step or after the last, how much of it, and of how much (0: unknown).
 
-        On a terminal that is a line that is written over, or on the board; elsewhere a line from the second second on,
-        now and then.
+        On a terminal that is a line that is written over, which counts seconds where nothing else is known, or on the
+        board; elsewhere a line from the second second on, now and then.
         """
         now = time.monotonic()
         if of and now - self.started < _SECONDS_BEFORE_PREPARING:
@@ -47,7 +50,12 @@ class TrainingProgress:
         line = f"tinytf: {said}"
         if self.board is not None:
             self.board.draw(said)
+        elif self.stream.isatty() and not of:
+            self.clear()
+            self.counting = CountedLine(what, self.stream)
         elif self.stream.isatty():
+            if self.counting is not None:
+                self.clear()
             self.on_line = True
             print(f"\r{line:<{_WIDEST}}", end="", file=self.stream, flush=True)
         else:
@@ -60,7 +68,7 @@ class TrainingProgress:
             self._line(f"{setup.model.config.kind}, {count:,} parameters, {setup.tokenizer.vocab_size:,} tokens")
             self.started, self.begun = now, metrics.step
             if takes_pictures(self.terminal):
-                name = self.out.resolve().name
+                name = resolved(self.out).name
                 self.board = Board(name, RunReader(self.out), Screen(self.stream), self.terminal, fixed=False)
         if self.board is not None:
             if now - self.said >= _SECONDS_BETWEEN_PICTURES or metrics.step == self.steps:
@@ -84,6 +92,9 @@ class TrainingProgress:
 
     def clear(self) -> None:
         """Erase the line that ``prepare`` wrote."""
+        if self.counting is not None:
+            self.counting.stop()
+            self.counting = None
         if self.on_line:
             print(f"\r{'':<{_WIDEST}}\r", end="", file=self.stream, flush=True)
             self.on_line = False

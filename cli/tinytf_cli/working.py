@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import TextIO
 
 _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.5
-_lines: "list[_Line]" = []
+_lines: "list[CountedLine]" = []
 """That of the running command: one, or none."""
 
 
-class _Line:
+class CountedLine:
     """The line, which a thread draws on ``stream``; ``stop`` erases it for good. Without a stream there is none."""
 
     def __init__(self, what: str, stream: TextIO | None) -> None:
@@ -48,7 +48,7 @@ def working(what: str, *, shows_itself: bool = False) -> Iterator[None]:
         yield
         return
     stream = None if shows_itself or sys.stderr is None or not sys.stderr.isatty() else sys.stderr
-    _lines.append(_Line(what, stream))
+    _lines.append(CountedLine(what, stream))
     try:
         yield
     finally:

@@ -133,7 +133,7 @@ def test_where_norms_come_between_there_are_no_contributions() -> None:
         asked(trace.model).neurons(trace, by="size")
 
 
-@pytest.mark.parametrize("text", ["L9.1", "L0.40", "L0", "17", "L0H1", "L0.ffn", "L0.-1", "", "L0.1.2"])
+@pytest.mark.parametrize("text", ["L9.1", "L0.40", "L0", "17", "L0H1", "L0.ffn", "L0.-41", "", "L0.1.2"])
 def test_what_is_no_unit_is_refused(text: str) -> None:
     with pytest.raises(AddressError):
         parse_unit(text, config_of("gpt2"))

@@ -322,5 +322,5 @@ def test_a_folder_with_something_in_it_stays_as_it_was(tokenizer, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tokenizer, tmp_path):
     (tmp_path / "file").write_text("mine", "utf-8")
-    with pytest.raises(UsageError, match="cannot write to"):
+    with pytest.raises(UsageError, match="cannot write"):
         export(lively(config_of("gpt2")), tokenizer, tmp_path / "file" / "out")

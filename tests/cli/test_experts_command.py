@@ -65,7 +65,7 @@ def test_the_load_of_a_corpus_is_that_of_its_texts(tinytf: Tinytf, found: librar
     ("arguments", "said"),
     [
         (("experts", TEXT), "tiny has no experts"),
-        (("experts", TEXT, *MODEL, "--layer", "9"), "there is no layer 9 with experts"),
+        (("experts", TEXT, *MODEL, "--layer", "9"), "there is no layer 9"),
         (("neurons", TEXT, *MODEL), "the feed-forwards of this model are experts"),
         (("trace", *MODEL, "--at", "L1.expert.W_up"), "L1.expert.W_up is of each of 8 experts"),
         (("trace", TEXT, *MODEL, "--at", "L1E8"), "there is no expert 8"),

@@ -70,7 +70,7 @@ def test_a_token_of_the_vocabulary_is_named_by_its_text_or_number(tinytf: Tinytf
 def test_what_the_vocabulary_lacks_is_not_taken_for_its_unknown_token(tinytf: Tinytf, encoder: Path) -> None:
     ran = tinytf("explain", "logits[sat,☃]", SENTENCE, "-m", encoder)
     assert is_a_clean_error(ran)
-    assert "'☃' is not one token of the vocabulary" in ran.err
+    assert "token '☃' is not in the vocabulary" in ran.err
     assert tinytf("explain", "logits[sat,[MASK]]", SENTENCE, "-m", encoder).status == 0
 
 
@@ -118,7 +118,7 @@ def test_no_line_is_wider_than_the_screen(tinytf: Tinytf, encoder: Path, width: 
         (("next", SENTENCE), "next has no arithmetic"),
         ((SENTENCE, "L0H0.scores[0,0]"), "is not an address"),
         (("L0H0.scores[0,99]", SENTENCE), "key 99 is out of range"),
-        (("logits[sat,catastrophically]", SENTENCE), "is not one token of the vocabulary"),
+        (("logits[sat,catastrophically]", SENTENCE), "token 'catastrophically' is 14 tokens"),
         (("logits[sat,3]", SENTENCE, "--temperature", "2"), "a temperature is of probs"),
         (("probs[sat,3]", SENTENCE, "--temperature", "0"), "--temperature"),
         (("probs[sat,3]", SENTENCE, "--depth", "0"), "--depth"),

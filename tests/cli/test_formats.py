@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
+from tinytf.trace.parameters import parse_any
 from tinytf.trace.trace import Trace
 
 EXTENSIONS = ("txt", "json", "ndjson", "html", "svg", "safetensors")
@@ -44,7 +45,7 @@ def as_json(tensor: torch.Tensor) -> Any:
 
 def shown(trace: Trace, address: str) -> Any:
     """The tensor at an address as JSON has it: a masked weight is null, although the model has 0 there."""
-    where, tensor = trace.address(address), trace[address]
+    where, tensor = parse_any(address, trace.steps), trace[address]
     if where.step == trace.steps.by_name["weights"] and not where.cell:
         tensor = tensor.masked_fill(torch.ones(tensor.shape[-2:]).triu(1).bool(), -math.inf)
     return as_json(tensor)
@@ -122,7 +123,7 @@ def test_every_kind_of_address_gives_what_the_library_gives(
 ) -> None:
     data = json.loads(tinytf("trace", SENTENCE, "-m", decoder, "--at", address, "--json").out)
     ((name, found),) = data["values"].items()
-    assert name == str(trace.address(address))
+    assert name == str(parse_any(address, trace.steps))
     assert found["values"] == shown(trace, address)
     assert tinytf("trace", SENTENCE, "-m", decoder, "--at", address).status == 0
 
@@ -403,6 +404,18 @@ def test_json_of_a_float64_model_has_all_digits(tinytf: Tinytf, decoder: Path) -
     for form in ("json", "ndjson"):
         out = tinytf("trace", "-m", decoder, "--at", "L0.W_Q", "--dtype", "float64", "--as", "table", "--format", form)
         assert repr(float(wide.parameters(["L0.W_Q"]).found[0].values[0, 0])) in out.out
+
+
+def test_the_heads_and_layers_of_a_list_keep_their_numbers(tinytf: Tinytf) -> None:
+    csv = tinytf("trace", SENTENCE, "--at", "L1H1,3.q[0,0]", "--format", "csv")
+    rows = [line.rsplit(",", 2)[1:] for line in csv.lines[1:]]
+    assert [head for head, _ in rows] == ["1", "3"]
+    expected = load("tiny").trace(SENTENCE)["L1H1,3.q[0,0]"]
+    assert torch.equal(torch.tensor([float(value) for _, value in rows]), expected)
+    drawn = tinytf("trace", SENTENCE, "--at", "L0,-1H1,3.q[0,0:2]").lines
+    assert [line.split()[:2] for line in drawn if line.startswith("  L")] == [
+        ["L0", "H1"], ["L0", "H3"], ["L3", "H1"], ["L3", "H3"]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

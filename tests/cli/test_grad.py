@@ -136,7 +136,7 @@ def test_a_failed_check_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: 
         ((SENTENCE, "--at", "L0.out", "--at", "tokens"), "tokens has no gradient"),
         ((SENTENCE, "--lr", "nan"), "nan is not a learning rate"),
         ((SENTENCE, "--lr", "inf"), "inf is not a learning rate"),
-        ((SENTENCE, "--layer", "-1"), "there is no layer -1"),
+        ((SENTENCE, "--layer", "-3"), "there is no layer -3"),
         ((SENTENCE, "--head", "7"), "there is no head 7"),
         (("",), "the text is empty"),
     ],

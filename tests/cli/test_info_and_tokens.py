@@ -10,6 +10,7 @@ from driving import SENTENCE, WIDE, Tinytf
 
 from tinytf.loading import Model, load
 from tinytf.presets import PRESETS
+from tinytf_cli.views import tokens as tokens_view
 
 # The published parameter counts: GPT-2 small, and BERT base uncased with its pooler.
 PUBLISHED = {"gpt2": 124_439_808, "bert-base": 109_482_240}
@@ -87,6 +88,40 @@ def test_the_table_of_tokens_has_a_line_for_each(tinytf: Tinytf, decoder: Path, 
         words = line.split()
         assert words[:4] == [str(place), token.shown, str(token.id), f"{token.start}:{token.end}"]
         assert "".join(words[5:]) == token.data.hex()
+
+
+def _rows(out: str) -> list[list[str]]:
+    return [words for line in out.splitlines() if (words := line.split()) and len(words) > 4 and ":" in words[3]]
+
+
+def test_a_screen_takes_the_first_tokens_and_a_pipe_all(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    text = "the cat sat on the mat " * 20
+    tokens = opened.tokenizer.encode(text).tokens
+    screen = tinytf("tokens", text, "-m", decoder, "--no-pager", "--color", "never", screen=True)
+    assert len(screen.lines) <= 24
+    shown = _rows(screen.out)
+    assert [row[1] for row in shown] == [token.shown for token in tokens[: len(shown)]]
+    assert f"{len(tokens) - len(shown):,} more tokens; --limit 0 shows all" in screen.lines[-1]
+    whole = tinytf("tokens", text, "-m", decoder)
+    everything = tinytf("tokens", text, "-m", decoder, "--no-pager", "--limit", "0", screen=True)
+    assert [row[1] for row in _rows(whole.out)] == [token.shown for token in tokens]
+    assert len(_rows(everything.out)) == len(tokens)
+    assert len(_rows(tinytf("tokens", text, "-m", decoder, "--limit", "5").out)) == 5
+    assert len(json.loads(tinytf("tokens", text, "-m", decoder, "--limit", "5", "--json").out)["tokens"]) == len(tokens)
+
+
+def test_a_long_table_is_made_in_parts_that_stand_below_each_other(
+    tinytf: Tinytf, decoder: Path, opened: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SENTENCE + " 坐 dog" * 20
+    whole = tinytf("tokens", text, "-m", decoder).lines
+    monkeypatch.setattr(tokens_view, "_PART", 7)
+    parts = tinytf("tokens", text, "-m", decoder).lines
+    assert [line.split() for line in parts] == [line.split() for line in whole]
+    head = next(line for line in parts if "piece" in line)
+    below = parts[parts.index(head) + 1 :]
+    assert len(below) == len(opened.tokenizer.encode(text).tokens)
+    assert len({line.index(line.split()[3]) + len(line.split()[3]) for line in below}) == 1  # offsets end alike
 
 
 def test_counts_are_said_in_tokens_characters_and_bytes(tinytf: Tinytf, decoder: Path) -> None:

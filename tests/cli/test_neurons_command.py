@@ -150,7 +150,7 @@ def test_the_corpus_may_come_from_a_pipe(tinytf: Tinytf, decoder: Path, corpus: 
     ("arguments", "said"),
     [
         ((SENTENCE, "--layer", "9"), "there is no layer 9"),
-        ((SENTENCE, "--layer", "-1"), "there is no layer -1"),
+        ((SENTENCE, "--layer", "-3"), "there is no layer -3"),
         ((SENTENCE, "--unit", "L1"), "is not a unit"),
         ((SENTENCE, "--unit", "L1.99"), "there is no unit 99"),
         ((SENTENCE, "--unit", "L1.3", "--layer", "0"), "--unit names its layer"),

@@ -104,3 +104,19 @@ def test_what_cannot_be_asked_is_one_line(tinytf: Tinytf, words: tuple[str, ...]
     ran = tinytf(*words)
     assert ran.status == 2
     assert ran.err.startswith(f"tinytf: error: {message}")
+
+
+def test_a_cut_of_a_matrix_has_the_names_of_its_own_rows_and_columns(
+    tinytf: Tinytf, decoder: Path, opened: Model
+) -> None:
+    cut = ("trace", "--at", "L0.W_Q[1:4:2,-2:]", "-m", decoder)
+    whole = opened.transformer.get_parameter("blocks.0.attention.q.weight").detach().T
+    (found,) = json.loads(tinytf(*cut, "--as", "table", "--json").out)["parameters"]
+    assert (found["shape"], found["axes"]) == ([2, 2], ["d_model", "n_heads·d_head"])
+    lines = tinytf(*cut, "--as", "map", "--width", "80").lines
+    assert "head 1 d6 head 1 d7" in " ".join(" ".join(lines).split())
+    assert [line.split()[0] for line in lines if line.strip().startswith(("d1 ", "d3 "))] == ["d1", "d3"]
+    rows = [line.split(",") for line in tinytf(*cut, "--format", "csv").lines]
+    assert rows[0] == ["d_model/n_heads·d_head", "14", "15"]
+    values = torch.tensor([[float(number) for number in row[1:]] for row in rows[1:]])
+    assert torch.equal(values, whole[1:4:2, -2:])

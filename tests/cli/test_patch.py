@@ -124,7 +124,7 @@ def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
         ((CLEAN, CORRUPT, "--answer", "the", "--versus", "the"), "both are one token"),
         ((CLEAN, CORRUPT, "--answer", "catastrophically"), "--answer 'catastrophically' is"),
         ((CLEAN, CORRUPT, *TOKENS, "--position", "1"), "--position goes with --at"),
-        ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.in", "--position", "99"), "token 99 is out of range"),
+        ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.in", "--position", "99"), "there is no position 99"),
         ((CLEAN, CORRUPT, *TOKENS, "--at", "L0", "--sweep", "attn"), "two things at once"),
         ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.weights"), "no step that can be replaced"),
     ],

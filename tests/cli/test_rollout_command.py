@@ -106,7 +106,7 @@ def test_escape_codes_of_a_text_do_not_act(tinytf: Tinytf, decoder: Path) -> Non
     ("arguments", "said"),
     [
         ((SENTENCE, "--layer", "2"), "there is no layer 2"),
-        ((SENTENCE, "--layer", "-1"), "there is no layer -1"),
+        ((SENTENCE, "--layer", "-3"), "there is no layer -3"),
         ((SENTENCE, "--query", "99"), "out of range"),
         ((SENTENCE, "--query", "elephant"), "no token is 'elephant'"),
         ((SENTENCE, "--heads", "median"), "--heads"),

@@ -5,11 +5,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from pathlib import Path
 
 import pytest
 
 from tinytf_cli import working as module
 from tinytf_cli.output import Output, Result
+from tinytf_cli.progress import TrainingProgress
 from tinytf_cli.screen import clean_exit
 from tinytf_cli.terminal import detect
 from tinytf_cli.views.blocks import Block, Line
@@ -85,3 +87,13 @@ def test_a_program_that_takes_the_screen_has_it_to_itself() -> None:
             time.sleep(0.1)
             assert screen.getvalue() == erased
     assert erased.endswith(" \r")
+
+
+def test_compiling_before_the_first_step_counts_its_seconds_until_something_else_is_said(tmp_path: Path) -> None:
+    screen = Screen()
+    progress = TrainingProgress(10, tmp_path, screen)
+    progress.prepare("compiling the model, which takes minutes", 0, 0)
+    assert "tinytf: compiling the model, which takes minutes, 0 s" in drawn(screen)
+    progress.clear()
+    assert screen.getvalue().endswith(" \r")
+    assert progress.counting is None

@@ -82,6 +82,60 @@ def test_gradients_are_those_of_torchs_own(kernel: str, size: str) -> None:
         assert torch.equal(ours, theirs)
 
 
+LONG = {"a text": ((700,), True), "texts": ((3, 250), True), "without bias": ((700,), False), "few rows": ((3,), True)}
+"""Shapes before the last of x, and whether there is a bias; but for the last, so much work that oneDNN does it."""
+
+
+def leaves(before: tuple[int, ...], *, bias: bool, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    made = [numbers(*before, 96, dtype=dtype), numbers(80, 96, seed=1, dtype=dtype)]
+    return [one.requires_grad_() for one in [*made, *([numbers(80, seed=2, dtype=dtype)] if bias else [])]]
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_gradients_of_a_long_product_are_those_in_more_digits(kernel: str, case: str) -> None:
+    before, bias = LONG[case]
+    grads = []
+    for dtype in (torch.float32, torch.float64):
+        given = leaves(before, bias=bias, dtype=dtype)
+        made = linear(*given) if bias else linear(*given, None)
+        assert made.shape == (*before, 80)
+        made.sin().sum().backward()
+        grads.append([one.grad for one in given])
+    for ours, exact in zip(*grads, strict=True):
+        assert exact.abs().max() > 0.1
+        assert furthest(ours.double(), exact) < 1e-5
+
+
+def test_a_single_vector_has_gradients_through_a_large_matrix(kernel: str) -> None:
+    given = [numbers(2048).requires_grad_(), numbers(2048, 2048, seed=1).requires_grad_()]
+    linear(*given, None).sum().backward()
+    assert furthest(given[0].grad, given[1].detach().sum(0)) < 1e-5
+    assert torch.equal(given[1].grad, given[0].detach().expand(2048, -1))
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2], ids=["x", "weight", "bias"])
+def test_what_is_frozen_gets_no_gradient_and_the_others_the_same(kernel: str, frozen: int) -> None:
+    free, given = leaves((700,), bias=True), leaves((700,), bias=True)
+    given[frozen].requires_grad_(False)
+    for function, these in ((F.linear, free), (linear, given)):
+        function(*these).sum().backward()  # the gradient above is one number, expanded
+    assert given[frozen].grad is None
+    for ours, theirs in zip(given, free, strict=True):
+        assert ours is given[frozen] or furthest(ours.grad, theirs.grad) < 1e-5
+
+
+def test_a_gradient_of_a_gradient_is_torchs_own(kernel: str) -> None:
+    found = []
+    for function in (F.linear, linear):
+        given = leaves((700,), bias=True)
+        first = torch.autograd.grad(function(*given).sin().sum(), given, create_graph=True)
+        sum(one.square().sum() for one in first).backward()
+        found.append([one.grad for one in given])
+    for theirs, ours in zip(*found, strict=True):
+        assert theirs.abs().max() > 0.1
+        assert furthest(ours, theirs) < 1e-4
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-12), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
 def test_other_dtypes_are_torchs_own(dtype: torch.dtype, near: float) -> None:

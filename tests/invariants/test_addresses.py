@@ -60,7 +60,10 @@ def test_an_address_has_one_canonical_name(text, canonical):
         ("blocks.0.attn.hook_k", GPT2, "L0.k"),
         ("blocks.0.attn.hook_v", GPT2, "L0.v"),
         ("blocks.1.attn.hook_attn_scores", GPT2, "L1.masked"),
-        ("blocks.1.attn.hook_pattern[2,1]", GPT2, "L1.weights[2,1]"),
+        ("blocks.1.attn.hook_pattern[2,1]", GPT2, "L1H2.weights[1]"),
+        ("blocks.1.attn.hook_q[5,-1]", GPT2, "L1H3.q[5]"),
+        ("L1.attn.hook_z[:,0:2]", GPT2, "L1H0-1.head_out"),
+        ("blocks.1.attn.hook_k[:,1]", LLAMA_TABLE, "L1H2.k"),
         ("blocks.1.attn.hook_z", GPT2, "L1.head_out"),
         ("blocks.1.hook_attn_out", GPT2, "L1.attn"),
         ("blocks.1.hook_resid_mid", GPT2, "L1.mid"),
@@ -68,7 +71,7 @@ def test_an_address_has_one_canonical_name(text, canonical):
         ("blocks.1.mlp.hook_post", GPT2, "L1.ffn.act"),
         ("blocks.1.hook_mlp_out", GPT2, "L1.ffn"),
         ("blocks.1.hook_resid_post", GPT2, "L1.out"),
-        ("ln_final.hook_normalized", GPT2, "final.norm"),
+        ("ln_final.hook_out", GPT2, "final.norm"),
         ("blocks.1.mlp.hook_pre", LLAMA_TABLE, "L1.ffn.gate"),
         ("blocks.1.mlp.hook_pre_linear", LLAMA_TABLE, "L1.ffn.hidden"),
         ("blocks.1.attn.hook_rot_q", LLAMA_TABLE, "L1.q_rot"),
@@ -78,19 +81,51 @@ def test_an_address_has_one_canonical_name(text, canonical):
 def test_a_name_of_transformer_lens_is_understood_and_said_in_ours(alias, table, canonical):
     address = parse_address(alias, table)
     assert str(address) == canonical
-    assert address.note.startswith(f"{alias.partition('[')[0]} is {canonical.partition('[')[0]} here")
+    assert address.note == f"{alias.replace('L1', 'blocks.1')} is {canonical} here"
 
 
-def test_a_name_of_another_tensor_says_so():
-    assert "before gain and bias" in parse_address("blocks.0.ln1.hook_normalized", GPT2).note
+@pytest.mark.parametrize("name", ["blocks.0.ln1.hook_normalized", "blocks.0.ln1.hook_scale"])
+def test_a_name_of_another_tensor_is_no_step(name):
+    with pytest.raises(AddressError, match=f"^{name} is no step, but ") as caught:
+        parse_address(name, GPT2)
+    assert caught.value.hint == "L0.norm1 is the step"
 
 
 @pytest.mark.parametrize(
     ("text", "table", "message", "hint"),
     [
         ("", GPT2, "'' is not an address", "a layer is L3"),
-        ("L3.weights[", GPT2, "'L3.weights[' is not an address", "a layer is L3"),
-        ("3.weights", GPT2, "'3.weights' is not an address", "a layer is L3"),
+        (
+            "L3.weights[",
+            GPT2,
+            "'L3.weights[' is not an address: at character 11, '[', the bracket is not closed",
+            "a layer is L3",
+        ),
+        (
+            "L3.weights[1]x",
+            GPT2,
+            "'L3.weights[1]x' is not an address: at character 11, '[', the bracket is not closed",
+            "a layer is L3",
+        ),
+        (
+            "L3-.q",
+            GPT2,
+            "'L3-.q' is not an address: at character 3, '-', nothing of an address begins",
+            "a layer is L3",
+        ),
+        (
+            "L3H.q",
+            GPT2,
+            "'L3H.q' is not an address: at character 3, 'H', nothing of an address begins",
+            "a layer is L3",
+        ),
+        ("L3.", GPT2, "'L3.' is not an address: at its end a step is expected", "a layer is L3"),
+        (
+            "3.weights",
+            GPT2,
+            "'3.weights' is not an address: at character 1, '3', a layer or a step is expected",
+            "a layer is L3",
+        ),
         ("L4", GPT2, "there is no layer 4: the model has 4 layers, 0 to 3", ""),
         ("L0-9.q", GPT2, "there is no layer 9: the model has 4 layers, 0 to 3", ""),
         ("L2-1.q", GPT2, "layers 2-1 run backwards", ""),

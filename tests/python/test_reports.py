@@ -6,54 +6,16 @@ import json
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from answers import ANSWERS, TEXT
 
 import tinytf
-from tinytf.catalogue import catalogue
 from tinytf.checkpoints.huggingface.export import Exported
-from tinytf.doctor import checkup
-from tinytf.lessons import LessonList
-from tinytf.loading import info
 from tinytf.report import Report
-
-TEXT, OTHER = "The cat sat on the mat.", "The dog sat on the mat."
-
-ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
-    "Ablation": lambda model: model.ablate(TEXT, "L0H1"),
-    "AblationSweep": lambda model: model.ablation_sweep(TEXT),
-    "Activations": lambda model: model.activations(TEXT),
-    "Attended": lambda model: model.attention(TEXT),
-    "Attribution": lambda model: model.attribute(TEXT),
-    "Backward": lambda model: model.backward(TEXT),
-    "BeamSearch": lambda model: model.beam_search(TEXT, beams=2, max_tokens=2),
-    "Budget": lambda model: model.budget(TEXT, 10**7),
-    "CacheComparison": lambda model: model.compare_cache(TEXT, max_tokens=2),
-    "Catalogue": lambda model: catalogue(Path("/nowhere")),
-    "Census": lambda model: model.heads(count=2, length=4),
-    "Checkup": lambda model: checkup(Path("/nowhere")),
-    "Code": lambda model: model.code(TEXT),
-    "Difference": lambda model: model.diff(TEXT, OTHER),
-    "Explained": lambda model: model.explain(TEXT, "L0H0.scores[1,0]"),
-    "Generation": lambda model: model.generation(TEXT, max_tokens=2),
-    "Info": lambda model: info("tiny"),
-    "LeftOut": lambda model: model.compare_without(TEXT, "mask"),
-    "Lens": lambda model: model.lens(TEXT),
-    "LessonList": lambda model: LessonList(),
-    "Neighbours": lambda model: model.neighbours(["cat", "dog"]),
-    "Neurons": lambda model: model.neurons(TEXT),
-    "Parameters": lambda model: model.parameters("L0.W_Q"),
-    "PatchSweep": lambda model: model.patch_sweep(TEXT, OTHER, answer="the", versus="cat"),
-    "Patched": lambda model: model.patch(TEXT, OTHER, "L0.ffn", answer="the", versus="cat"),
-    "Positions": lambda model: model.positions(),
-    "Rollout": lambda model: model.rollout(TEXT),
-    "Score": lambda model: model.score(TEXT),
-    "Tokenized": lambda model: model.tokens(TEXT),
-    "Traced": lambda model: model.traced(TEXT),
-}
 
 
 def reports(kind: type[Report] = Report) -> Iterator[type[Report]]:

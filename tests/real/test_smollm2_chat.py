@@ -9,6 +9,7 @@ import torch
 from tinytf.loading import Model
 from tinytf.text.chat import Conversation
 from tinytf.text.corpus import find_files
+from tinytf.training.chats import ChatTurns
 from tinytf.training.data import IGNORED
 from tinytf.training.losses import batch_loss
 from tinytf.training.recipe import Recipe
@@ -47,11 +48,12 @@ def test_the_loss_of_what_the_assistant_says_is_that_of_transformers(model: Mode
     chats.write_text("\n".join(json.dumps({"messages": talk}) for talk in talks), "utf-8")
     recipe = Recipe(objective="chat", block=64, batch=3, begun_from=str(path))
     setup = prepare(find_files([chats], recipe.reading), recipe, tmp_path, model.tokenizer, model.transformer)
-    batch = setup.examples.batch(0)
-    last = torch.full((3, 1), IGNORED)
     reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, attn_implementation="eager")
+    drawn = ChatTurns(setup.examples.train.stream, setup.examples.kept.stream, recipe).batch(0)  # a row for each
+    last = torch.full((3, 1), IGNORED)
     with torch.no_grad():
         expected = reference(
-            input_ids=torch.cat([batch.ids, torch.zeros_like(last)], 1), labels=torch.cat([last, batch.targets], 1)
+            input_ids=torch.cat([drawn.ids, torch.zeros_like(last)], 1), labels=torch.cat([last, drawn.targets], 1)
         ).loss
-        assert float(batch_loss(model.transformer, batch)) == pytest.approx(float(expected), rel=1e-5)
+        for batch in (drawn, setup.examples.batch(0)):
+            assert float(batch_loss(model.transformer, batch)) == pytest.approx(float(expected), rel=1e-5)

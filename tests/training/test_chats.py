@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,19 @@ import torch
 from tokenizers import AddedToken
 
 from tinytf.checkpoints.huggingface.export import export
+from tinytf.config import ModelConfig
 from tinytf.errors import TrainingError, UsageError
+from tinytf.model.transformer import Transformer
 from tinytf.sources import find_source
 from tinytf.text.chat import ChatTemplate, Conversation
 from tinytf.text.corpus import Reading, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
-from tinytf.training.chats import LEARNED, ChatTurns, assistant_spans, conversation_ids
-from tinytf.training.data import IGNORED
+from tinytf.training.chats import FIRST, LEARNED, ChatTurns, Turns, assistant_spans, conversation_ids, packed
+from tinytf.training.data import IGNORED, Batch
 from tinytf.training.loop import train
-from tinytf.training.losses import batch_loss
+from tinytf.training.losses import BatchLoss, batch_loss
+from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
@@ -63,6 +67,24 @@ def recipe(**changes) -> Recipe:
     return Recipe(**{"model": MODEL, **fields, **changes})
 
 
+def alone(model: Callable, batch: Batch) -> Iterator[tuple[int, float]]:
+    """Of each conversation of a batch, without those beside it: how many targets it has, and their summed loss."""
+    texts = torch.ones_like(batch.ids) if batch.padding_mask is None else batch.padding_mask
+    for ids, targets, numbers in zip(batch.ids, batch.targets, texts, strict=True):
+        for number in range(1, int(numbers.max()) + 1):
+            of_one = numbers == number
+            with torch.no_grad():
+                made = model(ids[None, of_one])
+            logits = getattr(made, "logits", made)[0].double()
+            loss = torch.nn.functional.cross_entropy(logits, targets[of_one], reduction="sum", ignore_index=IGNORED)
+            yield int((targets[of_one] != IGNORED).sum()), float(loss)
+
+
+def loss_of_each_alone(model: Callable, batch: Batch) -> float:
+    counts, losses = zip(*alone(model, batch), strict=True)
+    return sum(losses) / sum(counts)
+
+
 def test_the_tokens_learned_are_those_that_a_template_of_transformers_marks(tokenizer: Tokenizer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -90,13 +112,46 @@ def test_the_loss_is_that_of_transformers_for_the_same_ids_and_labels(tokenizer,
 
         reference = AutoModelForCausalLM.from_pretrained(tmp_path / "exported", attn_implementation="eager")
     for batch in [setup.examples.batch(0), *setup.examples.held_out()]:
-        last = torch.full((len(batch.ids), 1), IGNORED)
-        labels = torch.cat([last, batch.targets], 1)  # transformers shifts them by one
-        ids = torch.cat([batch.ids, torch.zeros_like(last)], 1)
-        with torch.no_grad():
-            expected = reference(input_ids=ids, labels=labels).loss
-            assert float(batch_loss(setup.model, batch)) == pytest.approx(float(expected), rel=1e-5)
+        assert float(batch_loss(setup.model, batch).detach()) == pytest.approx(
+            loss_of_each_alone(reference, batch), rel=1e-5
+        )
         assert 0 < int((batch.targets != IGNORED).sum()) < batch.targets.numel() / 2
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_conversations_that_share_a_row_do_not_see_each_other(tokenizer, chats, tmp_path, stepped: bool) -> None:
+    settings = {"positions": "rotary", "window": 20, **({"attention_cap": 5.0} if stepped else {})}
+    asked = recipe(model={**MODEL, **settings}, batch=12)
+    setup = prepare(find_files([chats], Reading(chat=True, field="")), asked, tmp_path, tokenizer)
+    batch = setup.examples.batch(0)
+    assert batch.padding_mask is not None
+    assert len(batch.ids) < 12
+    losses = sorted(loss for _, loss in alone(setup.model, batch))
+    turns = ChatTurns(setup.examples.train.stream, setup.examples.train.stream, asked)  # a row for each
+    drawn = turns.batch(0)
+    assert drawn.padding_mask is None
+    assert losses == pytest.approx(sorted(loss for _, loss in alone(setup.model, drawn)), rel=1e-5)
+    assert float(batch_loss(setup.model, batch).detach()) == pytest.approx(
+        float(batch_loss(setup.model, drawn).detach()), rel=1e-5
+    )
+
+
+def test_no_row_is_shared_where_the_place_of_a_token_is_learned(tokenizer, chats, tmp_path) -> None:
+    corpus = find_files([chats], Reading(chat=True, field=""))
+    model = {**MODEL, "positions": "learned", "norm": "layernorm", "gated": False}
+    learned = prepare(corpus, recipe(model=model, batch=12), tmp_path / "learned", tokenizer)
+    assert learned.examples.batch(0).padding_mask is None
+    assert len(learned.examples.batch(0).ids) == 12
+
+
+def test_rows_are_filled_from_the_longest_on_and_what_is_left_is_told() -> None:
+    assert packed([3, 9, 5, 2, 4], 9) == [[1], [2, 4], [0, 3]]
+    stream = np.zeros(30, dtype=np.uint32)
+    stream[[0, 10, 16]] |= FIRST  # of 10, 6 and 14 tokens
+    stream[[9, 15, 29]] |= LEARNED
+    apart, together = (Turns(stream, 64, packs) for packs in (False, True))
+    assert apart.padding([0, 1, 2]) == (39 - 27, 39)
+    assert together.padding([0, 1, 2, 1]) == (3 * 13 - 32, 39)
 
 
 def test_a_long_conversation_is_learned_in_parts_and_each_token_once(tokenizer: Tokenizer) -> None:
@@ -140,3 +195,15 @@ def test_a_template_that_rewrites_what_was_said_is_refused(tokenizer: Tokenizer)
     changed = Tokenizer(tokenizer.library, chat=ChatTemplate({"default": rewriting}))
     with pytest.raises(TrainingError, match="writes message 3 in another way when more follows"):
         assistant_spans(changed, Conversation(TALKS[0]))
+
+
+def test_a_process_without_a_row_of_a_packed_batch_adds_nothing_to_the_loss() -> None:
+    batch = Batch(torch.tensor([[1, 2, 3]]), torch.tensor([[2, 3, IGNORED]]), None)
+    config = ModelConfig(vocab_size=8, d_model=8, n_layers=1, n_heads=2, d_ff=8, context=8)
+    loss = BatchLoss(Transformer.initialised(config, 0))
+    first, second = (Processes(rank, 2).share(batch) for rank in (0, 1))
+    assert torch.equal(first.targets, batch.targets)
+    found = loss(second.ids, second.targets, second.padding_mask)
+    assert found.item() == 0
+    found.backward()
+    assert all(not one.grad.any() for one in loss.parameters() if one.grad is not None)

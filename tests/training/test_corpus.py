@@ -17,7 +17,7 @@ from tokenizers import models, pre_tokenizers
 
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.text import stream
-from tinytf.text.corpus import Corpus, find_files
+from tinytf.text.corpus import Corpus, Reading, find_files
 from tinytf.text.stream import anywhere, between_words, nowhere
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordpiece
@@ -381,8 +381,24 @@ def test_what_the_tokenizer_cannot_take_is_said(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "cache").write_text("mine", "utf-8")
-    with pytest.raises(UsageError, match=r"cannot write to .*cache: File exists"):
+    with pytest.raises(UsageError, match=r"cannot write .*cache: File exists"):
         tokenise(find_files("ab"), BPE, tmp_path / "cache", held_out=0.1)
+
+
+def test_how_much_of_all_files_is_read_is_told_from_the_first_to_the_last_byte(tmp_path):
+    (tmp_path / "a.txt").write_text("The cat sat.\n\n" * 40, "utf-8")
+    rows = [json.dumps({"text": f"row {number}"}) for number in range(50)]
+    (tmp_path / "b.jsonl").write_text("\n".join(rows), "utf-8")
+    (tmp_path / "c.md").write_text("At the end.", "utf-8")
+    heard = []
+    find_files([tmp_path], Reading(field="text"), buffer=64, on_read=lambda *one: heard.append(one))
+    sizes = [(tmp_path / name).stat().st_size for name in ("a.txt", "b.jsonl", "c.md")]
+    done = [one for one, _ in heard]
+    assert {of for _, of in heard} == {sum(sizes)}
+    assert done == sorted(done)
+    assert done[:2] == [64, 128]
+    assert done[-1] == sum(sizes)
+    assert any(sizes[0] < one < sizes[0] + sizes[1] for one in done)  # while the rows are parsed
 
 
 # The cache

@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from training_command import trained
 
 from tinytf.errors import TrainingError
-from tinytf.text.corpus import Reading, find_files, weighted
+from tinytf.text.corpus import Reading, find_files
 from tinytf.text.train import train_bpe, train_characters, train_wordpiece
+from tinytf.text.weighted import weighted
 from tinytf.training.data import IGNORED, Batch, NextToken
 from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.masked import MaskedTokens
@@ -303,8 +304,13 @@ def test_held_out_batches_are_counted_before_they_are_made(held_out):
     examples = NextToken(np.arange(20), np.arange(held_out), Recipe(block=8, batch=3), 200)
     batches = list(examples.held_out())
     assert examples.held_out_batches == len(batches)
-    assert all(same(one, other) for one, other in zip(examples.held_out(2), batches[:2], strict=True))
     assert masked().held_out_batches == len(list(masked().held_out()))
+
+
+def test_a_few_held_out_batches_come_from_all_over_the_text():
+    examples = NextToken(np.arange(20), np.arange(1 + 8 * 3 * 10), Recipe(block=8, batch=3), 400)
+    assert [int(batch.ids[0, 0]) for batch in examples.held_out(4)] == [24 * number for number in (0, 2, 5, 7)]
+    assert len(list(examples.held_out(11))) == 10
 
 
 def test_nothing_may_be_held_out_of_masked_training():

@@ -24,6 +24,7 @@ from tinytf.text.corpus import find_files
 from tinytf.training.loop import train
 from tinytf.training.lora import Adapters
 from tinytf.training.optimiser import learning_rate
+from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
@@ -97,6 +98,20 @@ def test_it_goes_on_to_the_byte_from_the_model_that_it_began_from(tmp_path: Path
     run_of("llama 3", tmp_path / "parts", resume=True)
     for name in ("model.safetensors", "metrics.jsonl", "adapter/adapter_model.safetensors"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_dry_run_knows_how_little_is_trained_and_how_much_a_checkpoint_takes(tmp_path: Path) -> None:
+    found = plan(find_files(STORY), RECIPE, tmp_path / "run", model=model_of("llama 3"))
+    run = run_of("llama 3", tmp_path / "run")
+    adapter = load_file(run / "adapter" / "adapter_model.safetensors")
+    assert found.trained == sum(one.numel() for one in adapter.values())
+    place = run / "checkpoints" / "step-000006"
+    saved = load_file(place / "model.safetensors") | load_file(place / "optimizer.safetensors")
+    numbers = [one for one in saved.values() if one.dtype == torch.float32 and one.dim()]
+    assert found.checkpoint_bytes == sum(one.nbytes for one in numbers)
+    assert found.memory_bytes == found.checkpoint_bytes + sum(one.nbytes for one in adapter.values())  # gradients
+    first = json.loads((run / "metrics.jsonl").read_text("utf-8").splitlines()[0])
+    assert (found.loss, found.gradient_norm) == pytest.approx((first["loss"], first["grad_norm"]))
 
 
 def test_another_model_below_the_adapters_is_noticed(tmp_path: Path) -> None:

@@ -4,15 +4,11 @@ import errno
 import hashlib
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from training_runs import CAUSAL, DROPPING, STORY, changed, files_of, metrics_of, stopping_after
 
 import tinytf.training.checkpoints as checkpoints
 import tinytf.training.run as the_run
@@ -24,43 +20,16 @@ from tinytf.training.loop import train
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
 
-STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
-                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1}
-CAUSAL = Recipe(
-    model=MODEL, tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2, repeats=0.25
-)
 MASKED = Recipe(
-    model={**MODEL, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece",
+    model={**DROPPING, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece",
     objective="masked", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2,
 )  # fmt: skip
-LONG = {"steps": 3000, "save_every": 2, "eval_every": 50, "schedule": "constant"}
 RECIPES = {
     "next token": CAUSAL,
     "masked": MASKED,
     "in parts": Recipe(**{**CAUSAL.to_dict(), "accumulate": 3}),
     "bfloat16, linear": Recipe(**{**CAUSAL.to_dict(), "dtype": "bfloat16", "schedule": "linear"}),
 }
-
-
-def changed(recipe: Recipe, **changes: object) -> Recipe:
-    return Recipe(**{**recipe.to_dict(), **changes})
-
-
-def stopping_after(steps: int):
-    """An ``interrupted`` that ends the run after so many of its steps."""
-    asked = iter([False] * (steps - 1) + [True] * 1000)
-    return lambda: next(asked)
-
-
-def files_of(run: Path) -> dict[str, bytes]:
-    """Everything that is left in a run, but the lock, and how fast it went."""
-    found = [path for path in run.rglob("[!.]*") if path.is_file() and path.name != "speed.jsonl"]
-    return {str(path.relative_to(run)): path.read_bytes() for path in found}
-
-
-def metrics_of(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +220,7 @@ def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
         genuine(path, data)
 
     monkeypatch.setattr(checkpoints, "write_whole", full)
-    with pytest.raises(TrainingError, match="of step 8: No space left on device; the checkpoint of step 4 is whole"):
+    with pytest.raises(TrainingError, match="step-000008: No space left on device; the checkpoint of step 4 is whole"):
         train(STORY, CAUSAL, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]
     monkeypatch.undo()
@@ -275,99 +244,6 @@ def test_a_batch_in_parts_is_the_batch_in_one(tmp_path: Path) -> None:
     one = [line["loss"] for line in metrics_of(tmp_path / "one")]
     for name in ("three", "four"):
         assert [line["loss"] for line in metrics_of(tmp_path / name)] == pytest.approx(one, abs=1e-5)
-
-
-ENDLESS = changed(CAUSAL, steps=1_000_000, save_every=3, eval_every=50)
-TRAIN = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_resuming import ENDLESS, STORY
-from tinytf.training.loop import train
-print("ready", flush=True)
-train(STORY, ENDLESS, Path(sys.argv[1]), resume=True)
-"""
-
-
-def started(run: Path) -> subprocess.Popen:
-    run.mkdir(exist_ok=True)
-    here = str(Path(__file__).parent)
-    return subprocess.Popen([sys.executable, "-c", TRAIN, str(run), here], stdout=subprocess.PIPE)
-
-
-def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
-    with started(tmp_path / "run") as process:
-        try:
-            while not (tmp_path / "run" / "metrics.jsonl").exists():
-                assert process.poll() is None
-                time.sleep(0.01)
-            with pytest.raises(UsageError, match="another process trains"):
-                train(STORY, ENDLESS, tmp_path / "run", resume=True)
-        finally:
-            process.kill()
-
-
-MOMENTS = {"open": 120, "os.fsync": 30, "os.link": 9, "os.mkdir": 9, "os.remove": 50, "os.rename": 50, "os.rmdir": 3,
-           "step": 9}  # fmt: skip
-"""Kinds of moments, and to how many of them a run is left to come."""
-
-
-def killed_at(kind: str, count: int, run: Path, recipe: Recipe) -> None:
-    """Train in a child of this process, which has all its modules already, until SIGKILL ends it at a chosen moment.
-
-    That is the ``count``-th of its kind, from 1: the end of a step, or a file of the run that is about to be opened,
-    flushed, renamed, linked or removed.
-    """
-    child = os.fork()
-    if not child:
-        left, flush = iter(range(count - 1, -1, -1)), os.fsync
-
-        def pass_by(what: str) -> None:
-            if what == kind and not next(left):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def audited(event: str, args: tuple) -> None:
-            path = str(args[0]) if event in MOMENTS else "/"
-            if (str(run) in path or "/" not in path) and "speed.jsonl" not in path:  # that goes by the clock
-                pass_by(event)
-
-        def fsync(descriptor: int) -> None:
-            pass_by("os.fsync")
-            flush(descriptor)
-
-        try:
-            torch.set_num_threads(1)  # threads do not come along into a child
-            sys.addaudithook(audited)
-            os.fsync = fsync
-            train(STORY, recipe, run, resume=True, interrupted=lambda: bool(pass_by("step")))
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "it ended by itself"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Path) -> None:
-    """At drawn moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte."""
-    moments, run, recipe = random.Random(7), tmp_path / "run", changed(CAUSAL, **LONG)
-    run.mkdir()
-    train(STORY, changed(recipe, steps=2), tmp_path / "first")  # so that no child imports anything
-    reached, kinds = [], [*MOMENTS] * 7
-    moments.shuffle(kinds)
-    for kind in kinds[:50]:
-        killed_at(kind, moments.randint(1, MOMENTS[kind]), run, recipe)
-        for place in checkpoints_of(run):
-            load_run(place)
-        reached.append(max(map(checkpoint_step, checkpoints_of(run)), default=0))
-    assert reached == sorted(reached)
-    assert len(set(reached)) > 15
-    short = changed(recipe, steps=reached[-1] + 4)
-    train(STORY, short, run, resume=True)
-    train(STORY, short, tmp_path / "whole")
-    assert metrics_of(run) == metrics_of(tmp_path / "whole")
-    assert files_of(checkpoints_of(run)[-1]) == files_of(checkpoints_of(tmp_path / "whole")[-1])
-    assert not list(run.rglob("*.part"))
-    assert not list(run.rglob("*.old"))
 
 
 def test_what_heads_do_is_measured_without_changing_what_is_learned(tmp_path: Path) -> None:

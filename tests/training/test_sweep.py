@@ -7,6 +7,7 @@ import pytest
 
 from tinytf.errors import UsageError
 from tinytf.text.corpus import find_files
+from tinytf.text.weighted import weighted
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
 from tinytf.training.sweep import Outcome, grid, sweep, values_of
@@ -30,6 +31,19 @@ def test_a_grid_is_every_combination_with_its_seeds_by_name() -> None:
     assert trials[0].name == "lr-0.1-d_model-16-seed-0"
     found = {(one.recipe.lr, one.recipe.model["d_model"], one.recipe.batch, one.recipe.seed) for one in trials}
     assert found == set(itertools.product((0.1, 0.2), (16, 32), (3,), (0, 1)))
+
+
+def test_a_corpus_with_a_weight_is_drawn_as_train_draws_it(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("A dog ran off. " * 30, "utf-8")
+    parts = [tmp_path / "text.txt=3", tmp_path / "other.txt"]
+    trials = grid(RECIPE, {}, seeds=1)
+    (outcome,) = sweep(parts, trials, tmp_path / "runs", begin=_begin, jobs=1)
+    assert outcome == Outcome(trials[0], True)
+    both = weighted([(find_files([corpus]), 3.0), (find_files([tmp_path / "other.txt"]), 1.0)])
+    train(both, RECIPE, tmp_path / "alone")
+    assert (tmp_path / "runs" / "run" / "model.safetensors").read_bytes() == (
+        tmp_path / "alone" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_values_are_those_of_the_field() -> None:

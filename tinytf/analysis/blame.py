@@ -5,6 +5,7 @@ Shapes: N texts, S tensors, T tokens, C width.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +16,7 @@ from tinytf.analysis.damage import Asked, Damage, Estimate, estimates, expected
 from tinytf.analysis.differing import Differing, Texts
 from tinytf.analysis.restoring import Restored
 from tinytf.analysis.step_errors import StepError
+from tinytf.kept import Kept, checksum
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, plain, unheard
 from tinytf.text.chat import Conversation, Written
@@ -127,30 +129,35 @@ def blame(
     top: int | None = None,
     restore: int = 32,
     seed: int = 0,
+    resume: Path | None = None,
     on_progress: Progress = unheard,
 ) -> Blame:
     """Which tensors of ``versus`` make it predict otherwise than the model does, on a text or on many.
 
     Each is put into the model alone; with ``top`` only those that are expected to do most damage. The ``restore`` that
-    do most are put from the model into ``versus``. An interrupt ends it after the last whole text. Raises UsageError as
-    ``Differing`` and ``Texts`` do.
+    do most are put from the model into ``versus``. An interrupt ends it after the last whole text; with ``resume`` what
+    was measured is ``Kept`` in this file, and continued from it. Raises UsageError as ``Differing`` and ``Texts`` do.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     both, asked = Differing(model, versus), texts.asked(model)
     about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, str | Conversation) else About(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
-        found = _Blaming(both, asked, seed).run(top, restore, on_progress)
+        found = _Blaming(both, asked, seed, resume).run(top, restore, on_progress)
     return replace(found, versus=About(versus), about=about)
 
 
 class _Blaming:
     """What is measured of two models, text by text."""
 
-    def __init__(self, both: Differing, asked: Sequence[Asked], seed: int) -> None:
+    def __init__(self, both: Differing, asked: Sequence[Asked], seed: int, resume: Path | None) -> None:
         self.both, self.asked, self.seed = both, asked, seed
+        texts = [(one.ids.tolist(), one.positions, one.targets, one.pair) for one in asked]
+        self.kept = Kept(resume, "blame", both.first.model, both.second.model, seed, texts)
 
     def run(self, top: int | None, restore: int, on_progress: Progress) -> Blame:
-        costs = self._expected()
+        if "expected" not in self.kept.found:
+            self.kept.add({"expected": self._expected()})
+        costs: dict[str, float] = self.kept.found["expected"]
         order = sorted(costs, key=costs.__getitem__, reverse=True)[:top]
         of = 2 * len(self.asked)
         alone = self._each(self._alone, order, lambda done: on_progress(done, of))
@@ -185,8 +192,11 @@ class _Blaming:
         """What is measured of each text, up to an interrupt; the first is always measured whole."""
         found: list[Tensor] = []
         try:
-            for text in self.asked:
-                found.append(measured(text, paths))
+            for number, text in enumerate(self.asked):
+                name = f"text {number}{measured.__name__} {checksum(paths)}"
+                if name not in self.kept.found:
+                    self.kept.add({name: measured(text, paths)})
+                found.append(torch.tensor(self.kept.found[name], dtype=torch.float64).view(-1, 3))
                 done(len(found))
         except KeyboardInterrupt:
             if not found:

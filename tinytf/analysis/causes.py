@@ -72,8 +72,9 @@ def cause_of(trace: Trace, place: Place, theirs: Tensor, unseen: Sequence[Place]
         alone = [{tried: one} for tried, one in all_of_them.items()] if len(all_of_them) > 1 else []
         for some in (*alone, all_of_them):
             made = some.get(place)
-            made = _after(trace, (*unseen, place), some) if made is None else made
-            if made.shape == theirs.shape and apart(theirs, made) <= limit:
+            with suppress(RuntimeError, IndexError):  # what follows may take no numbers of such a shape
+                made = _after(trace, (*unseen, place), some) if made is None else made
+            if made is not None and made.shape == theirs.shape and apart(theirs, made) <= limit:
                 names = " and ".join(trace.steps.at(*one).full_name(one[1]) for one in some)
                 return Cause(names, words, True, tuple(full[:-1]))
     kinds = (words for kind, words in _USUAL.items() if isinstance(steps[-1][0].operation, kind))

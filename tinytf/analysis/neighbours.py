@@ -150,7 +150,8 @@ def _names(trace: Trace, where: Address) -> tuple[str, ...]:
     """An address for every vector at an address, by the token's number and its text."""
     assert where.step is not None
     layers = where.layers or (None,)
-    tokens = range(len(trace.tokens)) if not where.cell else [trace.index(where.cell[0], "token", len(trace.tokens))]
+    found = trace.picked(where.cell[0] if where.cell else ":", "token", len(trace.tokens))
+    tokens = [found] if isinstance(found, int) else found
     if "token" not in where.step.axes:
         return (str(where),)
     return tuple(f"{where.step.full_name(layer)}[{i}] {trace.tokens[i].shown}" for layer in layers for i in tokens)

@@ -22,9 +22,10 @@ from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
+from tinytf.trace.address import one_number
 from tinytf.trace.trace import Text, Trace
 
-_UNIT = re.compile(r"L([0-9]{1,9})\.([0-9]{1,9})")
+_UNIT = re.compile(r"L(-?[0-9]{1,9})\.(-?[0-9]{1,9})")
 _ROWS = 64  # positions, or units, that the whole vocabulary is computed for at a time
 ORDERS = ("activation", "contribution")
 
@@ -45,11 +46,7 @@ def parse_unit(text: str, config: ModelConfig) -> Unit:
     match = _UNIT.fullmatch(text.strip())
     if match is None:
         raise AddressError(f"{text!r} is not a unit", "unit 17 of layer 3 is L3.17")
-    layer, index = int(match[1]), int(match[2])
-    for what, number, count in (("layer", layer, config.n_layers), ("unit", index, config.d_ff)):
-        if number >= count:
-            raise AddressError(f"there is no {what} {number}: the model has {count:,} of them, 0 to {count - 1:,}")
-    return Unit(layer, index)
+    return Unit(one_number(match[1], config.n_layers, "layer"), one_number(match[2], config.d_ff, "unit"))
 
 
 @dataclass(frozen=True)

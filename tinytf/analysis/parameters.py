@@ -30,7 +30,7 @@ class ParameterValues:
 
     ``name`` is what the model calls the whole parameter, ``makes`` are the steps that are computed with it, by their
     full names. ``row`` is the row of a matrix that a single number stands in, ``tokens`` are the words of the cell that
-    are tokens, with their ids.
+    are tokens, with their ids; ``places`` are the places of the parameter that ``values`` has on each of its axes.
     """
 
     where: ParameterAddress
@@ -38,6 +38,7 @@ class ParameterValues:
     values: Tensor
     makes: tuple[str, ...]
     way: str
+    places: tuple[Sequence[int], ...]
     row: Tensor | None = None
     tokens: Mapping[str, int] = field(default_factory=dict)
 
@@ -73,6 +74,11 @@ class ParameterValues:
         """How many of the largest singular values have ENERGY of the sum of all squares."""
         energy = self.singular_values.square().cumsum(0)
         return int((energy < ENERGY * energy[-1]).sum()) + 1
+
+    @property
+    def by_axis(self) -> dict[str, Sequence[int]]:
+        """The places by the name of their axis."""
+        return dict(zip(self.where.axes, self.places, strict=True))
 
     @property
     def row_axis(self) -> int:
@@ -120,7 +126,9 @@ class Parameters(Report):
         return self.arrays()
 
     def arrays(self) -> list[Array]:
-        return [Array(str(one.where), one.where.axes, partial(getattr, one, "values")) for one in self.found]
+        return [
+            Array(str(one.where), one.where.axes, partial(getattr, one, "values"), one.by_axis) for one in self.found
+        ]
 
 
 def _spectrum(one: ParameterValues) -> dict[str, Any]:
@@ -189,6 +197,9 @@ def _found(model: TextModel, address: str | ParameterAddress, way: str | None) -
         if one.parameter.name == "E" and model.transformer.head is not None and model.config.tied_head:
             makes.append(table.unembedded.name)
         values = one.tensor(model.transformer, find)
-        row = replace(one, cell=one.cell[:1]).tensor(model.transformer, find) if len(one.cell) == 2 else None
+        in_row = len(one.cell) == 2 and not values.dim()
+        row = replace(one, cell=one.cell[:1]).tensor(model.transformer, find) if in_row else None
         shown = way or ("map" if values.dim() == 2 and "vocab" not in one.axes else "table")
-        yield ParameterValues(one, one.path(layer), values, tuple(makes), shown, row, tokens)
+        yield ParameterValues(
+            one, one.path(layer), values, tuple(makes), shown, one.places(model.transformer), row, tokens
+        )

@@ -1,6 +1,6 @@
 """The tensors that an address of a trace names, as a report, and their figures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from tinytf.trace.trace import Trace
 
 def single_addresses(trace: Trace, where: Address) -> Iterator[Address]:
     """One address for every tensor at an address; a head axis stays whole where no head is named."""
-    if where.cell:
+    if where.cell or where.lens is not None:
         yield where
         return
     for layer in where.layers or (None,):
@@ -32,18 +32,20 @@ def single_addresses(trace: Trace, where: Address) -> Iterator[Address]:
 def tensor_at(trace: Trace, where: Address) -> Tensor:
     """The tensor at a single address; logits and probabilities are of the positions that the forward pass read."""
     step = where.step
-    whole = step is not None and step.is_vocabulary and not where.cell
+    whole = step is not None and step.is_vocabulary and not where.cell and where.lens is None
     return trace.at_logit_rows(step) if step is not None and whole else trace[where]
 
 
 def array_at(trace: Trace, where: Address) -> Array:
     """The tensor at a single address with its axes; of a vocabulary, at the positions that it is recorded at."""
-    step = where.step
-    rows = {"token": trace.recording.logit_rows} if step and step.is_vocabulary and not where.cell else {}
-    count = len(where.heads or ()) or (trace.config.sizes.get(where.axes[0], 1) if where.axes else 1)
-    parted = step is not None and step.is_split and not where.cell and count > 1
-    one = (count, partial(tensor_at, trace, replace(where, heads=(0,)))) if parted else None
-    return Array(str(where), where.axes, partial(tensor_at, trace, where), rows, one)
+    step, rows, one = where.step, dict[str, Sequence[int]](), None
+    if step is not None and not where.cell and where.lens is None:
+        if step.is_vocabulary:
+            rows = {"token": trace.recording.logit_rows}
+        count = len(where.heads or ()) or (trace.config.sizes.get(where.axes[0], 1) if where.axes else 1)
+        if step.is_split and count > 1:
+            one = (count, partial(tensor_at, trace, replace(where, heads=(0,))))
+    return Array(str(where), where.axes, partial(tensor_at, trace, where), rows | trace.places(where), one)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,7 @@ def figures(trace: Trace, where: Address) -> list[TensorFigures]:
         step = one.step
         assert step is not None
         tensor, layer = tensor_at(trace, one), one.layers[0] if one.layers else None
-        if one.cell:
+        if one.cell or one.lens is not None:
             names = ("mean", "max", "min", "std", "norm")
             values = {name: MEASURES[name][0](tensor.flatten()) for name in names}
             found.append(TensorFigures(one, values, statistics(tensor).histogram))

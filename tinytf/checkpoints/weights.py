@@ -163,6 +163,8 @@ class Pickled:
         return self._tensors[name]
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
+        if any(tensor.dtype == dtype for tensor in self._tensors.values()):
+            self.mapped = (Mapped(self.path),)
         for name, tensor in self._tensors.items():
             yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
 

@@ -16,7 +16,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from tinytf.errors import UsageError
-from tinytf.files import refuse_overwriting, write_whole
+from tinytf.files import refuse_overwriting, write_whole, writing
 from tinytf.nearest import did_you_mean
 from tinytf.version import __version__
 
@@ -58,15 +58,17 @@ class Captured(Mapping[str, Tensor]):
             raise UsageError(f"{path} ends in neither .safetensors nor .npz", "such as dump.safetensors")
         refuse_overwriting(path)
         words = self._about()
-        if path.suffix == ".safetensors":
-            write_whole(path, save_safetensors(self.tensors, metadata=words))
-            return
+        data = save_safetensors(self.tensors, metadata=words) if path.suffix == ".safetensors" else self._as_npz(words)
+        with writing(path):
+            write_whole(path, data)
+
+    def _as_npz(self, words: dict[str, str]) -> bytes:
         arrays = {name: np.array(said) for name, said in words.items()}
         arrays |= {} if self.ids is None else {"ids": np.array(self.ids)}
         arrays |= {name: (one.float() if one.dtype == torch.bfloat16 else one).numpy() for name, one in self.items()}
         stream = io.BytesIO()
         np.savez(stream, allow_pickle=False, **arrays)
-        write_whole(path, stream.getvalue())
+        return stream.getvalue()
 
     def _about(self) -> dict[str, str]:
         """What the tensors are of, as far as it is known."""

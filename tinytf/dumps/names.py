@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from tinytf.dumps.layouts import Meaning, best_layout
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.files import SMALL, read_bytes
 from tinytf.steps.table import Place, StepTable
-from tinytf.trace.address import parse_address
+from tinytf.trace.address import parse_address, parse_tensor
+from tinytf.trace.lens_names import HOOK
 
 OURS = "tinytf"
 _LINES = 'each line of it is "their.{n}.name" = "L{n}.q"'
@@ -64,7 +65,7 @@ def resolve_all(
             assert layout is not None
             meanings, spelling = theirs[name], layout.spelling
         elif name in ours:
-            meanings, spelling = ours[name], "TransformerLens" if "hook_" in name else OURS
+            meanings, spelling = ours[name], "TransformerLens" if HOOK in name else OURS
         else:
             continue
         found[name] = meanings
@@ -110,13 +111,13 @@ def _flat(table: Mapping[str, Any], before: str, path: Path) -> Iterator[tuple[s
 def _ours(name: str, steps: StepTable) -> tuple[Meaning, ...]:
     """An address of ours, or a name of TransformerLens."""
     try:
-        where = parse_address(name, steps)
+        where = parse_tensor(name, steps)
     except AddressError:
         return ()
     if where.step is None or where.cell or not where.step.is_tensor:
         return ()
     layers = where.layers or (None,)
-    note = where.step.alias_note if "hook_" in name else ""
+    note = f"{name} is {where.lens.of(str(replace(where, lens=None)))}" if where.lens and not where.lens.is_step else ""
     return tuple(
         Meaning((where.step.name, layer), where.heads, pick=place if len(layers) > 1 else None, note=note)
         for place, layer in enumerate(layers)

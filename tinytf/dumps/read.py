@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 import os
+import tokenize
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -35,7 +36,9 @@ _LARGEST_TEXT = 512 * MEBI
 _MOST_ARRAYS = 1_000_000
 _BOMB, _RATIO = 256 * MEBI, 64
 """An archive may inflate to so many bytes, or to so many times its size: activations do not compress well."""
-_UNREADABLE = (zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError)
+_UNREADABLE = (
+    zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, tokenize.TokenError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
     _require_settings(options.beams, steps, options.length_penalty)
 
     cache = None
-    if options.use_cache and not model.config.looks_ahead:
+    if options.use_cache and not model.recomputes:
         cache = model.cache(min(context, len(ids) + steps))
         cache.require_memory(options.beams)
 

@@ -119,9 +119,12 @@ class StreamOptions(Options):
 def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) -> KVCache | None:
     """The caller's cache, one that has room for the prompt and all new tokens, or None with ``use_cache`` false.
 
-    None, too, for a decoder without its mask: each new token changes those before it.
+    None, too, for a decoder without its mask: each new token changes those before it; and for an edited one: a function
+    of a step is given all of the text. Raises UsageError for a cache of the caller there.
     """
-    if options.cache is not None or not options.use_cache or model.config.looks_ahead:
+    if options.cache is not None and model.edited:
+        raise UsageError("a model whose steps are edited is decoded without a cache", "leave it out")
+    if options.cache is not None or not options.use_cache or model.recomputes:
         return options.cache
     require_prompt(model, ids, options.max_tokens)
     return model.cache(min(model.config.context, len(ids) + options.max_tokens))
@@ -147,7 +150,8 @@ def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> 
         raise UsageError("stop strings need a tokenizer's decode")
     context = model.config.context
     cache = cache_for(model, ids, options)
-    remedy = "a model without its mask has no cache" if model.config.looks_ahead else "leave out --no-cache"
+    without = "a model without its mask has no cache" if model.config.looks_ahead else "leave out --no-cache"
+    remedy = "a model whose steps are edited has no cache" if model.edited else without
     if options.kind != PLAIN and cache is None:
         raise UsageError("only decoding with a cache is compiled or in int8", remedy)
     if cache is not None:

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import torch
+from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import Kind
 from tinytf.generate.loop import figures
 from tinytf.generate.runner import Runner
+from tinytf.model.batches import batches, padded
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Report
@@ -120,21 +122,31 @@ class Score(Report):
         }
 
 
-def score(model: TextModel, text: Written, *, truncate: bool = False, int8: bool = False) -> Score:
+@overload
+def score(model: TextModel, text: Written, *, truncate: bool = False, int8: bool = False) -> Score: ...
+@overload
+def score(model: TextModel, text: list[Written], *, truncate: bool = False, int8: bool = False) -> list[Score]: ...
+def score(
+    model: TextModel, text: Written | list[Written], *, truncate: bool = False, int8: bool = False
+) -> Score | list[Score]:
     """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
 
-    A text longer than the context is read in overlapping windows, unless ``truncate`` cuts it. Raises UsageError as
-    ``encode`` does, and for a text of one token; with ``int8`` also for one that is longer than the context.
+    A text longer than the context is read in overlapping windows, unless ``truncate`` cuts it. A list of texts goes
+    through the model in batches, and has a list of scores. Raises UsageError as ``encode`` does, and for a text of one
+    token; with ``int8`` also for one that is longer than the context.
     """
     require_decoder(model.config)
-    encoding = model.encode(text, truncate=truncate, any_length=not int8)
-    lead = int(encoding.tokens[0].special)
-    found = scored(model.transformer, encoding.ids, lead)
-    cost = quantization_cost(model.transformer, encoding.ids) if int8 else None
-    context = model.config.context
-    windows = len(list(_windows(len(encoding.ids), context, lead)))
-    before = _overlap(context, lead) + lead if windows > 1 else 0
-    return Score(found, cost, windows, before, about=About(model, encoding))
+    texts = text if isinstance(text, list) else [text]
+    encodings = [model.encode(one, truncate=truncate, any_length=not int8) for one in texts]
+    leads = [int(encoding.tokens[0].special) for encoding in encodings]
+    every = scored_all(model.transformer, [encoding.ids for encoding in encodings], leads)
+    found, context = [], model.config.context
+    for encoding, lead, tokens in zip(encodings, leads, every, strict=True):
+        cost = quantization_cost(model.transformer, encoding.ids) if int8 else None
+        windows = len(list(_windows(len(encoding.ids), context, lead)))
+        before = _overlap(context, lead) + lead if windows > 1 else 0
+        found.append(Score(tokens, cost, windows, before, about=About(model, encoding)))
+    return found if isinstance(text, list) else found[0]
 
 
 def _overlap(context: int, lead: int) -> int:
@@ -152,34 +164,54 @@ def _windows(tokens: int, context: int, lead: int) -> Iterator[tuple[int, int, i
         yield first, begin, end
 
 
-@torch.no_grad()
 def scored(model: Transformer, ids: Sequence[int], lead: int = 0) -> tuple[Scored, ...]:
     """Score ``ids``, all but the first, in windows of the context, each after the first ``lead`` (0 or 1) of them.
 
     Each token has at least half a context before it, where there is so much. Raises UsageError for an encoder and for
     fewer than two tokens.
     """
+    (found,) = scored_all(model, [ids], [lead])
+    return found
+
+
+@torch.no_grad()
+def scored_all(model: Transformer, texts: Sequence[Sequence[int]], leads: Sequence[int]) -> list[tuple[Scored, ...]]:
+    """``scored`` for each of several texts, whose windows go through the model in batches."""
     require_decoder(model.config)
     model.require_vocabulary("it predicts no next token")
-    if len(ids) < 2:
-        raise UsageError(f"{len(ids)} token is too few: only a token that follows another is predicted", "give more")
-    found: list[Scored] = []
-    device = next(model.parameters()).device
-    with evaluating(model):
+    windows: list[tuple[int, int, int, list[int]]] = []  # of which text, from and to where it predicts, its ids
+    for number, (ids, lead) in enumerate(zip(texts, leads, strict=True)):
+        if len(ids) < 2:
+            raise UsageError(
+                f"{len(ids)} token is too few: only a token that follows another is predicted", "give more"
+            )
         for first, begin, end in _windows(len(ids), model.config.context, lead):
-            window = [*ids[: lead if first else 0], *ids[first : end - 1]]
-            hidden = model.hidden(torch.tensor([window], device=device))[0, begin - end :]  # (end − begin, C)
-            for start in range(0, len(hidden), _ROWS):
-                logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
-                place = begin + start
-                if not bool(logits.amax(-1).isfinite().all()):
-                    raise GenerationError(
-                        f"the logits of tokens {place} to {place + len(logits) - 1} are not finite",
-                        "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
-                    )
-                for at, row in enumerate(logits, place):
-                    found.append(Scored(at, ids[at], *figures(row, ids[at])))
-    return tuple(found)
+            windows.append((number, begin, end, [*ids[: lead if first else 0], *ids[first : end - 1]]))
+    device, lengths = next(model.parameters()).device, [len(window) for *_, window in windows]
+    found: list[dict[int, Scored]] = [{} for _ in texts]
+    with evaluating(model):
+        for batch in batches(lengths, model):
+            batched, real = padded([windows[place][-1] for place in batch], model.config, device)
+            hidden = model.hidden(batched, padding_mask=real)  # (B, T, C)
+            for row, place in enumerate(batch):
+                number, begin, end, window = windows[place]
+                own = hidden[row, len(window) + begin - end : len(window)]  # (end − begin, C)
+                found[number] |= {one.position: one for one in _scored_rows(model, own, texts[number], begin)}
+    return [tuple(one[place] for place in sorted(one)) for one in found]
+
+
+def _scored_rows(model: Transformer, hidden: Tensor, ids: Sequence[int], begin: int) -> Iterator[Scored]:
+    """The tokens from ``begin`` on, by the hidden states (N, C) that predict them."""
+    for start in range(0, len(hidden), _ROWS):
+        logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
+        place = begin + start
+        if not bool(logits.amax(-1).isfinite().all()):
+            raise GenerationError(
+                f"the logits of tokens {place} to {place + len(logits) - 1} are not finite",
+                "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
+            )
+        for at, row in enumerate(logits, place):
+            yield Scored(at, ids[at], *figures(row, ids[at]))
 
 
 def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:

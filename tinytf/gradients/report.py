@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from tinytf.errors import UsageError
 from tinytf.gradients.by_hand import Agreement, Matched, agreement
 from tinytf.gradients.derivation import Derivation, derive, require_gradient
 from tinytf.gradients.differences import Differences
@@ -184,6 +186,10 @@ class Backward(Report):
         return attention_times_gradient(self.trace)
 
     @property
+    def interrupted(self) -> bool:
+        return self.integrated is not None and self.integrated.interrupted
+
+    @property
     def holds(self) -> bool:
         """Whether every check holds and no fault was found."""
         measured = (self.differences, self.integrated)
@@ -270,6 +276,7 @@ def backward(
     check: int = 0,
     seed: int = 0,
     fail_on: Sequence[str] = (),
+    resume: Path | None = None,
     on_point: Progress = unheard,
     on_entry: Progress = unheard,
     truncate: bool = False,
@@ -279,17 +286,25 @@ def backward(
 
     The gradients of ``at`` and the derivations of ``derived`` in full, or the blocks of ``layers`` and ``head``;
     with ``integrated`` gradients (``on_point`` counts their points) and ``check`` finite differences drawn by
-    ``seed`` (``on_entry`` counts them). Raises as ``grad``, ``derive`` and ``first_fault`` do.
+    ``seed`` (``on_entry`` counts them). ``resume`` is as in ``integrated_gradients``.
+    Raises as ``grad``, ``derive`` and ``first_fault`` do.
     """
     trace = text
     if not isinstance(trace, GradientTrace):
         trace = grad(model, trace, target=target, positions=positions, truncate=truncate, force=force)
+    if trace.recording.edited:
+        raise UsageError(
+            f"{trace.recording.edited[0]} is edited, and no formula says how a function passes gradients on",
+            "Model.grad gives the gradients, by autograd",
+        )
     addresses = trace.addresses(at)
     for where in addresses:  # an unknown cell is refused before anything is computed
         require_gradient(where)
         if where.cell:
             trace.grad[where]
     of = trace.model, trace.encoding, trace.targets
+    path = integrated_gradients(*of, on_point, resume) if integrated else None
+    check = 0 if path is not None and path.interrupted else check
     return Backward(
         trace,
         tuple(layers),
@@ -298,7 +313,7 @@ def backward(
         tuple(derive(trace, where) for where in trace.addresses(derived)),
         by,
         lr,
-        integrated_gradients(*of, on_point) if integrated else None,
+        path,
         check_gradients(*of, check, seed, on_entry, force=force) if check else None,
         tuple(fail_on),
         first_fault(trace, fail_on) if fail_on else None,

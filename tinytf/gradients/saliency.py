@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable
+from tinytf.kept import Kept
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data, Progress, unheard
 from tinytf.text.tokenizer import Encoding
@@ -40,6 +42,7 @@ class Integrated(Data):
     """What each token adds to the mean log-probability of the targets, in nats, on the path from baseline to text.
 
     The integral uses ``points`` points. ``at_input`` and ``at_baseline`` are the mean log-probabilities at the ends.
+    Fewer points than it needs are there where it was ``interrupted``.
     """
 
     ALSO: ClassVar = ("sum", "difference", "relative_error", "holds")
@@ -48,6 +51,7 @@ class Integrated(Data):
     points: int
     at_input: float
     at_baseline: float
+    interrupted: bool = False
 
     @property
     def sum(self) -> float:
@@ -69,7 +73,11 @@ class Integrated(Data):
 
 
 def integrated_gradients(
-    model: Transformer, encoding: Encoding, targets: Targets, on_progress: Progress = unheard
+    model: Transformer,
+    encoding: Encoding,
+    targets: Targets,
+    on_progress: Progress = unheard,
+    resume: Path | None = None,
 ) -> Integrated:
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
 
@@ -79,26 +87,33 @@ def integrated_gradients(
     deep models jump, and evenly spaced points miss that. It ends when what the pieces miss, by magnitude, comes to no
     more than SHARE, or at MOST_POINTS; ``holds`` says whether they sufficed. Where a token changes its experts on the
     way they cannot: the log-probability jumps there, and no gradient sees it. ``on_progress`` is called with the points
-    so far, and MOST_POINTS. The model does not change. Raises what ``require_targets`` and ``differentiable`` raise.
+    so far, and MOST_POINTS. An interrupt ends it with the points so far; with ``resume`` they are ``Kept`` in this
+    file, and continued from it. The model does not change. Raises what ``require_targets`` and ``differentiable``
+    raise.
     """
     require_targets(model, len(encoding.ids), targets)
-    path = _Path(model, encoding, targets)
+    kept = Kept(resume, "integrated gradients", model, encoding.ids, targets.positions, targets.ids)
+    path = _Path(model, encoding, targets, kept)
     points = path.at([place / (2 * PIECES) for place in range(2 * PIECES + 1)])
     pieces = [_Piece(*points[first : first + 3]) for first in range(0, 2 * PIECES, 2)]
     ends = points[0], points[-1]
     allowed = max(SHARE * abs(ends[1].value - ends[0].value), NEARLY_NONE)
-    while sum(abs(piece.missed) for piece in pieces) > allowed:
-        pieces.sort(key=lambda piece: -abs(piece.missed))
-        room = max(0, (MOST_POINTS - 1) // 2 - len(pieces))
-        poor = [piece for piece in pieces[: min(AT_ONCE, room)] if abs(piece.missed) > allowed / len(pieces)]
-        if not poor:
-            break
-        points = path.at([where for piece in poor for where in piece.quarters])
-        halves = [half for place, piece in enumerate(poor) for half in piece.halves(*points[2 * place : 2 * place + 2])]
-        pieces = [*pieces[len(poor) :], *halves]
-        on_progress(2 * len(pieces) + 1, MOST_POINTS)
+    interrupted = False
+    try:
+        while sum(abs(piece.missed) for piece in pieces) > allowed:
+            pieces.sort(key=lambda piece: -abs(piece.missed))
+            room = max(0, (MOST_POINTS - 1) // 2 - len(pieces))
+            poor = [piece for piece in pieces[: min(AT_ONCE, room)] if abs(piece.missed) > allowed / len(pieces)]
+            if not poor:
+                break
+            points = path.at([where for piece in poor for where in piece.quarters])
+            halves = [half for i, piece in enumerate(poor) for half in piece.halves(*points[2 * i : 2 * i + 2])]
+            pieces = [*pieces[len(poor) :], *halves]
+            on_progress(2 * len(pieces) + 1, MOST_POINTS)
+    except KeyboardInterrupt:
+        interrupted = True
     sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
-    return Integrated(tuple(sums.tolist()), 2 * len(pieces) + 1, ends[1].value, ends[0].value)
+    return Integrated(tuple(sums.tolist()), 2 * len(pieces) + 1, ends[1].value, ends[0].value, interrupted)
 
 
 class _Point(NamedTuple):
@@ -140,8 +155,8 @@ class _Piece(NamedTuple):
 class _Path:
     """The straight line from baseline to text, in the space of the token embeddings."""
 
-    def __init__(self, model: Transformer, encoding: Encoding, targets: Targets) -> None:
-        self._model, self._targets = model, targets
+    def __init__(self, model: Transformer, encoding: Encoding, targets: Targets, kept: Kept) -> None:
+        self._model, self._targets, self._kept = model, targets, kept
         table = model.embed.tokens.weight
         self._ids = torch.tensor([encoding.ids], device=table.device)
         with torch.no_grad():
@@ -150,8 +165,8 @@ class _Path:
             self._start = mean.to(table.dtype).expand_as(self._end)
         config = model.config
         if config.causal:  # nothing that is asked depends on tokens after the last target
-            kept = max(targets.positions) + 1
-            self._ids, self._end, self._start = self._ids[:, :kept], self._end[:kept], self._start[:kept]
+            seen = max(targets.positions) + 1
+            self._ids, self._end, self._start = self._ids[:, :seen], self._end[:seen], self._start[:seen]
         self._unseen = (0.0,) * (len(encoding.ids) - len(self._end))
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
         self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.n_outcomes + 2 * hidden)))
@@ -160,10 +175,15 @@ class _Path:
         """The points at some places, in batches."""
         found: list[_Point] = []
         for some in torch.tensor(places, dtype=torch.float64).split(self._batch):
-            values, gradients = self._gradients(some)
-            slopes = ((self._end - self._start).double() * gradients.double()).sum(dim=-1)  # (B, T)
-            rows = ((*row, *self._unseen) for row in slopes.tolist())
-            found += map(_Point, some.tolist(), values, rows)
+            names = [repr(where) for where in some.tolist()]
+            if any(name not in self._kept.found for name in names):
+                values, gradients = self._gradients(some)
+                slopes = ((self._end - self._start).double() * gradients.double()).sum(dim=-1)  # (B, T)
+                rows = zip(values, ([*row, *self._unseen] for row in slopes.tolist()), strict=True)
+                self._kept.add(dict(zip(names, rows, strict=True)))
+            for where, name in zip(some.tolist(), names, strict=True):
+                value, slope = self._kept.found[name]
+                found.append(_Point(where, value, tuple(slope)))
         return found
 
     def _gradients(self, where: Tensor) -> tuple[list[float], Tensor]:

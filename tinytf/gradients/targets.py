@@ -5,7 +5,7 @@ from dataclasses import replace
 from tinytf.errors import UsageError
 from tinytf.gradients.loss import Targets
 from tinytf.text.tokenizer import Encoding, Tokenizer
-from tinytf.text.words import find_token, named_positions
+from tinytf.text.words import find_token, positions_in
 
 
 def choose_targets(
@@ -21,8 +21,7 @@ def choose_targets(
     Raises UsageError where there is nothing to predict, for a position beyond the text, and for a target of several
     tokens, with how it splits.
     """
-    length = len(encoding.tokens)
-    asked = None if positions is None else named_positions(positions, length)
+    asked = None if positions is None else positions_in(positions, [token.shown for token in encoding.tokens])
     named = None if target is None else find_token(tokenizer, target, causal=causal)
     if causal:
         return encoding, _next_tokens(encoding, asked, named)

@@ -16,11 +16,12 @@ from tinytf.model.linear import Linear
 from tinytf.model.parts import Embedding, Rows, make_clip, make_head_norm, make_norm
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.join import join_keys
-from tinytf.steps.operations.mask import Sight, mask_scores
+from tinytf.steps.operations.mask import Sight, mask_scores, real_keys
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.steps.table import Step, table_of
 
 Tap = Callable[[str, Tensor], Tensor]
+Edit = Callable[[Tensor], Tensor]
 
 
 class FusedCore(nn.Module):
@@ -46,17 +47,19 @@ class FusedCore(nn.Module):
 class SteppedCore(nn.Module):
     """The core as the step table has it, one row after the other. Padding is hidden before the softmax.
 
-    Each value is passed to ``tap``, which may return another tensor. The rows that have parameters find them in the
-    modules of the block's attention, ``within`` (by their paths in the block), which stay registered there alone.
+    Each value is passed to ``tap``, which may return another tensor, after the ``edits`` of ``within``, the attention
+    of the block. The rows that have parameters find them in its modules (by their paths in the block), which stay
+    registered there alone.
     """
 
-    def __init__(self, steps: Sequence[Step], tap: Tap | None = None, within: nn.Module | None = None) -> None:
+    def __init__(self, steps: Sequence[Step], tap: Tap | None = None, within: "SelfAttention | None" = None) -> None:
         super().__init__()
         self.steps = tuple(steps)
         self.tap: Tap = tap or (lambda _, tensor: tensor)
         self.modules_of = tuple(
             within.get_submodule(_inside(step)) if within and step.module else None for step in steps
         )
+        self.edits: dict[str, Edit] = {} if within is None else within.edits
         self.scores = next(step.inputs[0] for step in steps if step.is_distribution)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, **more: Tensor) -> Tensor:
@@ -65,9 +68,10 @@ class SteppedCore(nn.Module):
         for step, module in zip(self.steps, self.modules_of, strict=True):
             assert step.operation is not None, "a step of the core has an operation"
             taken = (values[name] for name in step.inputs)
-            made = self.tap(step.name, step.operation.in_core(module, *taken))  # (B, H, Q, K), at last (B, H, Q, D)
+            made = step.operation.in_core(module, *taken)  # (B, H, Q, K), at last (B, H, Q, D)
+            made = self.tap(step.name, self.edits[step.name](made) if step.name in self.edits else made)
             if padding_mask is not None and step.name == self.scores:
-                made = mask_scores(made, padding_mask[:, None, None, :])  # (B, 1, 1, K)
+                made = mask_scores(made, real_keys(padding_mask))
             values[step.name] = made
         return values[self.steps[-1].name]
 
@@ -78,7 +82,7 @@ def _inside(step: Step) -> str:
 
 
 def make_core(
-    config: ModelConfig, tap: Tap | None = None, *, stepwise: bool = False, within: nn.Module | None = None
+    config: ModelConfig, tap: Tap | None = None, *, stepwise: bool = False, within: "SelfAttention | None" = None
 ) -> nn.Module:
     """The core of one layer: fused, unless each step is to be seen or the table has a row that is not fused.
 
@@ -137,6 +141,7 @@ class SelfAttention(nn.Module):
         self.relative = Embedding(config.relative_buckets, config.n_heads) if config.relative_buckets else None
         if config.distances:
             self._make_distances(config)
+        self.edits: dict[str, Edit] = {}  # what is made of steps of a stepped core, by their names
         self.core: nn.Module = make_core(config, within=self)
 
     def _make_distances(self, config: ModelConfig) -> None:

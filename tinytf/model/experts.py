@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
-from tinytf.model.attention import Tap
+from tinytf.model.attention import Edit, Tap
 from tinytf.model.linear import Linear
 from tinytf.model.parts import FeedForward
 from tinytf.steps.operations import SumExperts
@@ -90,6 +90,8 @@ class SteppedExperts(_Core):
                 for number in experts.changes:
                     made = made.clone()
                     made[..., number, :, :] = experts.changed(number, made[..., number, :, :])
+            if step.name in experts.edits:
+                made = experts.edits[step.name](made)
             values[step.name] = self.tap(step.name, made) if step.in_experts else made
         return values[self.steps[-1].name]
 
@@ -132,6 +134,7 @@ class Experts(nn.Module):
         self.core: nn.Module = make_experts(config)
         # what an intervention makes of what an expert adds (B, T, C), and who is told of it
         self.changes: dict[int, Callable[[Tensor], Tensor]] = {}
+        self.edits: dict[str, Edit] = {}  # as in attention
         self.on_change: Callable[[int, Tensor], None] | None = None
 
     def changed(self, number: int, added: Tensor) -> Tensor:

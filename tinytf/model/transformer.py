@@ -3,6 +3,7 @@
 Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -201,7 +202,23 @@ class Transformer(nn.Module):
         # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
         # what the model computes, see tinytf.analysis.interventions
         self.exchanged: tuple[str, ...] = ()
+        self.edited: tuple[str, ...] = ()  # those of them that a function makes, see Model.edited
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
+
+    def __reduce__(self) -> Any:
+        """Pickled as its configuration and a copy of its weights, which may be views of a whole file.
+
+        Raises UsageError for a model with interventions or edits, whose functions are in this process alone.
+        """
+        if self.exchanged:
+            raise UsageError(f"a model in which {self.exchanged[0]} is replaced is not pickled", "pickle the whole one")
+        return _unpickled, (self.config, {name: one.detach().clone() for name, one in self.state_dict().items()})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Transformer":
+        """As of any module, with its hooks."""
+        other = memo[id(self)] = type(self).__new__(type(self))
+        other.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return other
 
     @classmethod
     def initialised(
@@ -276,7 +293,12 @@ class Transformer(nn.Module):
                 experts.core = make_experts(experts.config, tap, stepwise=core == "steps")
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
-        """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""
+        """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``.
+
+        Raises UsageError for a model that a new token makes compute the others again.
+        """
+        if self.edited:
+            raise UsageError("a model whose steps are edited has no cache: a function is given all of the text")
         weight = next(self.parameters())
         return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
 
@@ -315,6 +337,11 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.advance(length)
         return self.final_norm(x)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether a new token changes what the others have, so no cache can hold it: without the mask, or edited."""
+        return self.config.looks_ahead or bool(self.edited)
 
     @property
     def unembedding(self) -> Tensor:
@@ -372,6 +399,13 @@ class Transformer(nn.Module):
         """
         hidden = self.hidden(ids, padding_mask=padding_mask, token_types=token_types)
         return hidden if self.head is None else self.unembed(hidden)
+
+
+def _unpickled(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
+    with torch.device("meta"):
+        model = Transformer(config)
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
 
 
 @contextmanager

@@ -7,9 +7,9 @@ completed without it; those of a model have operations, which are not.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinytf.config import LATENT_EPS, ModelConfig
 
@@ -54,8 +54,7 @@ class Step:
     pass, where they are ``seen``; the others are derived from them on first look. A ``core`` step is one of the
     attention core, which runs the rows themselves; ``in_experts`` are those that a mixture of experts runs itself. A
     ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss depends on a
-    step. A ``shared`` step has the same parameters in every layer. ``alias`` is the TransformerLens name, with
-    ``alias_note`` where that names a different tensor.
+    step. A ``shared`` step has the same parameters in every layer.
     """
 
     name: str
@@ -68,8 +67,6 @@ class Step:
     recorded: bool = False
     when: Predicate = lambda _: True
     absent: str = ""
-    alias: str = ""
-    alias_note: str = ""
     make: "Make | None" = None
     module: str = ""
     matrix: str = "W"
@@ -81,6 +78,13 @@ class Step:
     shared: bool = False
     operation: "Operation | None" = None
     reads: str = ""
+
+    def __reduce__(self) -> "tuple[Callable[..., Step], tuple[int, dict[str, object]]]":
+        """Pickled by the number of its row in STEPS, whose functions have no names, and what is its own."""
+        own = (self.name, self.when, self.make)
+        number = next(i for i, row in enumerate(STEPS) if (row.name, row.when, row.make) == own)
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return _of_row, (number, {name: one for name, one in values.items() if one is not getattr(STEPS[number], name)})
 
     def full_name(self, layer: int | None) -> str:
         """``L0.scores`` for a step of a layer, else the name itself."""
@@ -170,6 +174,10 @@ class Step:
     def replaceable(self) -> bool:
         """Whether a tap may replace it: not where it is only seen as the input of a module."""
         return self.core or self.in_experts or (self.seen is not None and self.seen.argument is None)
+
+
+def _of_row(number: int, own: dict[str, Any]) -> Step:
+    return replace(STEPS[number], **own)
 
 
 def _order(*orders: str) -> Predicate:
@@ -350,7 +358,6 @@ _OF_EXPERTS = ("expert", "token", "d_expert")
 _SHARED = ("token", "d_shared")
 _VOCABULARY = ("token", "vocab")
 _CLASSES = ("token", "label")
-_NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
 _NO_HEAD = "this model has no language-model head"
 _NO_HEAD_DENSE = "the head of this model has no dense layer"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
@@ -383,7 +390,7 @@ STEPS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
     Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _EMBEDDED, ("ids",), "embed", False, True,
-         alias="hook_embed", make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E",
+         make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E",
          seen=Seen("embed.tokens")),
     Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", _WIDE, ("embed.tokens",),
          "embed", False, when=_tokens_widened, absent="{not_widened}",
@@ -393,7 +400,7 @@ STEPS: tuple[Step, ...] = (
          absent="masks have embeddings like other tokens in this model",
          make=lambda o, c: o.Keep(c.masked_share, c.mask_id), seen=Seen("embed.kept")),
     Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
-         when=lambda c: c.positions.startswith(("learned", "sinusoidal")), alias="hook_pos_embed",
+         when=lambda c: c.positions.startswith(("learned", "sinusoidal")),
          absent="{no_added_positions}",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, c.positions.endswith("halves")),
          module="embed.positions", matrix="P", seen=Seen("embed.positions")),
@@ -411,16 +418,16 @@ STEPS: tuple[Step, ...] = (
          make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed")),
     Step("embed.out", "embeddings", "x₀ = {embed_sum}", _WIDE, ("<embeddings>",), "residual", False, True,
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
-    Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda o, _: o.Add(),
+    Step("in", "block input", "x", _WIDE, (), recorded=True, make=lambda o, _: o.Add(),
          seen=Seen("", 0), from_stream=True),
     Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_normed_input,
-         alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
+         make=_norm, module="norm1", seen=Seen("norm1")),
     Step("q_a", "queries, compressed", "{attn_in}·W_QA", ("token", "q_rank"), ("<residual>",), "q", absent=_NO_Q_RANK,
          when=lambda c: c.q_rank > 0, make=_qkv, module="attention.q_a", matrix="W_QA", seen=Seen("attention.q_a")),
     Step("q_a_norm", "queries, compressed and normed", "RMSNorm(q_a)", ("token", "q_rank"), ("q_a",), "q",
          when=lambda c: c.q_rank > 0, absent=_NO_Q_RANK, make=_latent_norm, module="attention.q_a_norm",
          seen=Seen("attention.q_a_norm")),
-    Step("q", "queries", "{q_in}·W_Q{qkv_bias}", _HEADS, ("<into q>",), "q", recorded=True, alias="attn.hook_q",
+    Step("q", "queries", "{q_in}·W_Q{qkv_bias}", _HEADS, ("<into q>",), "q", recorded=True,
          make=_qkv, module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
     Step("kv_a", "keys and values, compressed", "{attn_in}·W_KVA", ("token", "kv_rank"), ("<residual>",), "k",
          when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.kv_a", matrix="W_KVA",
@@ -434,10 +441,10 @@ STEPS: tuple[Step, ...] = (
     Step("k_own", "keys, the part of each head", "kv_a_norm·W_K", ("kv head", "token", "d_own"), ("kv_a_norm",), "k",
          when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
     Step("k", "keys, both parts", "[k_shared | k_own]", _KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
-         alias="attn.hook_k", make=lambda o, _: o.Join(), seen=Seen("attention.join")),
-    Step("k", "keys", "{attn_in}·W_K{qkv_bias}", _KV, ("<residual>",), "k", recorded=True, alias="attn.hook_k",
+         make=lambda o, _: o.Join(), seen=Seen("attention.join")),
+    Step("k", "keys", "{attn_in}·W_K{qkv_bias}", _KV, ("<residual>",), "k", recorded=True,
          when=lambda c: not _latent(c), make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
-    Step("v", "values", "{v_in}·W_V{qkv_bias}", _VALUES, ("<into v>",), "v", recorded=True, alias="attn.hook_v",
+    Step("v", "values", "{v_in}·W_V{qkv_bias}", _VALUES, ("<into v>",), "v", recorded=True,
          make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
     Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
@@ -450,10 +457,10 @@ STEPS: tuple[Step, ...] = (
     Step("v_clip", "values, clipped", "v within ±{clip_qkv}", _VALUES, ("<v>",), "v", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
-         absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
+         absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.q_turned", 0)),
     Step("k_rot", "keys, rotated", "k turned by its position", _KV, ("<k>",), "k", when=_rotary,
-         absent="{no_rotary}", alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope),
+         absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.k_turned", 0)),
     Step("q_norm", "queries, normed last", "{norm}({inputs}) {across}", _HEADS, ("<q>",), "q", when=_normed_last,
          make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
@@ -503,28 +510,28 @@ STEPS: tuple[Step, ...] = (
     Step("masked", "masked scores", "{map}, −∞ where {hidden}", _MAP, ("<map>",), "attention", core=True,
          when=lambda c: not c.looks_ahead or c.window > 0,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
-         alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
+         make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
          when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
          make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit"),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
-         when=lambda c: not c.attention_sinks, alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+         when=lambda c: not c.attention_sinks, make=lambda o, _: o.Softmax(), core=True),
     Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
-         ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
+         ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks,
          make=lambda o, _: o.SunkSoftmax(), core=True),
     Step("head_out", "weighted values", "weights·{values}", ("head", "token", "d_value"), ("weights", "<v>"), "v",
-         recorded=True, alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
+         recorded=True, make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
-         alias="hook_attn_out", make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O",
+         make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O",
          seen=Seen("attention")),
     Step("attn_norm", "attention output, normed", "{norm}(attn)", _WIDE, ("attn",), "attention",
-         when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln1_post.hook_normalized", alias_note=_NORMED,
+         when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=_norm, module="attn_norm", seen=Seen("attn_norm")),
     Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<attn>",), "attention",
          when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("attn_scale")),
-    Step("mid", "residual after attention", "{inputs}", _WIDE, ("in", "<attn>"), alias="hook_resid_mid",
+    Step("mid", "residual after attention", "{inputs}", _WIDE, ("in", "<attn>"),
          when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
          make=lambda o, _: o.Add(), seen=Seen("<mid>", 0)),
     Step("norm1", "norm after attention", "n = {norm}(mid)", _WIDE, ("mid",), when=_order("post"),
@@ -532,17 +539,17 @@ STEPS: tuple[Step, ...] = (
          make=_norm, module="norm1", seen=Seen("norm1")),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", _WIDE, ("<read>",),
          when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
-         alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2", seen=Seen("norm2")),
+         make=_norm, module="norm2", seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, when=_dense, absent=_NO_DENSE, alias="{hidden_alias}", make=_ffn, module="ffn.up",
+         recorded=True, when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.up",
          matrix="{w_up}", seen=Seen("ffn.up")),
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
-         alias="mlp.hook_pre", make=_ffn, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
-    Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
+         make=_ffn, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
+    Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
          when=_dense, absent=_NO_DENSE, make=_activate, seen=Seen("ffn.down", 0)),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
-         when=_dense, absent=_NO_DENSE, alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}",
+         when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.down", matrix="{w_down}",
          seen=Seen("ffn")),
     Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", _ROUTES, ("<residual>",), "ffn", recorded=True,
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
@@ -573,7 +580,7 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}", make=lambda o, _: o.Weigh(),
          in_experts=True),
     Step("ffn", "experts, summed", "Σ {inputs}", _WIDE, ("<of experts>",), "ffn", recorded=True,
-         when=lambda c: _mixed(c) and not _shared(c), alias="hook_mlp_out", make=lambda o, _: o.SumExperts(),
+         when=lambda c: _mixed(c) and not _shared(c), make=lambda o, _: o.SumExperts(),
          seen=Seen("ffn")),
     Step("ffn.mixed", "experts, summed", "Σ {inputs}", _WIDE, ("<of experts>",), "ffn", when=_shared,
          absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
@@ -594,21 +601,21 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch(),
          seen=Seen("ffn.switch")),
     Step("ffn", "experts and shared expert", "{inputs}", _WIDE, ("ffn.mixed", "<shared>"), "ffn", recorded=True,
-         when=_shared, alias="hook_mlp_out", make=lambda o, _: o.Add(), seen=Seen("ffn")),
+         when=_shared, make=lambda o, _: o.Add(), seen=Seen("ffn")),
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
-         when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
+         when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
     Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<ffn>",), "ffn",
          when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("ffn_scale")),
     Step("out", "block output", "{inputs}", _WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
-         alias="hook_resid_post", make=lambda o, _: o.Add(), seen=Seen("")),
+         make=lambda o, _: o.Add(), seen=Seen("")),
     Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
          "this model norms before each part; the sum is out", make=lambda o, _: o.Add(), seen=Seen("norm2", 0)),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", _WIDE, ("sum",), recorded=True,
          when=_order("post"), make=_norm, module="norm2", seen=Seen("")),
     Step("final.norm", "final norm", "{norm}(x)", _WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
          absent="norms come after the residual sums in this model, so the last block's norm2 is the last",
-         alias="ln_final.hook_normalized", alias_note=_NORMED, make=_norm, module="final_norm", seen=Seen("final_norm"),
+         make=_norm, module="final_norm", seen=Seen("final_norm"),
          from_stream=True),
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",
@@ -712,7 +719,6 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "score": "softmax" if config.router == "softmax" else "σ",
         "router_bias": " + b" if config.router_bias else "",
         "routes": _routes_words(config),
-        "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "hidden": _hidden(config),
         "head_act": ACTIVATION_NAMES[config.head_activation],
         "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
@@ -858,7 +864,6 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
             formula=step.formula.format_map(words),
             axes=_axes(step.axes, config),
             inputs=inputs,
-            alias=step.alias.format_map(words),
             matrix=step.matrix.format_map(words),
             seen=seen,
             operation=None if step.make is None else step.make(operations, config),
@@ -947,6 +952,9 @@ class StepTable:
         # What attention and the feed-forward give to the residual stream, before any norm.
         self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
         self.activated = self.added[-1].inputs[0]
+
+    def __reduce__(self) -> "tuple[Callable[[ModelConfig], StepTable], tuple[ModelConfig]]":
+        return table_of, (self.config,)
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
@@ -1108,7 +1116,3 @@ class StepTable:
         words = _words(self.config if layer is None else self.config.at(layer))
         reasons = [step.absent.format_map(words) for step in STEPS if step.name == name]
         return next((reason for reason in reasons if reason), None)
-
-    def aliases(self) -> dict[str, Step]:
-        """TransformerLens names (without ``blocks.N.``) to steps."""
-        return {step.alias: step for step in self.by_name.values() if step.alias}

@@ -6,7 +6,7 @@ Only a buffer of a file, or one document of it, is ever in memory.
 import errno
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -30,8 +30,9 @@ from tinytf.text.stream import (
 SUFFIXES = (".txt", ".md")
 DOCUMENTS = ("paragraph", "line", "file")
 BUFFER = 1 << 16  # the library takes some 300 bytes for each character of a text that it encodes
-_LISTS = ("files", "skipped")
 _HEAD = 8192  # bytes in which a NUL makes a file a binary one
+OnRead = Callable[[int, int], None]
+"""Told how many bytes have been read, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -205,12 +206,17 @@ class Documents:
                     return
 
 
+def unheard(done: int, of: int) -> None:
+    """What is told to nobody."""
+
+
 def find_files(
     paths: Sequence[Path] | str,
     reading: Reading = Reading(),
     *,
     skip_unreadable: bool = False,
     buffer: int = BUFFER,
+    on_read: OnRead = unheard,
 ) -> Corpus:
     """The corpus of files and folders (in folders every .txt and .md file, sorted), or of one text given as a str.
 
@@ -220,7 +226,7 @@ def find_files(
     missing, unreadable, binary or not UTF-8, for a folder without a text file, and for a corpus without a word. With
     ``skip_unreadable`` such files inside folders are skipped and listed instead.
     """
-    files, skipped = [], []
+    files, skipped, chosen = [], [], list[tuple[Path, bool]]()
 
     def skip(path: Path, why: str) -> None:
         if not skip_unreadable:
@@ -228,11 +234,11 @@ def find_files(
         skipped.append(Skipped(path, why))
 
     if isinstance(paths, str):
-        files, paths = [_scanned(ByteSource("the text", data=_encoded(paths)), reading, buffer)], ()
+        files, paths = [_scanned(ByteSource("the text", data=_encoded(paths)), reading, buffer, lambda _: None)], ()
     suffixes = (*SUFFIXES, *(TABLES if reading.field or reading.chat else ()))
     for given in paths:
         if not os.path.isdir(given):
-            files.append(_opened(given, reading, buffer, "" if os.path.lexists(given) else "is its name right?"))
+            chosen.append((given, False))
             continue
         unreadable: list[OSError] = []
         walk = os.walk(given, onerror=unreadable.append)
@@ -243,28 +249,38 @@ def find_files(
             raise UsageError(
                 f"the folder {given} holds no {' or '.join(suffixes)} file", "name files of another kind one by one"
             )
-        for path in inside:
-            try:
-                files.append(_opened(path, reading, buffer))
-            except UsageError as error:
-                skip(path, error.message)
+        chosen += [(path, True) for path in inside]
+    before, total = 0, sum(_size(path) for path, _ in chosen)
+
+    def heard(done: int) -> None:
+        on_read(before + done, total)
+
+    for path, in_folder in chosen:
+        try:
+            files.append(_opened(path, reading, buffer, heard))
+        except UsageError as error:
+            if not in_folder:
+                raise
+            skip(path, error.message)
+        before += _size(path)
     if not any(file.paragraphs for file in files):
         raise UsageError("the corpus has no word in it", "give one that is more than white space")
     return Corpus(tuple(files), tuple(skipped), reading, buffer)
 
 
-def weighted(corpora: Sequence[tuple[Corpus, float]]) -> Corpus:
-    """Several corpora as one, each with its share of what is drawn."""
-    first, _ = corpora[0]
-    files, skipped = (tuple(one for corpus, _ in corpora for one in getattr(corpus, name)) for name in _LISTS)
-    weights = tuple((len(corpus.files), weight) for corpus, weight in corpora)
-    return replace(first, files=files, skipped=skipped, weights=weights)
-
-
-def _opened(path: Path, reading: Reading, buffer: int, hint: str = "") -> TextFile:
+def _size(path: Path) -> int:
+    """The bytes of a file; 0 where they are not known."""
     try:
-        return _scanned(ByteSource.of(path), reading, buffer)
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _opened(path: Path, reading: Reading, buffer: int, on_read: Callable[[int], None]) -> TextFile:
+    try:
+        return _scanned(ByteSource.of(path), reading, buffer, on_read)
     except OSError as error:
+        hint = "" if os.path.lexists(path) else "is its name right?"
         hint = "start what writes to it first" if error.errno == errno.ENXIO else hint
         raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
 
@@ -277,8 +293,11 @@ def _encoded(text: str) -> bytes:
         raise UsageError(f"the text has a lone surrogate ({place}", "it was not valid UTF-8; re-encode it") from None
 
 
-def _scanned(source: ByteSource, reading: Reading, buffer: int) -> TextFile:
-    """Go through a source once: hash it, decode it, count its characters and documents."""
+def _scanned(source: ByteSource, reading: Reading, buffer: int, on_read: Callable[[int], None]) -> TextFile:
+    """Go through a source once: hash it, decode it, count its characters and documents.
+
+    ``on_read`` hears of the bytes so far; of a table, which is parsed after it was hashed, of the characters parsed.
+    """
     digest = hashlib.sha256()
     size = characters = documents = document_characters = 0
     table = reading.field is not None and is_table(source)
@@ -291,6 +310,8 @@ def _scanned(source: ByteSource, reading: Reading, buffer: int) -> TextFile:
                 raise UsageError(f"{source.name} is binary: it has a NUL byte at byte {size + place:,}", hint)
             digest.update(data)
             size += len(data)
+            if not table:
+                on_read(size)
             yield data
 
     def counted() -> Iterator[str]:
@@ -313,5 +334,7 @@ def _scanned(source: ByteSource, reading: Reading, buffer: int) -> TextFile:
         pieces = documents_of(marked(counted(), what), anywhere, buffer)
     for length in lengths(pieces):
         documents, document_characters = documents + 1, document_characters + length
+        if table:
+            on_read(min(document_characters, size))
     characters = document_characters if table else characters
     return TextFile(source, size, digest.hexdigest(), characters, documents, document_characters, field)

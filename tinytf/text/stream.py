@@ -18,7 +18,7 @@ Piece = tuple[str, bool]
 Cut = Callable[[str], int]
 """After how many characters a text may be cut; 0 where it may not."""
 
-MOST_IN_MEMORY = 2**30
+MOST_IN_MEMORY = 2**29
 """The most bytes of a pipe or a device, which cannot be read again."""
 _BLANK_LINE = re.compile(r"\n[ \t]*\r?\n")
 

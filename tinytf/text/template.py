@@ -1,20 +1,15 @@
-"""Chat templates are Jinja programs by strangers: run as transformers runs them, in a sandbox and within a budget.
+"""Chat templates are Jinja programs by strangers: run as transformers runs them, in a sandbox in a process of its own.
 
 Source: ``render_jinja_template`` of transformers 5.23 for the environment, and for what a template may call.
 """
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from types import FrameType
 from typing import Any
 
 import jinja2
-import psutil
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
@@ -22,10 +17,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import MEBI, SMALL
+from tinytf.text.apart import Apart
 
-SECONDS, CHARACTERS, GROWTH = 5.0, 8 * MEBI, 512 * MEBI
-"""What a template may take: seconds of one processor, characters it writes, bytes of memory."""
-_LOOK_EVERY = 0.01
+CHARACTERS = 8 * MEBI
+"""How much a template may write."""
+_APART = Apart("the chat template")
 
 
 class _Generation(Extension):
@@ -42,27 +38,6 @@ class _Generation(Extension):
         return caller()
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, which refuses what fills the memory in a single operation."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        counts = [one for one in (left, right) if isinstance(one, int)]
-        sizes = [len(one) for one in (left, right) if isinstance(one, str | list | tuple)]
-        if (sizes and counts and sizes[0] * counts[0] > CHARACTERS) or (
-            operator == "**" and max(counts, default=0) > 999
-        ):
-            raise _too_much("makes more than fits")
-        return super().call_binop(context, operator, left, right)
-
-    def call(self, context: Any, called: Any, /, *values: Any, **named: Any) -> Any:
-        wide = any(isinstance(one, int) and one > CHARACTERS for one in (*values, *named.values()))
-        if wide and isinstance(getattr(called, "__self__", None), str):
-            raise _too_much("makes more than fits")
-        return super().call(context, called, *values, **named)
-
-
 def _refuse(message: str) -> None:
     raise UsageError(f"the chat template refuses this conversation: {message}", "change the messages")
 
@@ -77,9 +52,8 @@ def _to_json(
 def _compiled(source: str) -> jinja2.Template:
     if len(source) > SMALL:
         raise _too_much(f"has {len(source):,} characters")
-    # Not optimised: what is constant would be worked out here, outside the budget.
-    environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[_Generation, loopcontrols]
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
@@ -93,16 +67,20 @@ def rendered(source: str, values: Mapping[str, Any]) -> str:
     Raises UsageError where the template itself refuses them, and CheckpointError where it is damaged or takes more
     than its budget.
     """
+    return _APART(_written, source, dict(values))
+
+
+def _written(source: str, values: Mapping[str, Any]) -> str:
+    """In the other process: what a template writes."""
     try:
-        template, parts, size = _compiled(source), [], 0
-        with _budget():
-            for part in template.generate(**values):
-                parts.append(part)
-                size += len(part)
-                if size > CHARACTERS:
-                    raise _too_much(f"writes more than {CHARACTERS:,} characters")
-            return "".join(parts)
-    except (UsageError, CheckpointError):
+        parts, size = [], 0
+        for part in _compiled(source).generate(**values):
+            parts.append(part)
+            size += len(part)
+            if size > CHARACTERS:
+                raise _too_much(f"writes more than {CHARACTERS:,} characters")
+        return "".join(parts)
+    except (UsageError, CheckpointError, MemoryError):
         raise
     except RecursionError:
         raise _too_much("calls itself without an end") from None
@@ -118,27 +96,3 @@ def _too_much(what: str) -> CheckpointError:
     return CheckpointError(
         f"the chat template {what}, and was stopped", "it comes with the model: is that to be trusted?"
     )
-
-
-@contextmanager
-def _budget() -> Iterator[None]:
-    """Stop what runs inside when it has taken too long or too much memory: asked before every line of Python."""
-    before, rss = sys.gettrace(), psutil.Process().memory_info().rss
-    start = looked = time.thread_time()
-
-    def ask(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal looked
-        now = time.thread_time()
-        if now - start > SECONDS:
-            raise _too_much(f"runs for more than {SECONDS:g} seconds")
-        if now - looked > _LOOK_EVERY:
-            looked = now
-            if psutil.Process().memory_info().rss - rss > GROWTH:
-                raise _too_much(f"takes more than {GROWTH // MEBI:,} MiB of memory")
-        return ask
-
-    sys.settrace(ask)
-    try:
-        yield
-    finally:
-        sys.settrace(before)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any, Self
 import tokenizers
 
 from tinytf.brief import Brief, shown
-from tinytf.errors import CheckpointError, TinytfError, TokenizerError, UsageError
+from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
 from tinytf.text.chat import ChatTemplate, Conversation, Said, template_of
+from tinytf.text.library import Pieces, Stranger, library_errors, split, stranger_in
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -38,7 +39,7 @@ _NAMED = 12
 """So many tokens are named in the ``repr`` of a text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     """One token of a text. ``text[start:end]`` is what it covers, in characters; a special token covers nothing.
 
@@ -151,22 +152,12 @@ def _kind_of(library: tokenizers.Tokenizer) -> str:
     raise TokenizerError(f"a tokenizer of type {model} is not one of {known}")
 
 
-@contextmanager
-def library_errors(kind: type[TinytfError], said: str) -> Iterator[None]:
-    """Raise what the library raises, plain Exception and its own PanicException, as ``kind``, after ``said``."""
-    try:
-        yield
-    except (kind, KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        raise kind(f"{said}: {printable(str(error), spaces=False)}") from None
-
-
 class Tokenizer:
     """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot take.
 
     ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that a text begins
-    with; without them the vocabulary is searched for the usual names. ``chat`` makes a text of a conversation.
+    with; without them the vocabulary is searched for the usual names. ``chat`` makes a text of a conversation. A
+    ``stranger`` does the work for one with parts that are not known to be harmless.
     """
 
     def __init__(
@@ -176,13 +167,19 @@ class Tokenizer:
         mask: str | None = None,
         start: int | None = None,
         chat: ChatTemplate | None = None,
+        stranger: Stranger | None = None,
     ) -> None:
+        library.no_truncation()
+        library.no_padding()
         self.library = library
         self.kind = _kind_of(library)
         self.dropout = getattr(library.model, "dropout", None) or 0.0
         """The share of merges that its file leaves out at random; here all are made."""
         if self.dropout:
             library.model.dropout = None
+        self._stranger = stranger
+        if stranger:
+            stranger.follow(library)
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
@@ -200,12 +197,14 @@ class Tokenizer:
             data = json.loads(read_bytes(path, TOKENIZER))
             own = data.pop(_OWN, {})
             chat = own.get("chat_template")
+            stranger = stranger_in(data, path)
             return cls(
                 tokenizers.Tokenizer.from_str(json.dumps(data)),
                 [int(one) for one in own.get("ends", ())],
                 own.get("mask"),
                 own.get("start"),
                 template_of(chat, dict(own.get("names", {})), path),
+                stranger,
             )
 
     def to_json(self, *, whole: bool = False) -> str:
@@ -302,21 +301,31 @@ class Tokenizer:
                 )
         if self.kind == CHARACTERS:
             self._refuse_unknown(text)
+        pieces = self._split(text, special)
+        said = self._added(pieces)
+        found = Encoding(text, tuple(self._tokens(text, pieces)), said)
+        return replace(found, added=f"{said}; the text has a start token of its own") if found.starts_twice else found
+
+    def _split(self, text: str, special: bool) -> Pieces:
+        return self._stranger.split(text, special) if self._stranger else split(self.library, text, special)
+
+    def ids_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, without added tokens."""
+        if self._stranger:
+            return [self._stranger.split(text, False).ids for text in texts]
         with library_errors(TokenizerError, "the tokenizer cannot take this text"):
-            encoded = self.library.encode(text, add_special_tokens=special)
-            said = self._added(encoded)
-        tokens = []
-        for token_id, (start, end), added in zip(
-            encoded.ids, encoded.offsets, encoded.special_tokens_mask, strict=True
-        ):
+            return [found.ids for found in self.library.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def _tokens(self, text: str, pieces: Pieces) -> Iterator[Token]:
+        entries = {token_id: (self.shown(token_id), self.piece_bytes(token_id)) for token_id in set(pieces.ids)}
+        for token_id, (start, end), added in zip(*pieces, strict=True):
             own_bytes = self.kind in _PIECE_BYTES or token_id in self.special_ids
             if token_id == self._unknown_id and start < end:
                 own_bytes = False
-            data = self.piece_bytes(token_id) if own_bytes else text[start:end].encode("utf-8")
-            is_special = bool(added) or token_id in self.special_ids
-            tokens.append(Token(token_id, self.shown(token_id), start, end, data, is_special))
-        found = Encoding(text, tuple(tokens), said)
-        return replace(found, added=f"{said}; the text has a start token of its own") if found.starts_twice else found
+            shown, data = entries[token_id]
+            if not own_bytes:
+                data = text[start:end].encode("utf-8")
+            yield Token(token_id, shown, start, end, data, bool(added) or token_id in self.special_ids)
 
     def of_ids(self, ids: Sequence[int]) -> Encoding:
         """The tokens of these ids; with their places in the text where that is made of these very tokens."""
@@ -351,16 +360,18 @@ class Tokenizer:
                     f"known: {''.join(printable(c) for c in sorted(self.library.get_vocab()))}",
                 )
 
-    def _added(self, encoded: tokenizers.Encoding) -> str:
+    def _added(self, pieces: Pieces) -> str:
         """In words, the tokens that were added; special tokens that the text itself spells out were not."""
-        names, masks = [printable(name) for name in encoded.tokens], encoded.special_tokens_mask
-        own = [place for place, mask in enumerate(masks) if not mask]
-        if own:
-            first, last = own[0], own[-1] + 1
+        masks = pieces.masks
+        if 0 in masks:
+            first, last = masks.index(0), len(masks) - masks[::-1].index(0)
         else:
             first = last = min(self._added_before, len(masks)) if masks else 0
-        said = [f"{' '.join(names[:first])} added before"] if first else []
-        said += [f"{' '.join(names[last:])} added after"] if last < len(names) else []
+        before, after = (
+            " ".join(printable(self.library.id_to_token(one) or "") for one in ids)
+            for ids in (pieces.ids[:first], pieces.ids[last:])
+        )
+        said = [f"{names} added {where}" for names, where in ((before, "before"), (after, "after")) if names]
         dropped = f", BPE dropout of {self.dropout:g} off" if self.dropout else ""
         return (", ".join(said) or "no start or end token added") + dropped
 
@@ -368,7 +379,7 @@ class Tokenizer:
     def _added_before(self) -> int:
         """How many tokens are put before a text, counted in a text that surely has a token of its own."""
         for written_out in self.library.get_added_tokens_decoder().values():
-            masks = self.library.encode(written_out.content).special_tokens_mask
+            masks = self._split(written_out.content, True).masks
             if 0 in masks:
                 return masks.index(0)
         return 0
@@ -398,4 +409,6 @@ class Tokenizer:
 
     def decode(self, ids: list[int]) -> str:
         """The text of these ids, special tokens left out."""
+        if self._stranger:
+            return self._stranger.decode(ids)
         return str(self.library.decode(ids, skip_special_tokens=True))

@@ -109,6 +109,17 @@ def words_and(numbers: str) -> str:
     )
 
 
+def words_by_case(numbers: str, after: str = "") -> str:
+    """A change to upper case begins a word; what may come ``after`` a word belongs to it."""
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    words = (rf"[^\r\n\p{{L}}\p{{N}}]?{upper}{many}{lower}{least}{after}" for many, least in (("*", "+"), ("+", "*")))
+    return "|".join(words) + rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""The expression of GPT-2's tokenizer."""
+
+
 def byte_level_after(*expressions: str, prefix: bool = False) -> Any:
     """Byte-level after these expressions, each of which cuts what those before left."""
     splits = [pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in expressions]

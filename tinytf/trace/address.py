@@ -1,26 +1,68 @@
 """Addresses: ``L3`` a layer, ``L3H5`` a head, ``L3H5.weights`` a step, ``L3H5.weights[sat,cat]`` a cell.
 
-An expert is ``L3E5`` as a head is ``L3H5``. ``L0-2H*.weights`` is a set. TransformerLens names are
-accepted; the answer has the canonical name.
+An expert is ``L3E5`` as a head is ``L3H5``. ``L0-2H*.weights``, ``L0,-1`` and ``L0.in[0:3,:]`` are sets. A word of a
+cell is a number, a slice, a token or a class: see ``tinytf.text.words``. TransformerLens names are accepted.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step, StepTable
+from tinytf.text.words import NUMBERS, Named, numbers_in, pick, several
+from tinytf.trace.lens_names import HOOK, Lens, find_lens
 
-ADDRESS = re.compile(
-    r"(?:L(?P<layers>[0-9]+(?:-[0-9]+)?|\*)(?:(?P<letter>[HE])(?P<heads>[0-9]+(?:-[0-9]+)?|\*))?(?:\.(?=[A-Za-z])|(?=\[)|$))?"
-    r"(?P<step>[A-Za-z][A-Za-z0-9_.₁₂]*)?(?:\[(?P<cell>.*)\])?",
-    re.DOTALL,
+_PLACE = re.compile(
+    rf"L(?P<layers>{NUMBERS})(?:(?P<letter>[HE])(?P<parts>{NUMBERS}))?|blocks\.(?P<blocks>{NUMBERS})(?=\.)"
 )
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.₁₂]*")
 PARTS = {"H": "head", "E": "expert"}
 """What the letters of an address stand for."""
-_DIGITS = 18  # int() refuses thousands of them
-_BLOCK = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
+_FORMS = "a layer is L3, a head L3H5, a step L3H5.weights, a cell L3H5.weights[2,1], a set L0-2H*.weights"
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """The parts of an address as they are written; ``cell`` is None without brackets."""
+
+    layers: str | None
+    letter: str
+    parts: str | None
+    name: str
+    cell: tuple[str, ...] | None
+
+
+def spell(text: str) -> Spelled:
+    """Take an address apart. Raises AddressError, which says at which character it is wrong."""
+    text = text.strip()
+    match, at, name, cell = _PLACE.match(text), 0, "", None
+
+    def wrong(at: int, said: str) -> AddressError:
+        where = f"at character {at + 1}, {text[at]!r}," if at < len(text) else "at its end"
+        return AddressError(f"{text!r} is not an address" + (f": {where} {said}" if text else ""), _FORMS)
+
+    if match is not None:
+        at = match.end()
+        if text[at : at + 1] == ".":
+            at += 1
+            if _NAME.match(text, at) is None:
+                raise wrong(at, "a step is expected")
+    if at == 0 or text[at - 1] == ".":
+        found = _NAME.match(text, at)
+        if found is None:
+            raise wrong(at, "a layer or a step is expected")
+        name, at = found[0], found.end()
+    if text[at : at + 1] == "[":
+        if not text.endswith("]"):
+            raise wrong(at, "the bracket is not closed")
+        cell, at = tuple(word.strip() for word in text[at + 1 : -1].split(",")), len(text)
+    if at < len(text):
+        raise wrong(at, "nothing of an address begins")
+    if match is None:
+        return Spelled(None, "H", None, name, cell)
+    return Spelled(match["layers"] or match["blocks"], match["letter"] or "H", match["parts"], name, cell)
 
 
 @dataclass(frozen=True)
@@ -29,7 +71,8 @@ class Address:
 
     ``layers`` and ``heads`` are None where the address names none; ``cell`` holds the words between the brackets.
     ``heads`` are experts for a step that has a tensor of each, and without a step where the ``letter`` is E.
-    ``note`` is for the reader: another name of the step, or shared key heads.
+    ``note`` is for the reader: another name of the step, or shared key heads. With a ``lens`` it names TransformerLens'
+    tensor, whose axes may lie otherwise, and the words of the cell are of those, from the first one.
     """
 
     step: Step | None
@@ -38,6 +81,7 @@ class Address:
     cell: tuple[str, ...] = ()
     note: str = ""
     letter: str = "H"
+    lens: Lens | None = None
 
     def among(self, steps: Sequence[Step]) -> list[Step]:
         """The step that it names, or of all ``steps`` of a layer those of its experts where it names some."""
@@ -53,41 +97,74 @@ class Address:
     def axes(self) -> list[str]:
         """The axes of the tensor that the address gives."""
         axes = list(self.step.axes) if self.step else []
-        if self.heads is not None and len(self.heads) == 1:
+        if self.lens is not None and self.step is not None:
+            axes = list(self.lens.axes(self.step))
+        elif self.heads is not None and len(self.heads) == 1:
             axes = axes[1:]
-        axes = axes[: -2 if len(axes) > 1 else -1] + axes[-2:][len(self.cell) :]
+        taken = {place for place, word in self.words(len(axes)) if not several(word)}
+        axes = [axis for place, axis in enumerate(axes) if place not in taken]
         return (["layer"] if self.layers is not None and len(self.layers) > 1 else []) + axes
 
+    def words(self, count: int) -> list[tuple[int, str]]:
+        """The words of the cell, each with the place of its axis among ``count``."""
+        first = 0 if self.lens is not None else max(0, count - 2)
+        return [(first + place, word) for place, word in enumerate(self.cell)]
+
+    def plain(self, table: StepTable) -> "Address":
+        """The same numbers as those of a step of ours; AddressError where no step has them."""
+        if self.lens is None or self.step is None:
+            return self
+        ours = Address(self.step, self.layers)
+        if not self.lens.is_step:
+            raise AddressError(f"{self} is no step, but {self.lens.of(str(ours))}", f"{ours} is the step")
+        axes = self.lens.axes(self.step)
+        words = dict(zip(axes, (*self.cell, *[":"] * len(axes)), strict=False))
+        heads, word = None, next((words.pop(axis) for axis in ("head", "kv head") if axis in words), ":")
+        if word not in (":", "*"):
+            parts = self.step.part_numbers(table.config)
+            found = pick(word, "head", len(parts), Named())
+            heads = (parts[found],) if isinstance(found, int) else tuple(parts[found.start : found.stop : found.step])
+        cell = list(words.values())
+        while cell and cell[-1] == ":":
+            cell.pop()
+        where = replace(ours, heads=heads, cell=tuple(cell))
+        return replace(where, note=f"{self} is {where} here")
+
     def __str__(self) -> str:
+        cell = f"[{','.join(self.cell)}]" if self.cell else ""
+        if self.lens is not None:
+            layers = "" if not self.lens.in_layer or self.layers is None else f"blocks.{span(self.layers)}."
+            return f"{layers}{self.lens.name}{cell}"
         place = "" if self.layers is None else f"L{span(self.layers)}"
         letter = self.letter if self.step is None else self.step.letter
         place += "" if self.heads is None else f"{letter}{span(self.heads)}"
-        parts = [part for part in (place, self.step.name if self.step else "") if part]
-        return ".".join(parts) + (f"[{','.join(self.cell)}]" if self.cell else "")
+        return ".".join(part for part in (place, self.step.name if self.step else "") if part) + cell
 
 
-def span(numbers: tuple[int, ...]) -> str:
-    """``2``, or ``0-3``."""
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+def span(numbers: Sequence[int]) -> str:
+    """``2``, ``0-3``, or ``0,2-4``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def read_numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
-    """The layers or heads that ``2``, ``0-3`` or ``*`` means; AddressError for one that is not there."""
+    """The layers or heads that ``2``, ``-1``, ``0-3``, ``0,2`` or ``*`` means. AddressError: it is not there."""
     if text is None:
         return None
-    if text == "*":
-        return tuple(range(count))
-    first, _, last = text.partition("-")
-    beyond = next((digits[:_DIGITS] + "…" for digits in (first, last) if len(digits) > _DIGITS), "")
-    low, high = (0, 0) if beyond else (int(first), int(last or first))
-    if high < low:
-        raise AddressError(f"{what}s {low}-{high} run backwards")
-    if beyond or high >= count:
-        has = f"{count} {what}s, 0 to {count - 1}" if count > 1 else f"one {what}, 0"
-        raise AddressError(
-            f"there is no {what} {beyond or high}: the model has {has}", "tinytf info shows what a model has"
-        )
-    return tuple(range(low, high + 1))
+    return numbers_in(text, count, what)
+
+
+def one_number(text: str, count: int, what: str) -> int:
+    """The one layer or head that a word means; AddressError for several, and for one that is not there."""
+    found = numbers_in(text, count, what)
+    if len(found) != 1:
+        raise AddressError(f"{text!r} is {len(found)} {what}s, and one is asked for", "such as 0, or -1 for the last")
+    return found[0]
 
 
 def parse_block(text: str, table: StepTable) -> Address:
@@ -101,32 +178,31 @@ def parse_block(text: str, table: StepTable) -> Address:
 
 
 def parse_address(text: str, table: StepTable) -> Address:
-    """Read an address for the model of ``table``.
+    """Read an address of steps for the model of ``table``: of TransformerLens' names, our step.
 
     Raises AddressError with what exists, what is nearest, or why this architecture lacks the step.
     """
-    config, note = table.config, ""
-    canonical, note = _from_transformer_lens(text.strip(), table)
-    match = ADDRESS.fullmatch(canonical)
-    if not canonical or match is None or (match["layers"] is None and match["step"] is None):
-        raise AddressError(
-            f"{text!r} is not an address",
-            "a layer is L3, a head L3H5, a step L3H5.weights, a cell L3H5.weights[2,1], a set L0-2H*.weights",
-        )
-    layers = read_numbers(match["layers"], config.n_layers, "layer")
-    letter = match["letter"] or "H"
+    where = parse_tensor(text, table)
+    return where if where.lens is None else where.plain(table)
+
+
+def parse_tensor(text: str, table: StepTable) -> Address:
+    """The same, but a name of TransformerLens is of TransformerLens' tensor."""
+    spelled, config = spell(text), table.config
+    layers = read_numbers(spelled.layers, config.n_layers, "layer")
+    name, letter, cell = spelled.name, spelled.letter, spelled.cell or ()
+    if HOOK in name:
+        return _of_lens(text.strip(), spelled, layers, table)
     if letter == "E" and not config.experts:
         raise AddressError(f"this model has no experts, and {text!r} names one", "a head is L3H5")
-    heads = read_numbers(match["heads"], config.experts if letter == "E" else config.n_heads, PARTS[letter])
-    cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
-    if match["step"] is None:
+    heads = read_numbers(spelled.parts, config.experts if letter == "E" else config.n_heads, PARTS[letter])
+    if not name:
         if cell:
             raise AddressError(f"{text!r} has a cell but no step", "name one, such as .weights")
         return Address(None, layers, heads, letter=letter)
-    named = match["step"]
-    if letter == "E" and (full := f"expert.{named.removeprefix('ffn.')}") in table.by_name:
-        named = full  # L3E5.ffn.hidden and L3E5.hidden are L3E5.expert.hidden
-    step, synonym_note = _find_step(named, layers, table)
+    if letter == "E" and (full := f"expert.{name.removeprefix('ffn.')}") in table.by_name:
+        name = full  # L3E5.ffn.hidden and L3E5.hidden are L3E5.expert.hidden
+    step, note = _find_step(name, layers, table)
     if heads is not None and not (step.is_split and step.letter == letter):
         said = f"its axes are {', '.join(step.axes) or 'none'}"
         raise AddressError(f"{step.name} is not split into {PARTS[letter]}s", said)
@@ -140,23 +216,25 @@ def parse_address(text: str, table: StepTable) -> Address:
     if len(cell) > room:
         form = ("no cells", "cells of one word", "cells of at most two words, [row,column]")[room]
         raise AddressError(f"{step.name} has {form}; {text!r} has {len(cell)}")
+    shared = ""
     if heads is not None and "kv head" in step.axes:
-        note = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
-    return Address(step, layers, heads, cell, " ".join(n for n in (note, synonym_note) if n))
+        shared = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
+    return Address(step, layers, heads, cell, " ".join(n for n in (shared, note) if n))
 
 
-def _from_transformer_lens(text: str, table: StepTable) -> tuple[str, str]:
-    name, bracket, cell = text.partition("[")
-    match = _BLOCK.fullmatch(name)
-    layer, alias = (match[1], match[2]) if match else (None, name)
-    step = table.aliases().get(alias)
-    if step is None or (layer is not None) != step.in_layer:
-        if "hook_" in name:
-            raise AddressError(f"{name!r} is not a name that this model has", did_you_mean(alias, table.aliases()))
-        return text, ""
-    canonical = step.full_name(int(layer) if layer is not None else None)
-    note = f"{name} is {canonical} here" + (f"; {step.alias_note}" if step.alias_note else "")
-    return canonical + bracket + cell, note
+def _of_lens(text: str, spelled: Spelled, layers: tuple[int, ...] | None, table: StepTable) -> Address:
+    """The address of TransformerLens' tensor."""
+    if spelled.parts is not None:
+        at = f"[:,{spelled.parts}]"
+        raise AddressError(f"{text!r} names a head before a name of TransformerLens", f"write it in its cell: {at}")
+    step, layers, lens = find_lens(spelled.name, layers, table)
+    cell, axes = spelled.cell or (), lens.axes(step)
+    if len(cell) > len(axes):
+        raise AddressError(f"{spelled.name} has {len(axes)} axes, {', '.join(axes)}; {text!r} names {len(cell)}")
+    where = Address(step, layers, None, cell, lens=lens)
+    ours = lens.of(str(replace(where, lens=None, cell=())))
+    whole = replace(where, cell=())
+    return replace(where, note=f"{whole} is {ours} here, with axes {', '.join(axes)}" if axes else "")
 
 
 def _find_step(name: str, layers: tuple[int, ...] | None, table: StepTable) -> tuple[Step, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.brief import Brief
 from tinytf.steps.operations import Lookup, Positions
 from tinytf.steps.table import Step
 from tinytf.tolerance import STEP, allowed
@@ -35,11 +36,13 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Brief):
     """Every comparison, and the worst of them; a NaN anywhere fails.
 
     ``exchanged`` are the steps that an intervention replaced, which there is nothing to compare with.
     """
+
+    SAID = ("holds", "worst")
 
     items: tuple[Item, ...]
     tolerance: float
@@ -87,11 +90,14 @@ def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Item]:
     mixed: list[Tensor] = []
     for first in range(0, n_heads, count):
         heads = tuple(range(first, min(n_heads, first + count)))
-        sums.append(trace.step(weights.name, layer, heads).sum(dim=-1))
-        wholes.append(shares.operation.whole(shares, heads).to(sums[-1]).expand_as(sums[-1]))
         mixed.append(site.derive(heads))
+        heads = tuple(head for head in heads if not trace.is_exchanged(weights.name, layer, head))
+        if heads:
+            sums.append(trace.step(weights.name, layer, heads).sum(dim=-1))
+            wholes.append(shares.operation.whole(shares, heads).to(sums[-1]).expand_as(sums[-1]))
     words = "each row sums to 1" if len(shares.sources) == 1 else "each row sums to 1 with the share of the sink"
-    yield _compare(shares.name, words, torch.cat(sums), torch.cat(wholes))
+    if sums:
+        yield _compare(shares.name, words, torch.cat(sums), torch.cat(wholes))
     own = list(own)
     yield _compare(site.name, site.step.formula, torch.cat(mixed)[own], site.value[own])
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from tinytf.errors import PlacedError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step, StepTable
+from tinytf.text.words import NUMBERS
 from tinytf.trace.address import parse_address
 from tinytf.trace.measures import MEASURES, OUTCOMES, Moment, Term, has_outcome, numbers
 from tinytf.trace.trace import Trace
@@ -33,7 +34,7 @@ _REACHED: dict[type[ast.operator], Callable[[float, float], float]] = {
 _FOREIGN = re.compile(r"[^\sA-Za-z0-9_.+*/<>=!()-]")
 _TERM = re.compile(
     rf"\b(?P<measure>{'|'.join((*MEASURES, *OUTCOMES))})\((?P<of>[^()]*)\)"
-    r"|\bL(?:[0-9*][\w*-]*)(?:\.[\w.]+)?(?:\[[^\]]*\])?|\b[a-z]\w*(?:\.\w+)*\[[^\]]*\]"
+    rf"|\bL{NUMBERS}(?:[HE]{NUMBERS})?(?:\.[\w.]+)?(?:\[[^\]]*\])?|\b[a-z]\w*(?:\.\w+)*\[[^\]]*\]"
 )
 """A measure of an address or of a token, or an address."""
 _QUOTED = re.compile(r"""^(["'])(.+)\1$""")

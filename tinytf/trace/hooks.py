@@ -1,6 +1,6 @@
 """Hooks on the model's own modules: to keep what passes, or to let each step go through a function."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -16,9 +16,12 @@ from tinytf.steps.table import Step, table_of
 
 
 @contextmanager
-def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]) -> Iterator[None]:
+def watched(
+    model: Transformer, keep: dict[str, Tensor], layers: Collection[int], others: Sequence[dict[str, Tensor]] = ()
+) -> Iterator[None]:
     """Put every recorded step of ``layers`` into ``keep``, with ``model`` in evaluation mode and without gradients.
 
+    Those of the ``others`` of a batch go into dictionaries of their own, with what fills up a shorter text.
     The last block's output is always kept. Logits are not: the caller decides for which positions to compute them.
     """
     table, last = table_of(model.config), model.config.n_layers - 1
@@ -29,15 +32,31 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
                 module.training = False
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
-            if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
-                hook = partial(_keep, keep, step, layer, model.config)
+            kept = step.recorded or (step.full_name(layer) in model.edited and not step.core)
+            if kept and step.seen is not None and wanted and not step.is_vocabulary:
+                hook = partial(_keep, (keep, *others), step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         for layer in layers:
-            experts = model.blocks[layer].ffn
+            block: Any = model.blocks[layer]
+            experts = block.ffn
+            for part in (block.attention, experts):
+                if edits := getattr(part, "edits", None):
+                    stack.callback(setattr, part.core, "tap", part.core.tap)
+                    part.core.tap = partial(_keep_edited, keep, layer, edits, part.core.tap)
             if isinstance(experts, Experts):
                 experts.on_change = partial(_keep_expert, keep, f"L{layer}E%d.{table.expert_out}")
                 stack.callback(setattr, experts, "on_change", None)
         yield
+
+
+def _keep_edited(
+    keep: dict[str, Tensor], layer: int, edits: Collection[str], tap: Tap, name: str, tensor: Tensor
+) -> Tensor:
+    """Keep what was made of a step of a core: it does not follow from those before it."""
+    made = tap(name, tensor)
+    if name in edits:
+        keep[f"L{layer}.{name}"] = made[0]
+    return made
 
 
 def _keep_expert(keep: dict[str, Tensor], name: str, number: int, added: Tensor) -> None:
@@ -52,7 +71,7 @@ def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
 
 
 def _keep(
-    keep: dict[str, Tensor],
+    keeps: Sequence[dict[str, Tensor]],
     step: Step,
     layer: int | None,
     config: ModelConfig,
@@ -62,7 +81,10 @@ def _keep(
 ) -> None:
     assert step.seen is not None
     argument = step.seen.argument
-    keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], config)
+    tensor = result if argument is None else args[argument]
+    for row, keep in enumerate(keeps):
+        own = tensor[row : row + 1] if tensor.dim() > 2 and len(tensor) > 1 else tensor
+        keep[step.full_name(layer)] = as_step(step, own, config)
 
 
 def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +14,6 @@ from tinytf.steps.table import Step, StepTable
 from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
-
-_SLICE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 
 def _finite(values: Tensor) -> Tensor:
@@ -133,7 +130,7 @@ def numbers(
     if step.is_vocabulary:
         axes: list[Sequence[int]] = [list(trace.recording.logit_rows)]
         if cell:
-            axes[0] = _picked(trace, cell[0], step.axes[0], range(len(trace.tokens)))
+            axes[0] = _picked(trace, cell[0], step.axes[0], len(trace.tokens))
         values = trace.vocabulary(step.name, axes[0])
         axes.append(range(values.shape[-1]))
     else:
@@ -147,21 +144,17 @@ def numbers(
         axis = first + place
         if step.is_vocabulary and not place:
             continue
-        kept = _picked(trace, word, step.axes[axis], axes[axis])
+        kept = _picked(trace, word, step.axes[axis], len(axes[axis]))
         index = torch.tensor([*kept], device=values.device)
         values, axes[axis] = values.index_select(axis, index), kept
         allowed = None if allowed is None else allowed.index_select(place, index)
     return Numbers(step, layer, values, tuple(axes), allowed)
 
 
-def _picked(trace: Trace, word: str, axis: str, every: Sequence[int]) -> Sequence[int]:
-    """The indices that a word of a cell leaves; AddressError for none."""
-    if part := _SLICE.fullmatch(word):
-        kept = every[slice(*(None if end is None else int(end) for end in part.groups()))]
-        if not kept:
-            raise AddressError(f"[{word}] leaves no {axis}: there are {len(every)}")
-        return kept
-    return [trace.index(word, axis, len(every))]
+def _picked(trace: Trace, word: str, axis: str, size: int) -> Sequence[int]:
+    """The places that a word of a cell leaves on an axis."""
+    found = trace.picked(word, axis, size)
+    return [found] if isinstance(found, int) else found
 
 
 def measure(trace: Trace, name: str, step: Step, layer: int | None, heads: tuple[int, ...] | None = None) -> float:

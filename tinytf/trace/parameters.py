@@ -5,7 +5,7 @@ of W_O. Names in the model (``blocks.0.attention.q.weight``) and in files of tra
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -16,10 +16,10 @@ from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Parameter
 from tinytf.steps.table import Step, StepTable
-from tinytf.trace.address import ADDRESS, PARTS, Address, parse_address, read_numbers, span
+from tinytf.text.words import Named, pick, several
+from tinytf.trace.address import PARTS, Address, Spelled, parse_tensor, read_numbers, span, spell
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
-_PATH = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
 
 FindToken = Callable[[str], int]
 """The id of a token of the vocabulary, from its text."""
@@ -55,16 +55,27 @@ class ParameterAddress:
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes of one of its tensors."""
-        taken = self._taken
+        taken = {place for place, word in zip(self._taken, self.cell, strict=True) if not several(word)}
         return tuple(axis for place, axis in enumerate(self.whole_axes) if place not in taken)
 
     @property
     def _taken(self) -> range:
         """The axes that the words of the cell are of; a token alone is of the vocabulary's, wherever that is."""
         axes = self.whole_axes
-        if len(self.cell) == 1 and axes[-1] == "vocab" and not _NUMBER.fullmatch(self.cell[0]):
-            return range(len(axes) - 1, len(axes))
+        if len(self.cell) == 1 and axes[-1] == "vocab":
+            word = self.cell[0]
+            if not (_NUMBER.fullmatch(word) or several(word)):
+                return range(len(axes) - 1, len(axes))
         return range(len(self.cell))
+
+    def places(self, model: Transformer) -> tuple[Sequence[int], ...]:
+        """The places on each of its axes that the cell leaves."""
+        layers, heads = self.layers or (None,), self.heads or (None,)
+        sizes = replace(self, cell=())._single(model, layers[0], heads[0], None).shape
+        words = dict(zip(self._taken, self.cell, strict=True))
+        kept = (at for at in range(len(sizes)) if at not in words or several(words[at]))
+        found = (pick(words.get(at, ":"), self.whole_axes[at], sizes[at], Named()) for at in kept)
+        return tuple(one for one in found if not isinstance(one, int))
 
     def __str__(self) -> str:
         place = "" if self.layers is None else f"L{span(self.layers)}"
@@ -106,24 +117,17 @@ class ParameterAddress:
                 tensor = tensor.narrow(axis, own * width, width)
         # from the last axis, so that the first ones keep their numbers
         for axis, word in zip(reversed(self._taken), reversed(self.cell), strict=True):
-            tensor = tensor.select(axis, _index(word, self.whole_axes[axis], tensor.shape[axis], find_token))
+            at = pick(word, self.whole_axes[axis], tensor.shape[axis], Named(find=find_token))
+            if isinstance(at, int):
+                tensor = tensor.select(axis, at)
+            else:
+                tensor = tensor.index_select(axis, torch.tensor(at, device=tensor.device))
         return tensor
 
 
 def is_split(axis: str) -> bool:
     """Whether an axis holds heads side by side."""
     return axis.startswith(("n_heads·", "n_kv_heads·"))
-
-
-def _index(word: str, axis: str, size: int, find_token: FindToken | None) -> int:
-    if _NUMBER.fullmatch(word):
-        number = int(word)
-        if not -size <= number < size:
-            raise AddressError(f"{axis} {number} is out of range: there are {size:,}, 0 to {size - 1:,}")
-        return number % size
-    if axis != "vocab" or find_token is None:
-        raise AddressError(f"{axis} takes a number, and {word!r} is not one", "such as [3] or [3,7]")
-    return find_token(word)
 
 
 @lru_cache(maxsize=64)
@@ -145,20 +149,20 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
     Raises AddressError with why this architecture lacks the parameter, and for a layer or head that is not there.
     """
     said, names = "", parameter_names(table)
-    match = _matched(text.strip())
-    if match is not None and match["step"] not in names:
+    spelled = _spelled(text)
+    if spelled is not None and spelled.name not in names:
         written, said = _from_checkpoint(text.strip(), table)
-        match = _matched(written)
-    if match is None or match["step"] not in names:
+        spelled = _spelled(written)
+    if spelled is None or spelled.name not in names:
         return None
-    name = names[match["step"]]
+    name = names[spelled.name]
     step, one = table.parameters[name]
     if one.absent:
         raise AddressError(f"this model has no {name}: {one.absent}")
     config = table.config
-    layers = read_numbers(match["layers"], config.n_layers, "layer")
-    letter = match["letter"] or "H"
-    heads = read_numbers(match["heads"], config.experts if letter == "E" else config.n_heads, PARTS[letter])
+    layers = read_numbers(spelled.layers, config.n_layers, "layer")
+    letter = spelled.letter
+    heads = read_numbers(spelled.parts, config.experts if letter == "E" else config.n_heads, PARTS[letter])
     last = config.n_layers - 1
     if step.in_layer and layers is None:
         raise AddressError(f"{name} is a parameter of every layer", f"say which: L0.{name} … L{last}.{name}")
@@ -173,7 +177,7 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
     split = [axis for axis in one.axes if is_split(axis) or axis == "expert"]
     if heads is not None and (not split or (letter == "E") != (split == ["expert"])):
         raise AddressError(f"{name} is not split into {PARTS[letter]}s", f"its axes are {', '.join(one.axes)}")
-    cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
+    cell = spelled.cell or ()
     if heads is not None and split and split[0].startswith("n_kv_heads"):
         said = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
     where = ParameterAddress(step, one, layers, heads, cell, said)
@@ -183,9 +187,11 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
     return where
 
 
-def _matched(written: str) -> re.Match[str] | None:
-    path = _PATH.fullmatch(written)
-    return ADDRESS.fullmatch(f"L{path[1]}.{path[2]}" if path else written)
+def _spelled(text: str) -> Spelled | None:
+    try:
+        return spell(text)
+    except AddressError:
+        return None
 
 
 def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
@@ -221,5 +227,5 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
 
 
 def parse_any(text: str, table: StepTable) -> Address | ParameterAddress:
-    """Read an address of a parameter or of a step. Raises AddressError as ``parse_parameter`` and ``parse_address``."""
-    return parse_parameter(text, table) or parse_address(text, table)
+    """Read an address of a parameter or of a step. Raises AddressError as ``parse_parameter`` and ``parse_tensor``."""
+    return parse_parameter(text, table) or parse_tensor(text, table)

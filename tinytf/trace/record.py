@@ -9,6 +9,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.model.batches import batches, padded
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Add
 from tinytf.steps.table import table_of
@@ -17,7 +18,6 @@ from tinytf.trace.hooks import watched
 from tinytf.trace.trace import Recording, Trace
 
 
-@torch.no_grad()
 def record(
     model: Transformer,
     encoding: Encoding,
@@ -35,19 +35,51 @@ def record(
     Raises UsageError for an empty or too long sequence, and MemoryShortage where the recording would not fit into
     the free memory, unless ``force`` is true.
     """
-    ids = _require_tokens(model, encoding)
-    rows = _positions_read(model.config, ids, mask_id)
-    chosen_layers = tuple(range(model.config.n_layers)) if layers is None else tuple(sorted(set(layers)))
-    if not force:
-        _require_room(model, len(ids), len(rows), chosen_layers)
-    keep: dict[str, Tensor] = {}
-    device = next(model.parameters()).device
-    with watched(model, keep, chosen_layers):
-        hidden = model.hidden(torch.tensor([ids], device=device))  # (1, T, C)
-        if rows:
-            chosen = hidden[0] if len(rows) == len(ids) else hidden[0, list(rows)]
-            keep["logits"] = model.unembed(chosen)  # (rows, V)
-    return Trace(model, encoding, Recording(keep, rows, chosen_layers, model.exchanged))
+    (found,) = record_all(model, [encoding], mask_id, layers=layers, force=force)
+    return found
+
+
+@torch.no_grad()
+def record_all(
+    model: Transformer,
+    encodings: Sequence[Encoding],
+    mask_id: int | None = None,
+    *,
+    layers: Collection[int] | None = None,
+    force: bool = False,
+) -> list[Trace]:
+    """``record`` for each of ``encodings``, in batches: shorter texts are filled up on the right, and masked."""
+    texts = [_require_tokens(model, encoding) for encoding in encodings]
+    read = [_positions_read(model.config, ids, mask_id) for ids in texts]
+    chosen = tuple(range(model.config.n_layers)) if layers is None else tuple(sorted(set(layers)))
+    lengths, device = [len(ids) for ids in texts], next(model.parameters()).device
+    if texts and not force:
+        _require_room(model, sum(lengths), sum(map(len, read)), chosen)
+    kept: list[dict[str, Tensor]] = [{} for _ in texts]
+    for batch in batches(lengths, model):
+        first, *others = (kept[number] for number in batch)
+        ids, real = padded([texts[number] for number in batch], model.config, device)
+        with watched(model, first, chosen, others):
+            hidden = model.hidden(ids, padding_mask=real)  # (B, T, C)
+            for row, number in enumerate(batch):
+                own, rows = hidden[row, : lengths[number]], read[number]
+                if rows:  # (rows, V)
+                    kept[number]["logits"] = model.unembed(own if len(rows) == len(own) else own[list(rows)])
+        for number in batch:
+            if lengths[number] < ids.shape[1]:
+                _cut(kept[number], model.config, lengths[number])
+    return [
+        Trace(model, encoding, Recording(keep, rows, chosen, model.exchanged, model.edited))
+        for encoding, keep, rows in zip(encodings, kept, read, strict=True)
+    ]
+
+
+def _cut(keep: dict[str, Tensor], config: ModelConfig, length: int) -> None:
+    """Leave out what filled up a text."""
+    for step, layer in table_of(config).rows:
+        name = step.full_name(layer)
+        if name in keep and not step.is_vocabulary and "token" in step.axes:
+            keep[name] = keep[name].narrow(step.axes.index("token"), 0, length)
 
 
 def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iterator[Trace]:

@@ -3,7 +3,6 @@
 Little is recorded (``record.py``); the rest is derived on first use, by the functions that the model itself runs.
 """
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from tinytf.report import About
 from tinytf.steps.operations import Sight, Unembed
 from tinytf.steps.table import Step, StepTable, table_of
 from tinytf.text.chat import Written
-from tinytf.text.tokenizer import Encoding, Token
-from tinytf.text.words import named_positions
+from tinytf.text.tokenizer import Encoding, Token, Tokenizer
+from tinytf.text.words import Named, find_token, pick, positions_in, several
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.site import Site
@@ -36,20 +35,23 @@ class Recording:
     """What the hooks kept, by full step name, without the batch axis.
 
     ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` the recorded layers, ``exchanged``
-    the steps that an intervention replaced: ``L2.ffn``, ``L3H5.head_out``.
+    the steps that an intervention replaced: ``L2.ffn``, ``L3H5.head_out``; ``edited`` those that a function made.
     """
 
     tensors: dict[str, Tensor]
     logit_rows: tuple[int, ...]
     layers: tuple[int, ...]
     exchanged: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
 
 
 class Trace:
     """All steps of one text through one model, for one sequence of T tokens.
 
     ``trace["L0H3.weights"]`` is a tensor (T, T); ``trace["L0.weights"]`` (H, T, T); several layers add a leading
-    axis. ``trace.table()`` is the pipeline as JSON data.
+    axis. A name of TransformerLens gives TransformerLens' tensor, without its batch axis. Of a model
+    with a tokenizer, cells of the vocabulary are named by tokens: ``trace["logits[-1,·on]"]``. ``trace.table()`` is the
+    pipeline as JSON data.
     """
 
     def __init__(self, model: Transformer, encoding: Encoding, recording: Recording) -> None:
@@ -59,12 +61,16 @@ class Trace:
         self._derived: OrderedDict[tuple[str, tuple[int, ...] | None], Tensor] = OrderedDict()
         self._derived_bytes = 0
         self.about: About | None = None
-        """The model with its tokenizer, where it recorded this; without it tokens have no names."""
+        """The model with its tokenizer, where it recorded this; without it tokens of the vocabulary have no names."""
 
     def __repr__(self) -> str:
         told = {"tokens": len(self.tokens), "layers": self.recording.layers, "steps": len(self)}
         name = {"model": self.about.model.name} if self.about else {}
         return shown(self, {**name, "text": self.encoding.text, **told})
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return None if self.about is None else self.about.model.tokenizer
 
     @property
     def _asked(self) -> Any:
@@ -220,74 +226,87 @@ class Trace:
                 "such as trace['L0H3.weights']; several heads are L0H*.weights, a token is L0.out[2]",
             )
         if isinstance(where, ParameterAddress):
-            return where.tensor(self.model, lambda word: self.tokens[self.index(word, "token", len(self.tokens))].id)
+            return where.tensor(self.model, self._token_id)
         step = where.step
         if step is None:
             raise AddressError(f"{where} names no step", f"for example {where}.weights")
+        if step.name == "ids":
+            return self._cell(torch.tensor([token.id for token in self.tokens]), where, ["token"])
         if not step.is_tensor:
-            if step.name == "ids":
-                return torch.tensor([token.id for token in self.tokens])
             raise AddressError(f"{step.name} is not a tensor")
-        if step.is_vocabulary and where.cell:
-            (row,) = self.vocabulary(step.name, [self.index(where.cell[0], "token", len(self.tokens))])
-            return row if len(where.cell) == 1 else row[self.index(where.cell[1], step.axes[-1], len(row))]
         found = []
         for layer in where.layers if where.layers is not None else (None,):
-            tensor = self.step(step.name, layer, where.heads)
-            if where.heads is not None and len(where.heads) == 1:
-                tensor = tensor[0]
-            found.append(self._cell(tensor, step, where.cell))
+            tensor, axes = self._whole(where, layer)
+            found.append(self._cell(tensor, where, axes))
         return found[0] if len(found) == 1 else torch.stack(found)
 
-    def _cell(self, tensor: Tensor, step: Step, cell: tuple[str, ...]) -> Tensor:
-        axes = step.axes[-2:]
-        first = tensor.dim() - len(axes)
-        for place in reversed(range(len(cell))):  # from the last axis, so that the first ones keep their numbers
-            axis = first + place
-            tensor = tensor.select(axis, self.index(cell[place], axes[place], tensor.shape[axis]))
+    def _whole(self, where: Address, layer: int | None) -> tuple[Tensor, Sequence[str]]:
+        """What an address without its cell gives in one layer, and its axes; of a vocabulary the rows of the cell."""
+        step = where.step
+        assert step is not None
+        if where.lens is not None:
+            return where.lens.tensor(Site(self, self.steps.at(step.name, layer), layer)), where.lens.axes(step)
+        if step.is_vocabulary and where.cell:
+            rows = self.picked(where.cell[0], "token", len(self.tokens))
+            return self.vocabulary(step.name, [rows] if isinstance(rows, int) else rows), step.axes
+        tensor = self.step(step.name, layer, where.heads)
+        return (tensor[0], step.axes[1:]) if where.heads is not None and len(where.heads) == 1 else (tensor, step.axes)
+
+    def _cell(self, tensor: Tensor, where: Address, axes: Sequence[str]) -> Tensor:
+        words = dict(where.words(len(axes)))
+        if where.lens is None and where.step is not None and where.step.is_vocabulary and words:
+            words[0] = ":" if several(words[0]) else "0"  # these rows alone were computed
+        for axis in sorted(words, reverse=True):  # from the last one, so that the first ones keep their numbers
+            at = self.picked(words[axis], axes[axis], tensor.shape[axis])
+            if isinstance(at, int):
+                tensor = tensor.select(axis, at)
+            else:
+                tensor = tensor.index_select(axis, torch.tensor(at, device=tensor.device))
         return tensor
 
-    def positions(self, words: str, option: str = "--position") -> tuple[int, ...]:
-        """The positions of the text that words mean: ``2``, ``0-3,7``, ``-1``, ``all``, or one of its tokens.
+    def places(self, where: Address) -> dict[str, Sequence[int]]:
+        """The places on the axes of which an address has some, by the name of the axis: of ``[0:3,:]`` the tokens."""
+        axes = (where.lens.axes(where.step) if where.lens else where.step.axes) if where.step else ()
+        sizes = {**self.config.sizes, **dict.fromkeys(("token", "query", "key"), len(self.tokens)), "scale": 1}
+        found: dict[str, Sequence[int]] = {}
+        if where.layers is not None and len(where.layers) > 1:
+            found["layer"] = where.layers
+        if where.heads is not None and len(where.heads) > 1:
+            found[axes[0]] = where.heads
+        for axis, word in where.words(len(axes)):
+            at = self.picked(word, axes[axis], sizes[axes[axis]]) if several(word) else 0
+            if not isinstance(at, int):
+                found[axes[axis]] = at
+        return found
 
-        Raises UsageError for a position or a token that is not there, and for a token that comes more than once.
+    def positions(self, words: str, option: str = "--position") -> tuple[int, ...]:
+        """The positions of the text that words mean: ``2``, ``0-3,7``, ``-1``, ``all``, or tokens.
+
+        Raises AddressError for a position or a token that is not there, and for a token that comes more than once.
         """
-        length = len(self.tokens)
-        if words == "all":
-            return tuple(range(length))
-        if re.fullmatch(r"[0-9][0-9,\s-]*", words):
-            return named_positions(words, length, option)
-        return (self.index(words, "token", length),)
+        return positions_in(words, [token.shown for token in self.tokens], option)
 
     def index(self, word: str, axis: str, size: int) -> int:
-        """The index that a word of a cell means: a number, on token axes a token's text, or the name of a class.
+        """The one place on an axis that a word of a cell means. Raises AddressError as ``picked``, and for several."""
+        found = self.picked(word, axis, size)
+        if not isinstance(found, int):
+            raise AddressError(f"{word!r} is {len(found)} places, and one {axis} is asked for", "such as 0, or -1")
+        return found
+
+    def picked(self, word: str, axis: str, size: int) -> int | range:
+        """The place on an axis that a word of a cell means, or the places where it is a slice or a range.
 
         Raises AddressError for a number out of range, an unknown token, or a token that occurs more than once.
         """
-        if re.fullmatch(r"-?[0-9]{1,18}", word):
-            number = int(word)
-            if not -size <= number < size:
-                raise AddressError(
-                    f"{axis} {number} is out of range: there are {size}, 0 to {size - 1}",
-                    "a cell is named by numbers or by tokens of the text, such as [1,0]",
-                )
-            return number % size
-        if axis == "label" and word in self.config.labels:
-            return self.config.labels.index(word)
-        if axis not in ("token", "query", "key"):
-            raise AddressError(f"{axis} takes a number, and {word!r} is not one")
-        shown, bare = [token.shown for token in self.tokens], word.strip("·")
-        exact = [i for i, text in enumerate(shown) if text == word]
-        same = exact or [i for i, text in enumerate(shown) if text.strip("·") == bare]
-        loose = same or [i for i, text in enumerate(shown) if text.strip("·").casefold() == bare.casefold()]
-        if not loose:
-            raise AddressError(
-                f"no token is {word!r}", f"tokens: {' '.join(shown[:30])}{' …' if len(shown) > 30 else ''}"
-            )
-        if len(loose) > 1:
-            places = ", ".join(map(str, loose))
-            raise AddressError(f"{word!r} occurs at {places}", "choose one by its number")
-        return loose[0]
+        find = None if self.tokenizer is None else self._token_id
+        return pick(word, axis, size, Named([token.shown for token in self.tokens], self.config.labels, find))
+
+    def _token_id(self, word: str) -> int:
+        """The id of a token of the vocabulary; without a tokenizer, of one of the text."""
+        if self.tokenizer is None:
+            return self.tokens[self.index(word, "token", len(self.tokens))].id
+        config = self.config
+        return find_token(self.tokenizer, word, causal=config.causal, option="token", vocabulary=config.vocab_size)
 
     def logits_at(self, position: int) -> Tensor:
         """Logits (V,) at one position: recorded, or derived from the last hidden state."""

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tinytf.checkpoints.run import load_run
-from tinytf.checkpoints.run_config import CHECKPOINTS, checkpoint_step, checkpoints_of, read_config
+from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of, read_config
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
@@ -18,7 +18,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import parse_block
-from tinytf.training.checkpoints import RANDOM, RunState, read_progress, require_whole, save_checkpoint
+from tinytf.training.checkpoints import RANDOM, RunState, place_of, read_progress, require_whole, save_checkpoint
 from tinytf.training.recipe import Recipe, stored_recipe
 from tinytf.training.setup import fingerprint_of
 
@@ -43,7 +43,7 @@ def branch_recipe(parent: Path, step: int, without: Sequence[str], changes: Mapp
         raise UsageError(
             f"{parent} has no checkpoint of step {step:,}; there are: {there}", "--keep N of a run keeps more of them"
         )
-    config = read_config(parent / CHECKPOINTS / f"step-{step:06d}")
+    config = read_config(place_of(parent, step))
     for text in without:
         _heads_of(text, config)
     for name, value in changes.items():
@@ -65,7 +65,7 @@ def begin_branch(corpus: Corpus, recipe: Recipe, out: Path) -> None:
     Another seed draws other random numbers from here on.
     """
     parent = Path(recipe.begun_from)
-    place = parent / CHECKPOINTS / f"step-{recipe.at_step:06d}"
+    place = place_of(parent, recipe.at_step)
     require_whole(place)
     before, model, moments = stored_recipe(parent), load_run(place), load_file(place / "optimizer.safetensors")
     with torch.no_grad():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinytf.files import resolved
 from tinytf.training.history import History
 from tinytf.training.run_report import RunReport
 
@@ -36,7 +37,7 @@ def parent_of(history: History, others: Mapping[Path, History]) -> Parent | None
     run, step = recipe.get("begun_from"), recipe.get("at_step")
     if not isinstance(run, str) or type(step) is not int or step < 1:
         return None
-    before = others.get(Path(run).resolve())
+    before = others.get(resolved(Path(run)))
     known = {} if before is None else before.recipe
     differ = {
         name: value
@@ -48,17 +49,17 @@ def parent_of(history: History, others: Mapping[Path, History]) -> Parent | None
 
 def tree_of(runs: Sequence[RunReport]) -> list[Node]:
     """The runs that have branches or are some, each followed by its own branches; in the order of ``runs``."""
-    known = {run.path.resolve(): run.history for run in runs if run.history is not None}
+    known = {resolved(run.path): run.history for run in runs if run.history is not None}
     parents = {path: parent_of(history, known) for path, history in known.items()}
     below: dict[Path, list[RunReport]] = {}
     for run in runs:
-        if (parent := parents.get(run.path.resolve())) is not None:
-            below.setdefault(parent.run.resolve(), []).append(run)
+        if (parent := parents.get(resolved(run.path))) is not None:
+            below.setdefault(resolved(parent.run), []).append(run)
     found: list[Node] = []
-    waiting = [(run, 0) for run in reversed(runs) if _is_top(run.path.resolve(), parents, below)]
+    waiting = [(run, 0) for run in reversed(runs) if _is_top(resolved(run.path), parents, below)]
     while waiting:
         run, depth = waiting.pop()
-        path = run.path.resolve()
+        path = resolved(run.path)
         if any(node.run is run for node in found):
             continue
         found.append(Node(run, known[path], depth, parents[path]))
@@ -71,4 +72,4 @@ def _is_top(path: Path, parents: Mapping[Path, Parent | None], below: Mapping[Pa
     if path not in parents:
         return False
     parent = parents[path]
-    return path in below if parent is None else parent.run.resolve() not in parents
+    return path in below if parent is None else resolved(parent.run) not in parents

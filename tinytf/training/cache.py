@@ -12,8 +12,6 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from tinytf.errors import UsageError
-
 LEAST, MOST = 1 << 20, 4 << 30
 """Texts from so many bytes on are kept, and so many bytes of all that is made of them: the last ones used."""
 
@@ -65,15 +63,12 @@ def _shrink(cache: Path, but: Path) -> None:
 
 
 def share(source: Path, target: Path, names: tuple[str, ...]) -> None:
-    """Give a folder files of another one, in this order: as second names, or copies. Raises UsageError."""
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            (target / name).unlink(missing_ok=True)
-        for name in names:
-            try:
-                os.link(source / name, target / name)
-            except OSError:
-                shutil.copyfile(source / name, target / name)
-    except OSError as error:
-        raise UsageError(f"cannot write to {target}: {error.strerror}", "give a folder with room in it") from None
+    """Give a folder files of another one, in this order: as second names, or copies. Raises OSError."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (target / name).unlink(missing_ok=True)
+    for name in names:
+        try:
+            os.link(source / name, target / name)
+        except OSError:
+            shutil.copyfile(source / name, target / name)

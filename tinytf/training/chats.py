@@ -3,7 +3,7 @@
 A stream of conversations is of uint32: ids, with a mark at the first token of each and at all that are learned.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tinytf.errors import TrainingError, UsageError
 from tinytf.text.chat import Conversation
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.data import IGNORED, Batch, Ids, places_where, seeded
+from tinytf.training.data import IGNORED, Batch, Ids, places_where, seeded, spread
 from tinytf.training.recipe import Recipe
 
 FIRST, LEARNED = np.uint32(1 << 31), np.uint32(1 << 30)
@@ -57,11 +57,25 @@ def conversation_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     return ids
 
 
-class Turns:
-    """The conversations of a stream in parts of at most ``block`` + 1 tokens, those alone with a token to learn."""
+def packed(lengths: Sequence[int], width: int) -> list[list[int]]:
+    """The numbers of texts in rows of a width, the longest text first, each in the first row with room for it."""
+    rows: list[list[int]] = []
+    for number in sorted(range(len(lengths)), key=lambda one: -lengths[one]):
+        free = (row for row in rows if sum(lengths[one] for one in row) + lengths[number] <= width)
+        if (row := next(free, None)) is None:
+            rows.append(row := [])
+        row.append(number)
+    return rows
 
-    def __init__(self, stream: Ids, block: int) -> None:
-        self.stream, self.block = stream, block
+
+class Turns:
+    """The conversations of a stream in parts of at most ``block`` + 1 tokens, those alone with a token to learn.
+
+    With ``packs`` short ones share a row with others, which they do not see.
+    """
+
+    def __init__(self, stream: Ids, block: int, packs: bool = False) -> None:
+        self.stream, self.block, self.packs = stream, block, packs
         firsts = places_where(stream, lambda part: (part & FIRST) > 0)
         learned = places_where(stream, lambda part: (part & LEARNED) > 0)
         ends = np.append(firsts, len(stream))[1:]
@@ -77,38 +91,63 @@ class Turns:
     def __len__(self) -> int:
         return len(self.parts)
 
-    def batch(self, numbers: Iterator[int] | range | list[int]) -> Batch:
+    def rows(self, numbers: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int]:
+        """The parts in each row of a batch, and its width, that of the longest part."""
+        parts = [self.parts[number] for number in numbers]
+        lengths = [stop - start - 1 for start, stop in parts]
+        rows = packed(lengths, max(lengths)) if self.packs else [[place] for place in range(len(parts))]
+        return [[parts[place] for place in row] for row in rows], max(lengths)
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
         """Some parts, padded on the right, where a causal mask keeps padding from what is learned."""
-        rows = [self.stream[slice(*self.parts[number])] for number in numbers]
-        width = max(map(len, rows)) - 1
+        rows, width = self.rows(numbers)
         ids = np.zeros((len(rows), width), dtype=np.int64)
-        targets = np.full((len(rows), width), IGNORED, dtype=np.int64)
-        for row, part in enumerate(rows):
-            known = (part & _ID).astype(np.int64)
-            ids[row, : len(part) - 1] = known[:-1]
-            targets[row, : len(part) - 1] = np.where(part[1:] & LEARNED, known[1:], IGNORED)
-        return Batch(torch.from_numpy(ids), torch.from_numpy(targets), None)
+        targets, texts = np.full_like(ids, IGNORED), np.zeros_like(ids)
+        for row, parts in enumerate(rows):
+            end = 0
+            for number, place in enumerate(parts, 1):
+                part = self.stream[slice(*place)]
+                known = (part & _ID).astype(np.int64)
+                begin, end = end, end + len(part) - 1
+                ids[row, begin:end], texts[row, begin:end] = known[:-1], number
+                targets[row, begin:end] = np.where(part[1:] & LEARNED, known[1:], IGNORED)
+        shared = any(len(parts) > 1 for parts in rows)
+        return Batch(torch.from_numpy(ids), torch.from_numpy(targets), torch.from_numpy(texts) if shared else None)
+
+    def padding(self, numbers: Sequence[int]) -> tuple[int, int]:
+        """How many tokens of a batch are padding, and how many it has."""
+        rows, width = self.rows(numbers)
+        size = len(rows) * width
+        return size - sum(stop - start - 1 for row in rows for start, stop in row), size
 
 
 class ChatTurns:
     """Conversations drawn uniformly; only the assistant's tokens are targets."""
 
-    def __init__(self, train: Ids, held_out: Ids, recipe: Recipe) -> None:
-        self.train, self.kept = Turns(train, recipe.block), Turns(held_out, recipe.block)
+    def __init__(self, train: Ids, held_out: Ids, recipe: Recipe, packs: bool = False) -> None:
+        self.train, self.kept = Turns(train, recipe.block, packs), Turns(held_out, recipe.block, packs)
         self.size, self.seed = recipe.batch, recipe.seed
         if not len(self.train):
             raise TrainingError("no conversation has a message of the assistant after another one")
 
+    def _drawn(self, step: int) -> list[int]:
+        drawn: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
+        return drawn
+
     def batch(self, step: int) -> Batch:
-        return self.train.batch(seeded(self.seed, step).integers(0, len(self.train), self.size).tolist())
+        return self.train.batch(self._drawn(step))
+
+    def padding(self, steps: int) -> float:
+        """The share of padding in the batches of so many steps."""
+        wasted, sizes = zip(*(self.train.padding(self._drawn(step)) for step in range(steps)), strict=True)
+        return sum(wasted) / sum(sizes)
 
     @property
     def held_out_batches(self) -> int:
         return -(-len(self.kept) // self.size)
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        batches = self.held_out_batches if limit is None else min(limit, self.held_out_batches)
-        for first in range(0, batches * self.size, self.size):
+        for first in spread(self.held_out_batches, self.size, limit):
             yield self.kept.batch(range(first, min(first + self.size, len(self.kept))))
 
     @property

@@ -109,12 +109,17 @@ def _trained(model: Transformer, adapters: Adapters | None) -> Iterator[tuple[st
     yield from () if adapters is None else adapters.named()
 
 
+def place_of(run: Path, step: int) -> Path:
+    """The folder of the checkpoint of a step."""
+    return run / CHECKPOINTS / f"step-{step:06d}"
+
+
 def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: Progress) -> Path:
     """Write one checkpoint beside its place, and rename it when all of it is on the disk.
 
     Raises TrainingError when it cannot be written, for example on a full disk; the checkpoints before it stay.
     """
-    place = run / CHECKPOINTS / f"step-{progress.step:06d}"
+    place = place_of(run, progress.step)
     beside = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
         beside.mkdir(parents=True)
@@ -132,27 +137,27 @@ def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: 
         else:
             beside.replace(place)
         flush_folder(place.parent)
-        for name in _MODEL:
-            _publish(place / name, run / name)
     except OSError as error:
         with contextlib.suppress(OSError):
             shutil.rmtree(beside)
         before = checkpoints_of(run)
         kept = f"; the checkpoint of step {checkpoint_step(before[-1]):,} is whole" if before else ""
+        file = str(error.filename or place).replace(beside.name, place.name)
         raise TrainingError(
-            f"cannot write the checkpoint of step {progress.step:,}: {error.strerror or error}{kept}",
+            f"cannot write {file}: {error.strerror or error}{kept}",
             remedy(error, "continue with --resume" if before else "give another --out"),
         ) from None
     return place
 
 
-def _publish(stored: Path, place: Path) -> None:
-    """Give the run itself a file of its newest checkpoint: as a second name of it, or a copy if that is impossible."""
-    with replacing(place) as beside:
-        try:
-            os.link(stored, beside)
-        except OSError:
-            shutil.copyfile(stored, beside)
+def publish(run: Path, step: int) -> None:
+    """Give the run itself the model of a checkpoint: second names of its files, or copies where that is impossible."""
+    for name in _MODEL:
+        with replacing(run / name) as beside:
+            try:
+                os.link(place_of(run, step) / name, beside)
+            except OSError:
+                shutil.copyfile(place_of(run, step) / name, beside)
 
 
 def keep_checkpoints(run: Path, step: int, count: int, also: Collection[int]) -> None:

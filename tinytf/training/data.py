@@ -26,7 +26,10 @@ _LOOKED_AT_ONCE = 1 << 22  # tokens of a stream that may lie on disk
 
 @dataclass(frozen=True)
 class Batch:
-    """``ids`` (B, T) in, ``targets`` (B, T) out (IGNORED where there is none), ``padding_mask`` (B, T) or None."""
+    """``ids`` (B, T) in, ``targets`` (B, T) out (IGNORED where there is none), ``padding_mask`` (B, T) or None.
+
+    The mask is True for a real token. Where several texts share a row, it numbers them from 1, and 0 is padding.
+    """
 
     ids: Tensor
     targets: Tensor
@@ -51,12 +54,20 @@ class Examples(Protocol):
 
     def batch(self, step: int) -> Batch: ...
 
-    def held_out(self, limit: int | None = None) -> Iterator[Batch]: ...
+    def held_out(self, limit: int | None = None) -> Iterator[Batch]:
+        """All held-out text, or ``limit`` batches from all over it."""
+        ...
 
 
 def seeded(seed: int, step: int) -> np.random.Generator:
     """The random draws of one step."""
     return np.random.default_rng([seed, step])
+
+
+def spread(batches: int, size: int, limit: int | None) -> list[int]:
+    """The first example of each batch of a size, or of ``limit`` batches that are equally far apart."""
+    few = batches if limit is None else min(limit, batches)
+    return [number * batches // few * size for number in range(few)]
 
 
 def places_where(stream: Ids, found: Callable[[Ids], NDArray[np.bool_]]) -> NDArray[np.int64]:
@@ -160,8 +171,7 @@ class NextToken:
         return -(-self._windows // self.size)
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        batches = self.held_out_batches if limit is None else min(limit, self.held_out_batches)
-        for first in range(0, batches * self.size, self.size):
+        for first in spread(self.held_out_batches, self.size, limit):
             rows = range(first, min(first + self.size, self._windows))
             windows = [self.kept[row * self.block : (row + 1) * self.block + 1] for row in rows]
             yield self._shifted(np.stack(windows))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import read_json
+from tinytf.files import read_json, resolved
 from tinytf.report import Report
 from tinytf.sheet import Array
 from tinytf.training.history import NAMES, History, Series
@@ -253,7 +253,7 @@ def read_film(run: Path) -> Film:
     frames = [_frame(step, path, probes, opened) for step, path in found if step >= 0]
     if not frames:
         raise UsageError(f"{run} has no frame yet", "tinytf train takes the first before the first step")
-    return Film(run.resolve().name, run, probes, tuple(frames), history)
+    return Film(resolved(run).name, run, probes, tuple(frames), history)
 
 
 def _probes(path: Path) -> tuple[Probe, ...]:

@@ -56,7 +56,7 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
             zip(batch.ids, batch.targets, strict=True)
             if batch.padding_mask is None
             else (
-                (ids[mask], targets[mask])
+                (ids[mask == 1], targets[mask == 1])  # of several texts in a row the first
                 for ids, targets, mask in zip(batch.ids, batch.targets, batch.padding_mask, strict=True)
             )
         )

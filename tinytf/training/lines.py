@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.errors import TrainingError
-from tinytf.files import remedy, write_whole
+from tinytf.files import write_whole, writing
 
 
 def json_or_none(data: bytes | str) -> object:
@@ -38,21 +38,17 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
 
 def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> None:
     """Add a line, with ``sync`` onto the disk. Raises TrainingError where it cannot be written."""
-    try:
-        with path.open("a", encoding="ascii", newline="\n") as lines:
-            lines.write(json.dumps(row) + "\n")
-            if sync:
-                lines.flush()
-                os.fsync(lines.fileno())
-    except OSError as error:
-        raise TrainingError(
-            f"cannot write to {path}: {error.strerror}", remedy(error, "continue with --resume")
-        ) from None
+    said = writing(path, "continue with --resume", TrainingError)
+    with said, path.open("a", encoding="ascii", newline="\n") as lines:
+        lines.write(json.dumps(row) + "\n")
+        if sync:
+            lines.flush()
+            os.fsync(lines.fileno())
 
 
 def sync_lines(path: Path) -> None:
-    """Make sure that all lines are on the disk."""
-    with path.open("ab") as lines:
+    """Make sure that all lines are on the disk. Raises TrainingError where they are not."""
+    with writing(path, "continue with --resume", TrainingError), path.open("ab") as lines:
         os.fsync(lines.fileno())
 
 

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import to_json, write_whole
+from tinytf.files import resolved, to_json, write_whole, writing
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
@@ -68,7 +68,8 @@ def train(
         raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
     if recipe.lora and (explain or shard or model is None):
         said = "--explain" if explain else "--shard" if shard else "a new model"
-        raise UsageError(f"LoRA does not go with {said}", "leave it out" if explain or shard else "name one by --from")
+        hint = "leave out one of them" if explain or shard else "name one by --from"
+        raise UsageError(f"LoRA does not go with {said}", hint)
     if explain and recipe.optimiser != "adamw":
         raise UsageError("--explain writes out a step of AdamW, and the recipe has Muon", "leave out one of them")
     if shard and recipe.optimiser != "adamw":
@@ -85,7 +86,8 @@ def train(
             if group.writes:
                 if overwrite:
                     remove_run(out)
-                write_whole(out / RECIPE, to_json(recipe.to_dict()))
+                with writing(out, "give another --out"):
+                    write_whole(out / RECIPE, to_json(recipe.to_dict()))
                 begin_branch(files, recipe, out)
             group.wait()
             resume, overwrite = True, False
@@ -120,13 +122,12 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
     """
     new, lock = not out.exists(), FileLock(out / LOCK)
     if group.writes:
-        try:
+        with writing(out / LOCK, "give another --out", UsageError):
             out.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
-        except OSError as error:
-            raise UsageError(f"cannot write to {out}: {error.strerror}") from None
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
     group.wait()
     try:
         yield
@@ -158,10 +159,10 @@ def require_place(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 def _require_inputs_elsewhere(out: Path, corpus: Corpus, recipe: Recipe) -> None:
     """Raise UsageError where overwriting the run would remove a file that is read."""
-    removed = {path.resolve() for path in written_files(out)}
+    removed = {resolved(path) for path in written_files(out)}
     for file in corpus.files:
-        if file.source.path is not None and file.source.path.resolve() in removed:
+        if file.source.path is not None and resolved(file.source.path) in removed:
             raise UsageError(f"{file.source.path} is part of the run that --overwrite removes", "give another --out")
-    begun_from = Path(recipe.begun_from).resolve() if recipe.begun_from else None
+    begun_from = resolved(Path(recipe.begun_from)) if recipe.begun_from else None
     if begun_from is not None and any(path.is_relative_to(begun_from) for path in removed):
         raise UsageError(f"the run begins from {recipe.begun_from}, which --overwrite removes", "give another --out")

@@ -8,7 +8,7 @@ import torch
 
 from tinytf.errors import TrainingError
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.data import IGNORED, Batch, Ids, places_after, seeded
+from tinytf.training.data import IGNORED, Batch, Ids, places_after, seeded, spread
 from tinytf.training.recipe import Recipe
 
 MASKED_SHARE = 0.15
@@ -102,9 +102,7 @@ class MaskedTokens:
         return self._masked([self._example(self.train, s, c)[0] for s, c in zip(starts, counts, strict=True)], random)
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        for first in range(0, len(self._starts), self.size):
-            if limit is not None and first >= limit * self.size:
-                return
+        for first in spread(self.held_out_batches, self.size, limit):
             starts = self._starts[first : first + self.size]
             examples = [self._example(self.kept, start, _HELD_OUT_SENTENCES)[0] for start in starts]
             yield self._masked(examples, seeded(self.seed, _HELD_OUT + first))

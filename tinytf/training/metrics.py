@@ -68,16 +68,16 @@ class Pace:
     def step_ends(self, tokens: int) -> None:
         """The optimiser has made its step on so many tokens."""
         self._tokens += tokens
-        self._training += time.monotonic() - self._step_began
+        self._training += max(0.0, time.monotonic() - self._step_began)
 
     def write(self, step: int, *, last: bool) -> float | None:
         """Write a line where one is due; after the last step it always is. Returns tokens per second, if written."""
         now = time.monotonic()
-        if now - self._said < _PACE_SECONDS and not last:
+        if (now - self._said < _PACE_SECONDS and not last) or not self._training:
             return None
-        speed = round(self._tokens / max(self._training, 1e-9), 1)
+        speed = round(self._tokens / self._training, 1)
         memory = psutil.Process().memory_info().rss
-        seconds = round(now - self._began, 3)
+        seconds = round(max(0.0, now - self._began), 3)
         more = {} if self._peaked or last else self._peak()
         self._peaked = True
         self._write({"step": step, "seconds": seconds, "tokens_per_second": speed, "memory_bytes": memory, **more})

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.config import ModelConfig
@@ -18,9 +19,12 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import Report
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.chats import ChatTurns
 from tinytf.training.loop import require_place
+from tinytf.training.lora import Adapters
 from tinytf.training.losses import batch_loss
 from tinytf.training.optimiser import clip_factor, learning_rate, make_optimiser
+from tinytf.training.parts import freeze
 from tinytf.training.peak import matrix_peak, training_flops
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup, prepare
@@ -30,17 +34,19 @@ _POINTS = 512
 """The most steps whose learning rate is listed."""
 _NORMS = 200
 """The gradient norms whose clipping is shown."""
-_MEASURED = 5
-"""The steps whose time is measured."""
+_MEASURED, _LOOKED_AT = 5, 100
+"""The steps whose time is measured, and those whose padding is."""
 _STATE, _SAVED = 4, 3
-"""Numbers for each parameter: in memory weight, gradient and two moments; all but the gradient in a checkpoint."""
+"""Numbers for each trained parameter: in memory weight, gradient, two moments; all but the gradient in a checkpoint."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan(Report):
     """A planned run.
 
-    ``tokens`` and ``held_out_tokens`` are those of the text, ``step_tokens`` those of one batch. ``schedule`` is the
+    Of the ``parameters`` so many are ``trained``; the others are frozen, or those that LoRA goes beside.
+    ``tokens`` and ``held_out_tokens`` are those of the text, ``step_tokens`` those of one batch, and ``padding`` the
+    share of them that stands for nothing, since conversations differ in length. ``schedule`` is the
     learning rate of steps (from 1), ``loss`` (nats per token) and ``gradient_norm`` those of the first batch before
     training. ``step_seconds`` is the median of five steps, None in half precision and where they are compiled, and so
     is ``peak_flops``, what a matrix product reached here per second.
@@ -54,7 +60,9 @@ class TrainingPlan(Report):
     config: ModelConfig
     tokenizer: str
     parameters: int
+    trained: int
     weight_bytes: int
+    trained_bytes: int
     tokens: int
     held_out_tokens: int
     token_bytes: int
@@ -62,6 +70,7 @@ class TrainingPlan(Report):
     schedule: Sequence[tuple[int, float]]
     loss: float
     gradient_norm: float
+    padding: float | None = None
     step_seconds: float | None = None
     flops_per_token: int = 0
     peak_flops: float | None = None
@@ -108,11 +117,17 @@ class TrainingPlan(Report):
     @property
     def memory_bytes(self) -> int:
         """What weights, gradients and Adam's two moments take, without the activations of a batch."""
-        return _STATE * self.weight_bytes
+        return self.weight_bytes + (_STATE - 1) * self.trained_bytes + self._beside
 
     @property
     def checkpoint_bytes(self) -> int:
-        return _SAVED * self.weight_bytes
+        """The whole model, the moments, and with LoRA the adapter."""
+        return self.weight_bytes + (_SAVED - 1) * self.trained_bytes + self._beside
+
+    @property
+    def _beside(self) -> int:
+        """The weights of an adapter, which are none of the model's."""
+        return self.trained_bytes if self.recipe.lora else 0
 
     @property
     def checkpoints(self) -> int:
@@ -125,7 +140,8 @@ class TrainingPlan(Report):
             "recipe": self.recipe.to_dict(),
             "config": self.config.to_dict(),
             **self.members(
-                "tokenizer", "parameters", "tokens", "held_out_tokens", "step_tokens", "seen_tokens", "passes",
+                "tokenizer", "parameters", "trained", "tokens", "held_out_tokens", "step_tokens", "padding",
+                "seen_tokens", "passes",
             ),
             "first_batch": self.members("loss", "uniform_loss", "gradient_norm", "clipped_by"),
             **self.members("memory_bytes", "token_bytes", "checkpoints", "checkpoint_bytes", "step_seconds", "seconds"),
@@ -157,15 +173,21 @@ def plan(
         token_bytes = sum(path.stat().st_size for path in Path(folder).glob("*.bin"))
         batch = setup.examples.batch(0)
         parameters = list(setup.model.to(device).train().parameters())
+        freeze(setup.model, recipe.freeze)
+        adapters = [Adapters(setup.model, recipe).to(device)] if recipe.lora else []
+        trained = [one for module in (setup.model, *adapters) for one in module.parameters() if one.requires_grad]
+        optimiser = make_optimiser(setup.model, recipe, *adapters)
         loss = batch_loss(setup.model, batch)
         loss.backward()
-        norm = float(clip(parameters, recipe.clip))
-        seconds = _seconds_of_a_step(setup, recipe)
+        norm = float(clip(trained, recipe.clip))
+        seconds = _seconds_of_a_step(setup, recipe, optimiser, trained)
+        padding = setup.examples.padding(_LOOKED_AT) if isinstance(setup.examples, ChatTurns) else None
     steps = np.unique(np.linspace(0, recipe.steps - 1, min(recipe.steps, _POINTS)).round().astype(int)).tolist()
     tokens, held_out = setup.counts
     return TrainingPlan(
         run=out, recipe=recipe, config=setup.model.config, tokenizer=setup.tokenizer.kind,
         parameters=sum(one.numel() for one in parameters), weight_bytes=sum(one.nbytes for one in parameters),
+        trained=sum(one.numel() for one in trained), trained_bytes=sum(one.nbytes for one in trained), padding=padding,
         tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
         schedule=[(step + 1, learning_rate(step, recipe)) for step in steps], loss=float(loss.detach()),
         gradient_norm=norm, step_seconds=seconds, flops_per_token=training_flops(setup.model.config, recipe.block),
@@ -173,16 +195,18 @@ def plan(
     )  # fmt: skip
 
 
-def _seconds_of_a_step(setup: Setup, recipe: Recipe) -> float | None:
+def _seconds_of_a_step(
+    setup: Setup, recipe: Recipe, optimiser: torch.optim.Optimizer, trained: Sequence[nn.Parameter]
+) -> float | None:
     """The median of some steps, after one that is not counted; None where they would not be those of the training."""
     if recipe.dtype != "float32" or recipe.compile:
         return None
-    optimiser, parameters, found = make_optimiser(setup.model, recipe), list(setup.model.parameters()), []
+    found = []
     for step in range(_MEASURED + 1):
         began = time.perf_counter()
         optimiser.zero_grad(set_to_none=True)
         batch_loss(setup.model, setup.examples.batch(step)).backward()
-        clip(parameters, recipe.clip)
+        clip(trained, recipe.clip)
         optimiser.step()
         found.append(time.perf_counter() - began)
     return median(found[1:])

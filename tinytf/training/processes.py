@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from tinytf.errors import TrainingError, UsageError
 from tinytf.text.printable import printable
-from tinytf.training.data import Batch
+from tinytf.training.data import IGNORED, Batch
 
 _SILENCE, _PATIENCE = 3.0, 300
 """Seconds until a line says what is waited for, and until a process no longer waits for the others to start."""
@@ -48,8 +48,10 @@ class Processes:
         return self.writes or self.shard
 
     def share(self, batch: Batch) -> Batch:
-        """This process's rows of a batch: every ``count``-th."""
-        return batch if self.count == 1 else batch[self.rank :: self.count]
+        """This process's rows of a batch: every ``count``-th; one without a target where there are not so many."""
+        if self.rank < len(batch.ids):
+            return batch if self.count == 1 else batch[self.rank :: self.count]
+        return replace(batch[:1], targets=torch.full_like(batch.targets[:1], IGNORED))
 
     def total(self, number: float) -> float:
         """The sum over all processes."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json, write_whole
-from tinytf.text.corpus import Corpus, Reading, find_files
+from tinytf.text.corpus import Corpus, OnRead, Reading, find_files, unheard
 
 CORPUS, PIPED = "corpus.json", "piped"
 
@@ -29,7 +29,7 @@ def remember(run: Path, corpus: Corpus) -> None:
     )
 
 
-def remembered(run: Path, reading: Reading) -> Corpus | None:
+def remembered(run: Path, reading: Reading, on_read: OnRead = unheard) -> Corpus | None:
     """The text that a run was started with, read as its recipe says; None if unknown.
 
     Raises UsageError for a file that is missing or has changed, CheckpointError for a damaged corpus.json.
@@ -40,7 +40,7 @@ def remembered(run: Path, reading: Reading) -> Corpus | None:
     for path, _ in files:
         if not path.is_file():
             raise UsageError(f"{path}, which {run} was started with, no longer exists", "name its new place")
-    corpus = find_files([path for path, _ in files], reading)
+    corpus = find_files([path for path, _ in files], reading, on_read=on_read)
     for file, (path, sha256) in zip(corpus.files, files, strict=True):
         if file.sha256 != sha256:
             raise UsageError(f"{path} is no longer what {run} was started with", "name an unchanged copy")

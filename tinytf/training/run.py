@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import TrainingError, UsageError
-from tinytf.files import to_json, write_whole
+from tinytf.files import to_json, write_whole, writing
 from tinytf.model.transformer import Transformer
 from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
@@ -24,6 +24,7 @@ from tinytf.training.checkpoints import (
     RunState,
     keep_checkpoints,
     newest_whole,
+    publish,
     read_progress,
     restore,
     save_checkpoint,
@@ -184,7 +185,7 @@ class Trainer:
         if not self.group.writes:
             return
         step = self.progress.step
-        try:
+        with self._writing():
             write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
             write_whole(self.out / SIZES, to_json(sizes_of(self.setup)))
             remember(self.out, self.corpus)
@@ -193,8 +194,8 @@ class Trainer:
                 self.camera.begin(step)
             (self.out / METRICS).touch()
             kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
-        except OSError as error:
-            raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
+            if step:
+                self._publish()
         measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
         for name, wanted in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
             if kept[name] < wanted:
@@ -275,12 +276,10 @@ class Trainer:
         if self.camera.due(done):
             weights = self.camera.weights(self.model) if self.recipe.frames else {}
             if self.group.writes:
-                try:
+                with self._writing():
                     self.camera.write(done, frame, scores, health)
                     if weights:
                         self.camera.write_weights(done, weights)
-                except OSError as error:
-                    raise TrainingError(f"cannot write a frame to {self.out}: {error.strerror}") from None
         if done % self.recipe.probe_every or health is None:  # or before the first step
             return None, (), None
         return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
@@ -315,7 +314,7 @@ class Trainer:
     def _save_is_due(self) -> bool:
         """Whether the last checkpoint is too old, by the clock of the process that writes."""
         minutes = self.recipe.save_minutes
-        return self.group.writes and bool(minutes) and time.monotonic() - self.saved_at > 60 * minutes
+        return self.group.writes and bool(minutes) and not 0 <= time.monotonic() - self.saved_at <= 60 * minutes
 
     def _save(self) -> None:
         if self.saved == self.progress.step:
@@ -334,6 +333,15 @@ class Trainer:
         if self.events is not None:
             self.events.flush()
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
+        with self._writing():
+            self._publish()
+            keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})
+
+    def _publish(self) -> None:
+        """Give the run itself the model of its newest checkpoint, and its adapters."""
+        publish(self.out, self.progress.step)
         if self.adapters is not None:
             self.adapters.save(self.out)
-        keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self.out, "continue with --resume", TrainingError)

@@ -93,11 +93,17 @@ def prepare(
     examples: Examples = (
         MaskedTokens(*streams, tokenizer)
         if masked
-        else ChatTurns(*streams)
+        else ChatTurns(*streams, packs=_places_are_relative(model.config))
         if chat
         else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id, groups)
     )
     return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
+
+
+def _places_are_relative(config: ModelConfig) -> bool:
+    """Whether a text that begins later in a row is computed as at its start."""
+    relative = config.positions in ("rotary", "alibi", "none")
+    return relative and not config.chunk and config.rope_scaling != "longrope"  # which changes with the length
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,7 @@ def first_fault(model: Transformer, batch: Batch) -> str:
     training = model.training
     try:
         for row, ids in enumerate(batch.ids.tolist()):
-            real = ids if batch.padding_mask is None else ids[: int(batch.padding_mask[row].sum())]
+            real = ids if batch.padding_mask is None else ids[: int(batch.padding_mask[row].bool().sum())]
             tokens = tuple(Token(token_id, f"#{token_id}", 0, 0, b"", False) for token_id in real)
             found = first_not_finite(record(model, Encoding("", tokens, ""), force=True))
             if found is not None:

@@ -16,7 +16,7 @@ import torch
 
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError, UsageError
-from tinytf.text.corpus import find_files
+from tinytf.text.weighted import find_corpus
 from tinytf.training.loop import train
 from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
@@ -139,7 +139,7 @@ def train_one(corpus: list[Path], recipe: Recipe, out: Path, begin: Begin, threa
     torch.set_num_threads(threads)
     try:
         tokenizer, model = begin(recipe)
-        files = find_files(corpus, recipe.reading)
+        files = find_corpus(corpus, recipe.reading)
         last = train(
             files, recipe, out, resume=is_run(out), tokenizer=tokenizer, model=model, interrupted=lambda: bool(stopped)
         )

@@ -14,11 +14,11 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from tinytf.errors import CheckpointError, TokenizerError, UsageError
-from tinytf.files import read_json, replacing, to_json, write_whole
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.files import read_json, replacing, to_json, write_whole, writing
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
-from tinytf.text.tokenizer import CHARACTERS, Tokenizer, library_errors
+from tinytf.text.tokenizer import CHARACTERS, Tokenizer
 from tinytf.training.cache import kept, share
 from tinytf.training.chats import conversation_ids
 from tinytf.training.masked import sentence_ends, sentences_of
@@ -84,13 +84,11 @@ def tokenise(
                 _fill(shared, *said)
             except OSError:  # there is no room in the cache
                 shared = None
-        try:
+        with writing(folder, "give another folder", UsageError):
             if shared is None:
                 _fill(folder, *said)
             else:
                 share(shared, folder, (*(f"{part}.bin" for part in _PARTS), _INDEX))
-        except OSError as error:
-            raise UsageError(f"cannot write to {folder}: {error.strerror}", "give a folder with room in it") from None
     return _opened(folder, read_json(folder / _INDEX), dtype, reused=stored is not None)
 
 
@@ -247,9 +245,7 @@ def _encoded(
     texts = [text for text, _ in pieces]
     found: list[Any] | None = None if table is None else _looked_up(texts, table)
     if found is None:
-        with library_errors(TokenizerError, "the tokenizer cannot take this text"):
-            encodings = tokenizer.library.encode_batch_fast(texts, add_special_tokens=False)
-        found = [encoding.ids for encoding in encodings]
+        found = tokenizer.ids_of(texts)
     parts = chain.from_iterable((ids, end if last else within) for ids, (_, last) in zip(found, pieces, strict=True))
     return np.concatenate([np.asarray(part, dtype=dtype) for part in parts])
 

@@ -8,7 +8,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Extent, Traced
+from tinytf_cli.options import Extent, Keeping, Traced
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
@@ -41,9 +41,9 @@ class Asked:
 
 
 @command("ablate")
-def ablate(asked: Asked, extent: Extent, on: Traced) -> int:
+def ablate(asked: Asked, keeping: Keeping, extent: Extent, on: Traced) -> int:
     """Name what to ablate with --at or --sweep. The prediction is the one after TEXT; in an encoder, that of the
-    first [MASK].
+    first [MASK]. Ctrl-C shows what a sweep has measured so far.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepView, AblationView
@@ -53,6 +53,7 @@ def ablate(asked: Asked, extent: Extent, on: Traced) -> int:
         raise UsageError(said, "name a head as --at L0H1, or ask for the map of all by --sweep heads")
     if asked.reference is not None and asked.how == "zero":
         raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
+    resume = keeping.place("--sweep" if asked.sweep is None else "")
     model = on.model
     target = model.optional_outcome(asked.target, "--target")
     settings: dict[str, Any] = {"target": target, "how": asked.how, "seed": on.opening.seed}
@@ -63,7 +64,7 @@ def ablate(asked: Asked, extent: Extent, on: Traced) -> int:
         what = "texts and ablations:" if asked.sweep else "texts of the mean:"
         with progress_line(on.output.stderr, what) as on_progress:
             if asked.sweep is not None:
-                sweep = model.ablation_sweep(trace, asked.sweep, on_progress=on_progress, **settings)
+                sweep = model.ablation_sweep(trace, asked.sweep, resume=resume, on_progress=on_progress, **settings)
                 return AblationSweepView(model, trace, sweep, asked.top or 8, extent.all)
             found = model.ablate(trace, asked.addresses, top=asked.top or 5, on_progress=on_progress, **settings)
             return AblationView(model, trace, found)

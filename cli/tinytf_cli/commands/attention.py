@@ -1,6 +1,5 @@
 """``tinytf attention``: every head at a glance, or one of them large."""
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from tinytf_cli.views.attention import AttentionView
 
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
-_WINDOW = re.compile(r"([0-9]{0,9}):([0-9]{0,9})(?:,([0-9]{0,9}):([0-9]{0,9}))?")
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class Asked:
         "--head", multiple=True, metavar="ADDRESS",
         help="Draw this head large, such as L3H5; L0H* for all of a layer. Repeatable.",
     )  # fmt: skip
-    layer: int | None = option(
-        type=click.IntRange(0), metavar="N",
+    layer: str | None = option(
+        metavar="N",
         help="Draw multi-head attention of layer N: every head, and how they are joined.",
     )  # fmt: skip
     row: str | None = option(metavar="TOKEN", help="One query, by text or number, as bars.")
@@ -43,6 +41,7 @@ class Asked:
 def attention(asked: Asked, on: Traced) -> int:
     """Without a selection: one number a head and a small map of each. --row, --top and --window need a --head."""
     from tinytf.steps.table import StepTable
+    from tinytf.trace.address import one_number
     from tinytf_cli.views.attention import AttentionView
 
     if not asked.heads:
@@ -54,16 +53,12 @@ def attention(asked: Asked, on: Traced) -> int:
     if asked.row is not None and (asked.top is not None or asked.window is not None):
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
     model = on.model
-    if asked.layer is not None and asked.layer >= model.config.n_layers:
-        raise UsageError(
-            f"there is no layer {asked.layer}",
-            f"the model has {model.config.n_layers}, from 0 to {model.config.n_layers - 1}",
-        )
+    layer = None if asked.layer is None else one_number(asked.layer, model.config.n_layers, "layer")
     chosen = _heads(asked.heads, StepTable(model.config))
 
     def view_of(trace: "Trace") -> "AttentionView":
-        window = _window(asked.window, len(trace.tokens))
-        found = model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window, layer=asked.layer)
+        window = None if asked.window is None else _window(asked.window, trace)
+        found = model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window, layer=layer)
         return AttentionView(model, found, asked.by, asked.rows)
 
     return on.show(view_of, "attentions")
@@ -82,13 +77,15 @@ def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _window(text: str | None, count: int) -> tuple[int, int, int, int] | None:
-    if text is None:
-        return None
-    match = _WINDOW.fullmatch(text)
-    if match is None:
+def _window(text: str, trace: "Trace") -> tuple[int, int, int, int]:
+    """Where the queries and the keys of a window begin and end."""
+    count, ends = len(trace.tokens), []
+    for word, axis in zip(text.split(","), ("query", "key"), strict=False):
+        found = trace.picked(word.strip(), axis, count)
+        places = range(found, found + 1) if isinstance(found, int) else found
+        if places.step != 1:
+            raise UsageError(f"--window {text!r} leaves some out", "write queries,keys such as 0:20,0:20")
+        ends.append((places.start, places.stop))
+    if text.count(",") > 1:
         raise UsageError(f"--window {text!r} is not a pair of ranges", "write queries,keys such as 0:20,0:20")
-    q0, q1, k0, k1 = match.groups()
-    queries = (int(q0 or 0), int(q1 or count))
-    keys = queries if k0 is None and k1 is None else (int(k0 or 0), int(k1 or count))
-    return (*queries, *keys)
+    return (*ends[0], *ends[-1])

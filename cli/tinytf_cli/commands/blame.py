@@ -11,7 +11,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import line_texts
-from tinytf_cli.options import Chat, Extent, Opening
+from tinytf_cli.options import Chat, Extent, Keeping, Opening
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Asked:
 
 
 @command("blame")
-def blame(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
+def blame(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
     """\b
     On a text        tinytf blame "The cat sat" -m A --versus B
     On many texts    tinytf blame --texts FILE -m A --versus B
@@ -77,6 +77,7 @@ def blame(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
     if (asked.versus is None) == (asked.budget is None):
         said = "there is no other model to blame" if asked.versus is None else "--budget is about the first model alone"
         raise UsageError(said, "tinytf blame TEXT -m A --versus B, or tinytf blame TEXT -m A --budget 110MB")
+    resume = keeping.place("--versus" if asked.versus is None else "")
     if asked.texts is not None and asked.words:
         raise UsageError("TEXT and --texts are two sets of texts", "leave one of them out")
     if asked.texts is not None:
@@ -93,8 +94,9 @@ def blame(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
     other = load(asked.versus, device=opening.device, dtype=opening.dtype, seed=opening.seed)
     with progress_line(output.stderr, "text") as on_progress:
         found = model.blame(
-            texts, other, top=asked.top, restore=asked.restore, seed=opening.seed, on_progress=on_progress
-        )
+            texts, other, top=asked.top, restore=asked.restore, seed=opening.seed, resume=resume,
+            on_progress=on_progress,
+        )  # fmt: skip
     if not found.interrupted:
         with suppress(KeyboardInterrupt), progress_line(output.stderr, "restored", at_most=True) as on_progress:
             found = replace(found, steps=model.step_errors(texts, other))

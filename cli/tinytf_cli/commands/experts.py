@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Asked:
     """The options of this command alone."""
 
-    layer: int | None = option(type=int, help="This layer only, with the weight of every expert.")
+    layer: str | None = option(metavar="N", help="This layer only, with the weight of every expert.")
     corpus: tuple[Path, ...] = option(
         "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
         help="The load over these text files or folders too, or over - (a pipe). Repeatable.",
@@ -35,17 +35,19 @@ def experts(asked: Asked, extent: Extent, on: Traced) -> int:
     """In a mixture of experts the router sends each token to a few feed-forwards. Shows them by falling weight, token
     by token and layer by layer, and how many tokens each expert gets. L3E5 is expert 5 of layer 3.
     """
+    from tinytf.trace.address import one_number
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.experts import ExpertsView
 
     model = on.model
+    layer = None if asked.layer is None else one_number(asked.layer, model.config.n_layers, "layer")
     files = corpus_files(asked.corpus, on.texts.words) if asked.corpus else None
 
     def view_of(trace: "Trace") -> "ExpertsView":
-        found = model.experts(trace, layer=asked.layer)
+        found = model.experts(trace, layer=layer)
         if files is not None:
             with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
-                loads = model.expert_load(files, layer=asked.layer, window=asked.window, on_progress=on_progress)
+                loads = model.expert_load(files, layer=layer, window=asked.window, on_progress=on_progress)
             name = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
             found = replace(found, corpus=loads, corpus_name=name)
         return ExpertsView(model, found, extent.rows(asked.rows), extent.all)

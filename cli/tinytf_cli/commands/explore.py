@@ -34,7 +34,10 @@ def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     from tinytf_cli.repl.state import Spec
 
     text = " ".join(asked.words)
-    served = "TEXTUAL_DRIVER" in os.environ  # as textual-serve sets it, which shows the screen in a browser
+    # As textual-serve sets it, which shows the screen in a browser; textual would import whatever is named there.
+    served = os.environ.get("TEXTUAL_DRIVER", "").startswith("textual.drivers.")
+    if not served:
+        os.environ.pop("TEXTUAL_DRIVER", None)
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
     if not served and (not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")):
         raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" serves here')

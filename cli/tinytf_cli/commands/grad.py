@@ -8,11 +8,14 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import given
-from tinytf_cli.options import Detail, Faults, Sections, Traced
+from tinytf_cli.options import Detail, Faults, Keeping, Sections, Traced
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written
     from tinytf_cli.views.grad import GradView
+
+MOST_CHECKED = 10_000
+"""Entries that finite differences may check; each takes two runs of the model or more."""
 
 
 def _require_finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -55,12 +58,14 @@ class Asked:
     )
     integrated: bool = option(is_flag=True, help="Attribute to tokens by integrated gradients too.")
     check: int = option(
-        type=click.IntRange(0, 10_000), default=0, metavar="N", help="Check N entries by finite differences."
+        type=click.IntRange(0, MOST_CHECKED), default=0, metavar="N", help="Check N entries by finite differences."
     )
 
 
 @command("grad")
-def grad(asked: Asked, loss: Loss, sections: Sections, detail: Detail, faults: Faults, on: Traced) -> int:
+def grad(
+    asked: Asked, loss: Loss, keeping: Keeping, sections: Sections, detail: Detail, faults: Faults, on: Traced
+) -> int:
     """The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address, parse_block
@@ -68,6 +73,7 @@ def grad(asked: Asked, loss: Loss, sections: Sections, detail: Detail, faults: F
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.grad import GradView
 
+    resume = keeping.place("" if asked.integrated else "--integrated")
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
     layers = detail.layers(model)
@@ -86,9 +92,9 @@ def grad(asked: Asked, loss: Loss, sections: Sections, detail: Detail, faults: F
         entries = progress_line(on.output.stderr, "finite differences: entry")
         with points as on_point, entries as on_entry:
             found = model.backward(
-                trace, layers=() if detail.no_detail else layers, head=detail.head, at=at, derived=derived,
+                trace, layers=() if detail.no_detail else layers, head=detail.head_of(model), at=at, derived=derived,
                 by=asked.by, lr=asked.lr, integrated=asked.integrated, check=asked.check, seed=on.opening.seed,
-                fail_on=fail_on, on_point=on_point, on_entry=on_entry, force=on.force,
+                fail_on=fail_on, resume=resume, on_point=on_point, on_entry=on_entry, force=on.force,
             )  # fmt: skip
         return GradView(model, found, detail.dims, rows, shown, on.again(text))
 

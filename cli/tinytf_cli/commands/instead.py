@@ -52,10 +52,11 @@ class Instead:
         from tinytf_cli.views.code import CodeView
         from tinytf_cli.views.without import WithoutView
 
-        head = f"L{detail.layer}H{detail.head}" if given("layer", "head") else None
+        (layer, *_), number = detail.layers(model), detail.head_of(model)
+        head = f"L{layer}H{number}" if given("layer", "head") else None
         views: dict[str, Callable[[Trace], View]] = {
             "code": lambda trace: CodeView(model, model.code(trace, detail.layers(model), at)),
-            "activations": lambda trace: ActivationsView(model, model.activations(trace, detail.layer), detail.rows),
+            "activations": lambda trace: ActivationsView(model, model.activations(trace, layer), detail.rows),
             "without": lambda trace: WithoutView(model, model.compare_without(trace, self.without, head=head, top=top)),
         }
         if len(asked) > 1:

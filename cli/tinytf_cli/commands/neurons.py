@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import Extent, Traced
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Asked:
     """The options of this command alone."""
 
-    layer: int | None = option(type=int, help="Units of this layer only.")
+    layer: str | None = option(metavar="N", help="Units of this layer only; -1 is the last.")
     top: int = option(type=click.IntRange(1), shown=3, help="Units shown per token.")
     by: str = option(
         type=click.Choice(["activation", "contribution"]), shown="activation",
@@ -47,6 +47,7 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
     row of W₂ is read through the unembedding.
     """
     from tinytf.analysis.neurons import parse_unit
+    from tinytf.trace.address import one_number
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.neurons import NeuronsView
 
@@ -55,12 +56,7 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
     model = on.model
     layers = sorted({parse_unit(unit, model.config).layer for unit in asked.units}) or None
     if asked.layer is not None:
-        if not 0 <= asked.layer < model.config.n_layers:
-            raise AddressError(
-                f"there is no layer {asked.layer}: the model has {model.config.n_layers}, counted from 0",
-                "tinytf info shows what a model has",
-            )
-        layers = [asked.layer]
+        layers = [one_number(asked.layer, model.config.n_layers, "layer")]
     files = corpus_files(asked.corpus, on.texts.words) if asked.corpus else None
 
     def view_of(trace: "Trace") -> "NeuronsView":

@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import Chat, Extent, Opening
+from tinytf_cli.options import Chat, Extent, Keeping, Opening
 from tinytf_cli.output import Output, Result, View
 
 
@@ -43,10 +43,10 @@ class Asked:
 
 
 @command("patch")
-def patch(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
+def patch(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
     """Runs CORRUPT with activations of CLEAN patched in. Measured by the difference of two logits, A − B, after the
     last token (in an encoder at [MASK]): 1 is the clean run, 0 the corrupt one. Both texts must have the same number
-    of tokens.
+    of tokens. Ctrl-C shows what a sweep has measured so far.
     """
     from tinytf.analysis.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line
@@ -56,6 +56,7 @@ def patch(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
     if asked.places and not asked.addresses:
         raise UsageError("--position goes with --at", "a sweep is over every position")
+    resume = keeping.place("a sweep" if asked.addresses else "")
     words = with_session_text((asked.clean,), 2) if asked.corrupt is None else (asked.clean, asked.corrupt)
     if len(words) != 2:
         raise UsageError("CORRUPT is missing, the text that is patched", 'tinytf patch "The cat sat" "The dog sat"')
@@ -74,12 +75,14 @@ def patch(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
     clean, corrupt = (model.trace(text, truncate=asked.truncate, force=asked.force) for text in texts)
     view: View
     if asked.addresses:
-        positions = [corrupt.index(word, "token", len(corrupt.tokens)) for word in asked.places] or None
+        positions = [place for words in asked.places for place in corrupt.positions(words)] or None
         found = model.patch(clean, corrupt, asked.addresses, positions=positions, top=asked.top or 5, **tokens)
         view = PatchedView(model, clean, corrupt, found)
     else:
         with progress_line(output.stderr, "patches:") as on_progress:
-            swept = model.patch_sweep(clean, corrupt, asked.sweep or "residual", on_progress=on_progress, **tokens)
+            swept = model.patch_sweep(
+                clean, corrupt, asked.sweep or "residual", resume=resume, on_progress=on_progress, **tokens
+            )
         view = PatchSweepView(model, clean, corrupt, swept, asked.top or 8, extent.all)
     output.show(Result.of(view))
     return 0 if view.found.holds else 1

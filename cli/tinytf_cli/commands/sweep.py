@@ -38,8 +38,10 @@ class Asked:
 def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     """RECIPE is a TOML file; every field of it and of its model is an option with values: --lr 1e-3,3e-3
     --d-model 64,128. All combinations are trained, each in a folder of its own in --out, and compared in the end. The
-    same command again goes on where a sweep was interrupted. A run that fails does not end the others.
+    same command again goes on where a sweep was interrupted. A run that fails does not end the others. CORPUS may have
+    weights, as in book.txt=3 code/=1.
     """
+    from tinytf.text.weighted import weight_of
     from tinytf.training.recipe import Recipe
     from tinytf.training.run_report import compare_runs
     from tinytf.training.sweep import grid, values_of
@@ -49,7 +51,7 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     trials = grid(
         Recipe.load(asked.recipe), {name: values_of(name, text) for name, text in axes.given.items()}, asked.seeds
     )
-    for path in asked.corpus:
+    for path, _ in map(weight_of, asked.corpus):
         if not path.exists():
             raise UsageError(f"there is no {path}", "name files or folders of text")
     out = asked.out or Path("runs") / f"sweep-{asked.recipe.stem}"

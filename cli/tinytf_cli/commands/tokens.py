@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from tinytf_cli.host import given, host
 from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import DEFAULT_MODEL, OptionalTexts, complete_model, default_model
 from tinytf_cli.output import Output, Result
+
+if TYPE_CHECKING:
+    from tinytf.text.chat import Written
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ class Asked:
         "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
         help="With --versus, the paragraphs of these text files or folders, or of - (a pipe). Repeatable.",
     )  # fmt: skip
+    limit: int | None = option(
+        metavar="N", type=click.IntRange(0), help="Most tokens shown; 0 for all.  [default: what a screen takes]"
+    )
 
 
 @command("tokens")
@@ -67,12 +74,13 @@ def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
             found = splits((name, asked.versus), both, read, lambda done: on_progress(min(done, total), total))
         output.show(Result.of(SplitsView(found)))
         return 0 if found.holds else 1
-    views = []
-    for text in texts:
+
+    def view(text: "Written") -> TokensView:
         if text == "":
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
         encoding = tokenizer.encode(text) if isinstance(text, str) else tokenizer.converse(text)
         if texts.truncate:
             encoding = encoding.truncated(context)
-        views.append(TokensView(Tokenized(name, tokenizer, note, encoding)))
-    return show_views(output, views, "texts", texts.lines)
+        return TokensView(Tokenized(name, tokenizer, note, encoding), asked.limit)
+
+    return show_views(output, map(view, texts), "texts", texts.lines)

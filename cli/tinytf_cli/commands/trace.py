@@ -36,7 +36,7 @@ class Asked:
 
     steps: tuple[str, ...] = option(
         "--step", multiple=True, metavar="NAME", shell_complete=_complete_step,
-        help="Show just this step (in --layer and --head), such as weights. Repeatable.",
+        help="Show just this step (in --layer and --head), such as weights or 'weights[sat,cat]'. Repeatable.",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS", shell_complete=complete_address,
@@ -62,12 +62,12 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
         on.texts.given  # noqa: B018 - a missing text is told before a model is opened
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
-    layers = detail.layers(model)
+    layers, head = detail.layers(model), detail.head_of(model)
     blocks = [parse_block(text, table) for text in sections.blocks]
     named = [parse_any(text, table) for text in asked.addresses]
     weights = [where for where in named if isinstance(where, ParameterAddress)]
     chosen = [where for where in named if isinstance(where, Address)]
-    chosen += [where for name in asked.steps for where in _addresses_of(name, layers, detail.head, table)]
+    chosen += [where for name in asked.steps for where in _addresses_of(name, layers, head, table)]
     if asked.way is not None and not weights:
         raise UsageError("--as is for parameters, and no address names one", "such as --at L0.W_Q")
     if weights:
@@ -93,9 +93,9 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
 
     def view_of(trace: "Trace") -> "TraceView":
         shown = () if parts.pipeline and not parts.blocks else layers
-        named = blocks or ([Address(None, layers, (detail.head,))] if given("layer", "head", "full") and shown else [])
+        named = blocks or ([Address(None, layers, (head,))] if given("layer", "head", "full") and shown else [])
         found = model.traced(
-            trace, layers=shown, head=detail.head, blocks=named, at=[*chosen, *weights], way=asked.way,
+            trace, layers=shown, head=head, blocks=named, at=[*chosen, *weights], way=asked.way,
             top=asked.top or 10, fail_on=fail_on,
         )  # fmt: skip
         again = on.again(trace.encoding.text)
@@ -106,9 +106,10 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
 
 def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":
     """A step by its short name, in the chosen layers and head where it has them."""
-    from tinytf.trace.address import parse_address
+    from tinytf.trace.address import parse_tensor
 
-    step = table.by_name.get(table.synonym(name) or name)
+    short = name.partition("[")[0]
+    step = table.by_name.get(table.synonym(short) or short)
     if step is None or not step.in_layer:
-        return iter([parse_address(name, table)])
-    return (parse_address(f"L{layer}{f'H{head}' if step.has_heads else ''}.{name}", table) for layer in layers)
+        return iter([parse_tensor(name, table)])
+    return (parse_tensor(f"L{layer}{f'H{head}' if step.has_heads else ''}.{name}", table) for layer in layers)

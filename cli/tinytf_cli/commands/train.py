@@ -1,29 +1,26 @@
 """``tinytf train``: a model from a text."""
 
 import itertools
-import math
 import os
-import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from tinytf.errors import UsageError
+from tinytf.files import resolved
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.interrupt import current
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
-_WEIGHTED = re.compile(r"(.+)=(\d+(?:\.\d+)?)")
-"""A file or folder with its weight."""
-
 if TYPE_CHECKING:
-    from tinytf.text.corpus import Corpus, Reading
+    from tinytf.text.corpus import Corpus, OnRead, Reading
     from tinytf.training.metrics import Metrics
     from tinytf.training.setup import Setup
     from tinytf.training.update import Update
@@ -104,9 +101,12 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
     resolved = resolved_recipe(given, run, resumed)
     begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
-    files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output)
     device = pick_device(machine.device)
     progress = TrainingProgress(resolved.steps, out)
+    click.get_current_context().call_on_close(progress.clear)  # before an error is said
+    reading = partial(progress.prepare, "bytes of text read")
+    files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output, reading)
+    progress.clear()
     if asked.dry_run:
         found = plan(
             files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
@@ -164,7 +164,7 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
     """A new folder in runs/, named after the text."""
-    name = (corpus[0].resolve().stem if corpus and corpus[0] != Path("-") else "") or "text"
+    name = (resolved(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())
 
@@ -190,14 +190,20 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
 
 
 def _read(
-    paths: tuple[Path, ...], reading: "Reading", skip_unreadable: bool, resumed: Path | None, output: Output
+    paths: tuple[Path, ...],
+    reading: "Reading",
+    skip_unreadable: bool,
+    resumed: Path | None,
+    output: Output,
+    on_read: "OnRead",
 ) -> "Corpus":
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
-    from tinytf.text.corpus import find_files, weighted
+    from tinytf.text.corpus import find_files
+    from tinytf.text.weighted import find_corpus
     from tinytf.training.remembered import remembered
 
     if not paths and resumed is not None:
-        if (known := remembered(resumed, reading)) is not None:
+        if (known := remembered(resumed, reading, on_read)) is not None:
             return known
         if not (resumed / "recipe.json").exists():
             raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
@@ -206,17 +212,7 @@ def _read(
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
         return find_files(text, reading)
-    parts = [_WEIGHTED.fullmatch(str(path)) if not path.exists() else None for path in paths]
-    if any(parts):
-        if not all(part is None or 0 < float(part[2]) < math.inf for part in parts):
-            raise UsageError("a weight is above 0", "such as book.txt=3")
-        found = weighted([
-            (find_files([Path(part[1]) if part else path], reading, skip_unreadable=skip_unreadable),
-             float(part[2]) if part else 1.0)
-            for path, part in zip(paths, parts, strict=True)
-        ])  # fmt: skip
-    else:
-        found = find_files(paths, reading, skip_unreadable=skip_unreadable)
+    found = find_corpus(paths, reading, skip_unreadable=skip_unreadable, on_read=on_read)
     for skipped in found.skipped:
         output.note(f"{skipped.path} is skipped: {skipped.why}")
     for file in found.files:

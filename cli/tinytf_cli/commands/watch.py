@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tinytf.files import resolved
 from tinytf_cli.board import Board, quiet_seconds, takes_pictures
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.output import Output, ReaderGone, Result
@@ -40,7 +41,7 @@ def watch(asked: Asked, output: Output) -> None:
     from tinytf_cli.views.run import RunView, event_in_words
 
     run = asked.run
-    reader, name = RunReader(run), run.resolve().name
+    reader, name = RunReader(run), resolved(run).name
     present = Result.of(RunView(RunReport(name, run, reader.read()), quiet=quiet_seconds(run), log=asked.log))
     if asked.once or output.file is not None or output.format == "json":
         output.show(present)

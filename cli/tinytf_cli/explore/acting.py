@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tinytf.analysis.heads import MEASURES
+from tinytf.files import write_whole
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.place import Place, matrix
 from tinytf_cli.views.blocks import Column, Line, Span, Table
@@ -190,7 +191,7 @@ def copy_table(app: Explorer) -> None:
 def picture(app: Explorer) -> None:
     path = next(p for n in range(1, 10**6) if not (p := Path(f"tinytf-explore-{n}.svg")).exists())
     try:
-        path.write_text(app.export_screenshot(title="tinytf explore"), encoding="utf-8")
+        write_whole(path, app.export_screenshot(title="tinytf explore").encode("utf-8"))
     except OSError as error:
         app.say(f"cannot write {path}: {error.strerror}")
     else:

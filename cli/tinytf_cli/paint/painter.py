@@ -89,7 +89,7 @@ def _side_by_side(parts: list[list[PaintedLine]], terminal: Terminal) -> Iterato
         yield [one for line, width in zip(each, widths, strict=True) for one in fit(line, width, terminal)] + last
 
 
-_PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
+_PAINTERS: dict[type[Any], Callable[[Any, Terminal], Iterable[PaintedLine]]] = {
     blocks.Line: _paint_line,
     blocks.Heading: _paint_heading,
     blocks.Table: paint_table,

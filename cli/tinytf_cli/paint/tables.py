@@ -1,6 +1,6 @@
 """Tables, value tables, bars and rows of tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.cells import cell_len
@@ -132,7 +132,7 @@ class _Layout:
 
     def _width(self, i: int) -> int:
         title = cell_len(self.titles[i]) if self.table.header else 0
-        return max([title, *(line_width(cell) for cell in self.cells[i])])
+        return max([title, self.columns[i].least, *(line_width(cell) for cell in self.cells[i])])
 
     @property
     def total(self) -> int:
@@ -330,18 +330,17 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
     return lines
 
 
-def paint_pieces(block: Pieces, terminal: Terminal) -> list[PaintedLine]:
+def paint_pieces(block: Pieces, terminal: Terminal) -> Iterator[PaintedLine]:
     """Tokens in the colours of their roles, separated by │ where colours do not tell them apart, wrapped."""
     line: PaintedLine = [Segment("  ")]
-    lines: list[PaintedLine] = []
     used = 2
     for place, (piece, role) in enumerate(zip(block.pieces, block.roles, strict=True)):
         text = shown(piece, terminal)
         told = place == 0 or (terminal.coloured and role != block.roles[place - 1])
         gap = "" if told else shown("│", terminal)
         if used + cell_len(gap + text) > terminal.width - 1 and used > 2:
-            lines.append(line)
+            yield line
             line, used = [Segment("  ")], 2
         line += [Segment(gap, role_style("dim", terminal)), Segment(text, role_style(role, terminal))]
         used += cell_len(gap + text)
-    return [*lines, line]
+    yield line

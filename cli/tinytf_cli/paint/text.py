@@ -61,7 +61,7 @@ def segments(words: Words, terminal: Terminal) -> PaintedLine:
 
 
 def line_width(line: PaintedLine) -> int:
-    return sum(cell_len(segment.text) for segment in line)
+    return cell_len(line[0].text) if len(line) == 1 else sum([cell_len(segment.text) for segment in line])
 
 
 def ellipsis(terminal: Terminal) -> str:

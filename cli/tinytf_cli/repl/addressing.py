@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from tinytf.errors import AddressError, TinytfError
 from tinytf.steps.table import StepTable
-from tinytf.trace.address import parse_address
+from tinytf.text.words import NUMBERS
+from tinytf.trace.address import parse_address, parse_tensor
+from tinytf.trace.lens_names import Lens, known_names
 from tinytf.trace.parameters import is_split
 from tinytf_cli.repl.session import Session
 
-_PLACE = re.compile(r"(L(?:[0-9]+(?:-[0-9]+)?|\*))(H(?:[0-9]+(?:-[0-9]+)?|\*))?")
+_PLACE = re.compile(rf"(L{NUMBERS})([HE]{NUMBERS})?")
 _PLAIN = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
 
 
@@ -45,7 +47,10 @@ def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[O
     if "[" in begun:
         yield from _cells(session, table, begun)
         return
+    if begun.startswith("blocks.") or "hook" in begun or re.match(rf"L{NUMBERS}\.(?:attn|mlp|ln)[.\d]", begun):
+        yield from (one for one in _lens_names(table, begun) if one.word.startswith(begun))
     found = [Offer(f"L{number}", f"layer {number}") for number in range(table.config.n_layers)]
+    found += [Offer("L-1", "the last layer")] if begun.startswith("L-") else []
     if place := _PLACE.match(begun):
         found += _inside(table, *place.groups(default=""))
     found += [Offer(step.name, step.title) for step in table.by_name.values() if not step.in_layer]
@@ -90,19 +95,30 @@ def _inside(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
             yield Offer(f"{layer}{head}.{step.name}", step.title)
 
 
+def _lens_names(table: StepTable, begun: str) -> Iterator[Offer]:
+    """The names of TransformerLens: outside the blocks, or in the one that is begun."""
+    place = re.match(rf"(?:L|blocks\.){NUMBERS}\.", begun)
+    blocks = [place[0]] if place else [f"blocks.{number}." for number in range(table.config.n_layers)]
+    for before, layer in [*((one, 0) for one in blocks), *([] if place else [("", None)])]:
+        for name, lens in known_names(table, layer).items():
+            if isinstance(lens, Lens):
+                yield Offer(f"{before}{name}", "of TransformerLens")
+
+
 def _cells(session: Session, table: StepTable, begun: str) -> Iterator[Offer]:
     """Cells, by the tokens of the text."""
     name, _, cell = begun.partition("[")
     try:
-        axes = parse_address(name, table).axes[-2:]
+        where = parse_tensor(name, table)
+        axes = where.axes if where.lens else where.axes[-2:]
     except AddressError:
         return
     *before, now = cell.split(",")
     if len(before) < len(axes) and axes[len(before)] == "vocab":
         ids = session.model.tokenizer.beginning(now.strip()) if session.is_open else ()
         for token_id in itertools.islice(ids, MOST):  # an address takes the number
-            where = f"{name}[{''.join(f'{word},' for word in before)}{token_id}]"
-            yield Offer(where, session.model.tokenizer.shown(token_id), True)
+            cell = f"{name}[{''.join(f'{word},' for word in before)}{token_id}]"
+            yield Offer(cell, session.model.tokenizer.shown(token_id), True)
         return
     if len(axes) <= len(before) or axes[len(before)] not in ("token", "query", "key") or now.endswith("]"):
         return
@@ -135,9 +151,13 @@ def vocabulary(session: Session, begun: str) -> Iterator[Offer]:
 
 
 def cell_words(tokens: tuple[str, ...]) -> list[str]:
-    """How a cell names each token: by its text, or by its number if it occurs twice or cannot be typed."""
+    """How a cell names each token: by its text, ``cat#2`` the second time, or by its number if it cannot be typed."""
     bare = [token.strip("·") for token in tokens]
     return [
-        word if _PLAIN.fullmatch(word) and not word.isdecimal() and bare.count(word) == 1 else str(number)
+        str(number)
+        if not _PLAIN.fullmatch(word) or word.isdecimal()
+        else word
+        if bare.count(word) == 1
+        else f"{word}#{bare[: number + 1].count(word)}"
         for number, word in enumerate(bare)
     ]

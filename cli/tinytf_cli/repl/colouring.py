@@ -9,6 +9,7 @@ from prompt_toolkit.lexers import Lexer, PygmentsLexer
 from prompt_toolkit.styles import Style
 
 from tinytf.steps.table import STEPS
+from tinytf.text.words import NUMBERS
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS, accents
 from tinytf_cli.repl.line import Piece, pieces_of
 from tinytf_cli.repl.python import statements
@@ -54,7 +55,7 @@ def style_of(theme: str) -> Style:
 
 
 _STYLES = {"sign": "class:sign", "bang": "class:sign", "comment": "class:comment", "target": "class:string"}
-_STEP = re.compile(r"(?:L(?:[0-9]+(?:-[0-9]+)?|\*)(?:H(?:[0-9]+(?:-[0-9]+)?|\*))?)?\.?([a-z][a-z0-9_.]*)?(\[.*)?")
+_STEP = re.compile(rf"(?:L{NUMBERS}(?:[HE]{NUMBERS})?)?\.?([a-z][a-z0-9_.]*)?(\[.*)?")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _SCOPE = ("trace", "model", "torch", "np", "session", "_")
 

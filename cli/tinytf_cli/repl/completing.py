@@ -33,7 +33,7 @@ _SCANNED = 5_000
 _SITES = re.compile(r"L[^.\[]*|L[^H]*\.(?:in|attn|ffn|out)")
 _HEADS = re.compile(r"L[^.\[]*")
 _LAYER = re.compile(r"L[0-9]+")
-_QUOTED = set(" \"'|>#")
+_QUOTED = set(" \"'|>")
 _FLAGS = [(f"/{flag}", about) for flag, about in FLAGS.items()]
 _PYTHON = {"trace": "the recorded trace", "model": "the open model", "torch": "", "np": "numpy", "session": "this"}
 
@@ -83,7 +83,7 @@ def offered(session: Session, line: str) -> tuple[int, Iterator[Offer]]:
 
 def _quoted(word: str, typed: str) -> str:
     """A word as one word of a line, in the quotes that were begun."""
-    quote = typed[:1] if typed[:1] in ('"', "'") else ('"' if set(word) & _QUOTED else "")
+    quote = typed[:1] if typed[:1] in ('"', "'") else ('"' if set(word) & _QUOTED or word.startswith("#") else "")
     if not quote:
         return word
     inside = escaped(word) if quote == '"' else word

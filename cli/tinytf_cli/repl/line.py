@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from tinytf.errors import PlacedError, TinytfError, UsageError
-from tinytf.files import open_bytes
+from tinytf.files import SMALL, read_bytes
 
 PROMPT = "tinytf> "
 LONGEST = 100_000
@@ -178,10 +179,10 @@ def _file(line: str, place: int) -> str:
 def read_script(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file; UsageError for one that cannot be read."""
     try:
-        file = open_bytes(path)
+        data = read_bytes(path, SMALL)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    return read_stream(file, f"{path.name} line")
+    return read_stream(BytesIO(data), f"{path.name} line")
 
 
 def read_stream(stream: BinaryIO, name: str = "line") -> Iterator[tuple[str, str]]:

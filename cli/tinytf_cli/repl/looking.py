@@ -10,7 +10,7 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.trace.address import Address, parse_address
+from tinytf.trace.address import Address, parse_address, parse_tensor
 from tinytf_cli.output import Result
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
@@ -103,7 +103,7 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
 
 def _layers(words: tuple[str, ...]) -> tuple[str, ...]:
     """The words, if they are layers; others are a corpus, for the command."""
-    if not all(re.match(r"L[0-9*]", word) for word in words):
+    if not all(re.match(r"L[0-9*-]", word) for word in words):
         raise click.BadParameter("it is not a layer")
     return words
 
@@ -266,7 +266,7 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
             part = trace.shown_part(named, chosen.layer, chosen.head) if trace.steps.has(name, chosen.layer) else None
             head = "" if part is None else f"{named.letter}{part}"
             word = f"L{chosen.layer}{head}.{name}{bracket}{cell}"
-        where = trace.address(word)
+        where = parse_tensor(word, trace.steps)
     if where.step is None and step:
         where = replace(where, step=trace.steps.by_name[step])
     if where.cell:

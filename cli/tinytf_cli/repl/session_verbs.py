@@ -12,7 +12,7 @@ import click
 
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.text.printable import printable
-from tinytf.trace.address import parse_address
+from tinytf.trace.address import one_number
 from tinytf_cli.numbers import plural
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result, require_place, write_file
@@ -35,6 +35,7 @@ from tinytf_cli.views.blocks import Column, Line, Span, Table
 _DEEPEST = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again, with --allow-code where it has a ! or a |"
 _NONE = "none"
+_NUMBER = re.compile(r"-?[0-9]+")
 _DELETES = re.compile(r"\s*(?:del[a-z]*|ig[a-z]*)\s+[0-9]")
 _verb = partial(verb, topic="session")
 
@@ -125,9 +126,11 @@ def set_value(session: Session, words: tuple[str, ...]) -> Result:
     if len(words) != 2:
         raise UsageError(f"set takes a name and a value, and {setting.name} takes {setting.takes}",
                          f"such as set {setting.name} {setting.shown(session.settings)}")  # fmt: skip
+    if setting.name in ("layer", "head") and _NUMBER.fullmatch(words[1]):
+        config = session.table.config  # AddressError for one that the model does not have
+        count = config.n_layers if setting.name == "layer" else config.n_heads
+        words = (setting.name, str(one_number(words[1], count, setting.name)))
     settings = session.settings.changed(*words)
-    if setting.name in ("layer", "head"):  # AddressError for one that the model does not have
-        parse_address(f"{'L' if setting.name == 'layer' else 'L0H'}{words[1]}", session.table)
     session.change(settings=settings)
     return _shown(session, setting.name)
 

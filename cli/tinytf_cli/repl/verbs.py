@@ -214,7 +214,7 @@ def _is_address(word: str, table: StepTable) -> bool:
     try:
         parse_address(word, table)
     except TinytfError:
-        return re.match("L[0-9]", word) is not None  # of a layer that does not exist; the command says so
+        return re.match("L[0-9-]", word) is not None  # of a layer that does not exist; the command says so
     return True
 
 

@@ -20,6 +20,7 @@ from tinytf_cli.views.parts import (
     one_form,
     share_column,
     signed_bars,
+    stopped,
     verdict,
 )
 from tinytf_cli.views.steps import as_array, largest
@@ -72,8 +73,9 @@ class AblationSweepView:
         yield from banner(self.model, self.trace.encoding)
         yield Heading(f"every {_ONE[found.what]}, ablated alone", _how(found), "attention")
         where = where_predicted(self.trace, found.position)
-        before = Figure(found.effects[0].log_p_before, "%.3f")
+        before = Figure(found.measured[0][1].log_p_before, "%.3f")
         yield note([f"{where}: ln p({shown(found.target)}) = ", before])
+        yield from stopped(found.interrupted, len(found.measured), len(found.names), found.what)
         strongest = found.strongest(self.top)
         changes = [effect.change for _, effect in strongest]
         yield Table(

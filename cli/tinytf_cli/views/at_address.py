@@ -14,7 +14,6 @@ from tinytf_cli.views.blocks import (
     Cell,
     Column,
     Figure,
-    Heading,
     Heat,
     Histogram,
     Line,
@@ -25,6 +24,7 @@ from tinytf_cli.views.blocks import (
 from tinytf_cli.views.steps import (
     Word,
     address_blocks,
+    address_heading,
     as_array,
     labels,
     largest,
@@ -82,12 +82,15 @@ def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Bl
     for one in single_addresses(trace, where):
         step, layer = one.step, one.layers[0] if one.layers else None
         assert step is not None
-        if one.cell:
-            yield Heading(str(one), f"{step.title} = {step.formula}", step.role)
-            values = np.atleast_1d(as_array(trace[one]))
+        if one.cell or (one.lens is not None and not one.lens.is_step):
+            yield address_heading(one)
+            values, some = np.atleast_1d(as_array(trace[one])), trace.places(one)
+            sizes = dict(zip(one.axes, values.shape, strict=False))
             values = values.reshape(-1, values.shape[-1])
-            rows = [str(i) if len(values) > 1 else "" for i in range(len(values))]
-            yield _map(values, rows, step.role, terminal, places(trace, one.axes[-1], values.shape[1]))
+            named = [places(trace, axis, size, some=some.get(axis)) for axis, size in sizes.items()]
+            rows = named[0] if len(named) == 2 and named[0] else [str(row) for row in range(len(values))]
+            rows = rows if len(values) > 1 else [""]
+            yield _map(values, rows, step.role, terminal, named[-1] if named else ())
             continue
         every: Sequence[int | None] = one.heads or (None,)
         if step.is_split and not one.heads:

@@ -100,7 +100,7 @@ class Column:
     """A column of a table; ``said`` replaces the title in sentences.
 
     If the table is too wide, bars go and ``narrow`` cells replace ``cells``, columns with a ``drop`` number go, highest
-    first, and a ``shrink`` column is cut to no less than that width.
+    first, and a ``shrink`` column is cut to no less than that width. It is at least ``least`` wide.
     """
 
     title: str
@@ -110,6 +110,7 @@ class Column:
     shrink: int = 0
     drop: int = 0
     said: str | None = None
+    least: int = 0
 
 
 @dataclass(frozen=True)

@@ -259,12 +259,13 @@ def _tokens(found: Backward, short: bool) -> Iterator[Block]:
     if len(keep) < len(names):
         yield note(f"the strongest {len(keep)} of {len(names)} tokens; --all shows the others")
     if integrated:
+        stopped = ", interrupted" if integrated.interrupted else ""
         said: list[Piece] = [
             "they sum to ", Figure(integrated.sum, "%+.4f"),
             "; from the mean embedding to the text the log-probability goes from ",
             Figure(integrated.at_baseline, "%.4f"), " to ", Figure(integrated.at_input, "%.4f"), ", by ",
             Figure(integrated.difference, "%+.4f"),
-            f" (off by {integrated.relative_error:.2%}, {integrated.points} points)",
+            f" (off by {integrated.relative_error:.2%}, {integrated.points} points{stopped})",
         ]  # fmt: skip
         yield verdict(integrated.holds, said, "complete", "not complete", 2)
 

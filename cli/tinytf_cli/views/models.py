@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from tinytf.catalogue import AvailableModel, Catalogue
+from tinytf.files import resolved
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
@@ -27,7 +28,7 @@ class ModelsView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """A table for each place."""
-        folder = printable(str(self.found.folder.resolve()), spaces=False)
+        folder = printable(str(resolved(self.found.folder)), spaces=False)
         yield Line([Span(plural(len(self.found.entries), "model"), "strong"), ", by the names that --model takes"])
         for place, found in groupby(self.found.entries, lambda entry: entry.place):
             entries = list(found)

@@ -129,7 +129,8 @@ class _Drawn:
 
     def _names(self, axis: int, numbers: Sequence[int]) -> list[str]:
         """What some numbers of an axis are called."""
-        name = self.one.where.axes[axis]
+        name, places = self.one.where.axes[axis], self.one.places[axis]
+        numbers = [places[number] for number in numbers]
         if name == "vocab":
             return [self.model.tokenizer.shown(i) for i in numbers]
         if name == "label":

@@ -203,6 +203,12 @@ def map_digits(most: float) -> int:
     return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
 
 
+def stopped(interrupted: bool, done: int, of: int, what: str) -> Iterator[Block]:
+    """A line for a measurement that Ctrl-C ended."""
+    if interrupted:
+        yield note(f"stopped after {done:,} of {of:,} {what}; --resume FILE keeps what is measured")
+
+
 def head_map(
     values: Array, scale: str, limit: float, digits: int | None = None, visible: Visible = None, whole: bool = False
 ) -> Iterator[Block]:

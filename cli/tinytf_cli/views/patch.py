@@ -11,7 +11,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import SITES, check_line, choice_table, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import LONG_STACK, first_of, head_map, map_digits, note, numbered, signed_bars
+from tinytf_cli.views.parts import LONG_STACK, first_of, head_map, map_digits, note, numbered, signed_bars, stopped
 from tinytf_cli.views.steps import as_array, labels, largest
 
 _WHAT = {
@@ -74,6 +74,7 @@ class PatchSweepView:
         found, names = self.found, labels(self.corrupt)
         yield from _head(self.model, self.clean, self.corrupt, found.contrast)
         yield Heading("strongest", "share recovered: 1 is the clean run, 0 the corrupt one")
+        yield from stopped(found.interrupted, found.measured, found.differences.numel(), "patches")
         yield self._strongest(names)
         yield Heading(found.what, _WHAT[found.what][0], "attention")
         values = as_array(found.recovered)

@@ -27,12 +27,15 @@ class PlanView:
         seen = f"{count(found.seen_tokens)} tokens, {found.passes:,.1f} times the text"
         uniform = f"ln {vocabulary:,} = {found.uniform_loss:.4f}"
         rows = {
-            "model": f"{count(found.parameters)} parameters, {found.tokenizer} vocabulary of {vocabulary:,}",
+            "model": f"{count(found.parameters)} parameters{self._trained()}, {found.tokenizer} vocabulary "
+            f"of {vocabulary:,}",
             "text": f"{found.tokens:,} tokens to train on, {found.held_out_tokens:,} held out",
             "steps": f"{recipe.steps:,}, each of {found.step_tokens:,} tokens: {seen}",
             "memory": f"{in_bytes(found.memory_bytes)}: weights, gradients, Adam's moments; activations on top",
             "first loss": f"{found.loss:.4f} nats per token; a uniform guess has {uniform}",
         }
+        if found.padding is not None:
+            rows["padding"] = f"{100 * found.padding:.0f} % of a batch, which is as wide as its longest conversation"
         if found.step_seconds is not None and found.seconds is not None:
             pace = f"{found.step_seconds:.3g} s a step, the median of five, without measuring between them"
             rows["time"] = f"{duration(found.seconds)}: {pace}"
@@ -46,11 +49,18 @@ class PlanView:
         kept = f"the last {min(found.checkpoints, recipe.keep)} and the best stay"
         files = {
             "tokens": in_bytes(found.token_bytes),
-            "checkpoints": f"{found.checkpoints:,} of {in_bytes(found.checkpoint_bytes)}; {kept}",
+            "checkpoints": f"{found.checkpoints:,} of {in_bytes(found.checkpoint_bytes)}, model and moments; {kept}",
             "metrics": plural(recipe.steps, "line"),
             "model": f"{in_bytes(found.weight_bytes)}, with tokenizer and recipe",
         }
         yield _named(files)
+
+    def _trained(self) -> str:
+        """How many of the parameters are trained, where that is not all of them."""
+        found = self.found
+        if self.recipe.lora:
+            return f", beside them {count(found.trained)} of LoRA to train"
+        return f", {count(found.trained)} of them to train" if found.trained < found.parameters else ""
 
     def _schedule(self) -> Iterator[Block]:
         recipe, peak = self.recipe, f"{self.recipe.lr:g}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytf.files import resolved
 from tinytf.text.printable import printable
 from tinytf.training.run_report import RunReport, RunsReport
 from tinytf_cli.numbers import count, duration, loss_in_words
@@ -35,7 +36,7 @@ class RunsView:
         """A table, the losses in one chart, and milestones."""
         runs = self.found.runs
         if not runs:
-            where = ", ".join(printable(str(folder.resolve()), spaces=False) for folder in self.found.folders)
+            where = ", ".join(printable(str(resolved(folder)), spaces=False) for folder in self.found.folders)
             yield Line(Span(f"no training runs in {where}; tinytf train makes them", "dim"))
             return
         histories = [(run, run.history) for run in runs if run.history is not None]

@@ -201,9 +201,9 @@ def address_blocks(
     """
     if where.note:
         yield Line(Span(where.note, "dim"))
-    if where.cell:
+    if where.cell or (where.lens is not None and not where.lens.is_step):
         assert where.step is not None
-        yield Heading(str(where), f"{where.step.title} = {where.step.formula}", where.step.role)
+        yield address_heading(where)
         yield cell_block(trace, trace[where], where, dims, word)
         return
     for step, layer, one in tensors_at(trace, where, head):
@@ -212,6 +212,14 @@ def address_blocks(
             yield vocabulary_values(trace, step, dims, word)
             continue
         yield from step_blocks(trace, step, layer, one, dims=dims, rows=rows, asked=True)
+
+
+def address_heading(where: Address) -> Heading:
+    """The heading of a part of a step, or of what TransformerLens has of it."""
+    assert where.step is not None
+    of_step = where.lens is None or where.lens.is_step
+    said = f"{where.step.title} = {where.step.formula}" if of_step else f"of the {where.step.title}"
+    return Heading(str(where), said, where.step.role)
 
 
 def vocabulary_values(trace: Trace, step: Step, dims: int, word: Word | None = None) -> Values:
@@ -227,20 +235,24 @@ def cell_block(trace: Trace, tensor: Tensor, where: Address, dims: int, word: Wo
         return Line([Span("  "), Figure(float(tensor), "%.9g", "strong")])
     assert where.step is not None
     values = as_array(tensor)
-    flat = values.reshape(-1, values.shape[-1])
-    columns = places(trace, where.axes[-1], min(dims, flat.shape[1]), word)
-    names = [places(trace, axis, size) for axis, size in zip(where.axes[:-1], values.shape[:-1], strict=True)]
+    flat, some = values.reshape(-1, values.shape[-1]), trace.places(where)
+    sizes = [*values.shape[:-1], min(dims, flat.shape[1])]
+    named = (places(trace, axis, size, word, some.get(axis)) for axis, size in zip(where.axes, sizes, strict=True))
+    *names, columns = named
     rows = [" ".join(name) for name in product(*names)] if all(names) else [str(row) for row in range(len(flat))]
     return Values(rows, flat, dims, where.step.role, columns=columns)
 
 
-def places(trace: Trace, axis: str, count: int, word: Word | None = None) -> list[str]:
-    """The names of the first ``count`` places on an axis; none where they are numbers alone."""
+def places(
+    trace: Trace, axis: str, count: int, word: Word | None = None, some: Sequence[int] | None = None
+) -> list[str]:
+    """The names of the first ``count`` places on an axis, or of ``some``; none where they are numbers alone."""
+    numbers = range(count) if some is None else some[:count]
     if axis in ("token", "query", "key"):
-        return labels(trace)[:count]
+        return [labels(trace)[place] for place in numbers]
     if axis == "label":
-        return list(trace.config.labels[:count])
+        return [trace.config.labels[place] for place in numbers]
     if axis == "vocab":
-        return [] if word is None else [word(place) or f"#{place}" for place in range(count)]
+        return [] if word is None else [word(place) or f"#{place}" for place in numbers]
     letter = {"layer": "L", "head": "H", "kv head": "H", "expert": "E"}.get(axis)
-    return [] if letter is None else [f"{letter}{place}" for place in range(count)]
+    return [] if letter is None else [f"{letter}{place}" for place in numbers]

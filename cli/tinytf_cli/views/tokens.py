@@ -1,6 +1,9 @@
 """Tokens of a text: pieces, ids, offsets and bytes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+
+from rich.cells import cell_len
 
 from tinytf.analysis.tokens import Tokenized
 from tinytf.text.printable import printable
@@ -9,8 +12,11 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Pieces, Span, Table
+from tinytf_cli.views.parts import note
 
 _SPEAKERS = {"system": "k", "user": "q", "assistant": "v", "tool": "ffn"}
+_AROUND, _LEAST, _PART = 10, 10, 1000
+"""Lines of a screen that are not rows of tokens, the fewest rows on one, and the rows that are laid out together."""
 
 
 def token_roles(encoding: Encoding) -> list[str]:
@@ -27,10 +33,10 @@ def pieces(encoding: Encoding) -> Pieces:
 
 
 class TokensView:
-    """One encoded text, drawn."""
+    """One encoded text, drawn: its first ``limit`` tokens, all with 0, with None what a screen takes."""
 
-    def __init__(self, found: Tokenized) -> None:
-        self.found = found
+    def __init__(self, found: Tokenized, limit: int | None = None) -> None:
+        self.found, self.limit = found, limit
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The text in alternating colours, then one line per token."""
@@ -40,27 +46,49 @@ class TokensView:
         characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
         count = len(encoding.tokens)
         yield Heading(plural(count, "token"), f"{characters} characters, {size} bytes")
-        yield pieces(encoding)
+        limit = self.limit
+        if limit is None:
+            limit = max(_LEAST, terminal.height - _AROUND) if terminal.cuts else 0
+        first = replace(encoding, tokens=encoding.tokens[:limit]) if limit and count > limit + 1 else encoding
+        yield pieces(first)
         yield Line("")
-        roles = token_roles(encoding)
-        marks = ["special" if t.special else "" for t in encoding.tokens]
-        if encoding.roles is not None:
-            marks = [
-                printable(who) if who else mark or "template" for who, mark in zip(encoding.roles, marks, strict=True)
-            ]
-        covered = [printable(encoding.text[t.start : t.end]) for t in encoding.tokens]
-        yield Table(
-            [
-                Column("#", [str(i) for i in range(count)], "right", said="token"),
-                Column("piece", [Span(t.shown, r) for t, r in zip(encoding.tokens, roles, strict=True)], said=""),
-                Column("id", [str(t.id) for t in encoding.tokens], "right"),
-                Column("offsets", [f"{t.start}:{t.end}" for t in encoding.tokens], "right"),
-                Column("text", covered, shrink=8),
-                Column("bytes", [t.data.hex(" ") for t in encoding.tokens], shrink=8),
-                Column(
-                    "",
-                    [Span(printable(m), r if encoding.said else "") for m, r in zip(marks, roles, strict=True)],
-                    drop=1,
-                ),
-            ]
-        )
+        yield from self._tables(first)
+        if first is not encoding:
+            yield note(f"{plural(count - limit, 'more token')}; --limit 0 shows all")
+
+    def _tables(self, encoding: Encoding) -> Iterator[Block]:
+        """One table in parts, so that of a long text the first rows are seen before the last are made."""
+        tokens, speakers, roles = encoding.tokens, encoding.roles, token_roles(encoding)
+        number, piece, entry, offsets, data = _widths(encoding, self.found.tokenizer.vocab_size)
+        for start in range(0, max(1, len(tokens)), _PART):
+            part = range(start, min(start + _PART, len(tokens)))
+            marks = ["special" if tokens[i].special else "" for i in part]
+            if speakers is not None:
+                marks = [speakers[i] or mark or "template" for i, mark in zip(part, marks, strict=True)]
+            spelled = [f"{tokens[i].start}:{tokens[i].end}" for i in part]
+            covered = [printable(encoding.text[tokens[i].start : tokens[i].end]) for i in part]
+            said = [Span(printable(m), roles[i] if speakers else "") for i, m in zip(part, marks, strict=True)]
+            yield Table(
+                [
+                    Column("#", [str(i) for i in part], "right", said="token", least=number),
+                    Column("piece", [Span(tokens[i].shown, roles[i]) for i in part], said="", least=piece),
+                    Column("id", [str(tokens[i].id) for i in part], "right", least=entry),
+                    Column("offsets", spelled, "right", least=offsets),
+                    Column("text", covered, shrink=8, least=piece),
+                    Column("bytes", [tokens[i].data.hex(" ") for i in part], shrink=8, least=data),
+                    Column("", said, drop=1),
+                ],
+                header=start == 0,
+            )
+
+
+def _widths(encoding: Encoding, vocabulary: int) -> tuple[int, ...]:
+    """How wide the columns of a table are that is laid out in parts: one need not wait for the widest cell."""
+    tokens = encoding.tokens
+    if len(tokens) <= _PART:
+        return (0,) * 5
+    number, entry, last = (len(str(most)) for most in (len(tokens) - 1, vocabulary - 1, tokens[-1].end))
+    piece = max(map(cell_len, {token.shown for token in tokens}))
+    data = max(3 * len(token.data) - 1 for token in tokens)
+    widest = {"#": number, "piece": piece, "id": entry, "offsets": 2 * last + 1, "bytes": data}
+    return tuple(max(len(title), width) for title, width in widest.items())

@@ -113,7 +113,8 @@ class TrainView:
         lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
         copying = self.history.heads[-1][1].get("induction") if self.history.heads else None
         if copying is not None and not (copying >= BECOMES).any():
-            lines.append(("tinytf train TEXT --recipe induction", "no induction head so far: this teaches it"))
+            needs = "no induction head so far: repeated tokens and planted previous-token heads make some by step 300"
+            lines.append(("tinytf train TEXT --recipe induction", needs))
         yield from next_lines(terminal, *lines)
 
     def _in_the_end(self) -> str:

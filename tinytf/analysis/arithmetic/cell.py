@@ -1,18 +1,15 @@
 """One cell of a trace: which number an address names, and the numbers of the steps that it came from."""
 
-import re
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from tinytf.errors import AddressError
 from tinytf.steps.table import Step
-from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.words import several
 from tinytf.trace.address import Address
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
-
-_DIGITS = 9  # more than any vocabulary has
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Cell:
         return self.trace[self.address(0)][:, self.index[1]].cpu().double()
 
 
-def find_cell(trace: Trace, address: str | Address, tokenizer: Tokenizer) -> tuple[Cell, str]:
+def find_cell(trace: Trace, address: str | Address) -> tuple[Cell, str]:
     """The one cell that an address names, and what should be known of the address.
 
     The second word of a cell of ``logits`` or ``probs`` may be a token (``logits[sat,·on]``).
@@ -81,11 +78,8 @@ def find_cell(trace: Trace, address: str | Address, tokenizer: Tokenizer) -> tup
         said = f"{where} {many}, and one number is explained at a time"
         raise AddressError(said, f"for example {_example(where, step)}")
     axes = step.axes[-2:]
-    words = list(where.cell)
-    if axes[-1] == "vocab":
-        words[-1] = _token_number(words[-1], tokenizer)
     sizes = _sizes(trace, step)
-    index = tuple(trace.index(word, axis, size) for word, axis, size in zip(words, axes, sizes, strict=True))
+    index = tuple(trace.index(word, axis, size) for word, axis, size in zip(where.cell, axes, sizes, strict=True))
     layer = None if where.layers is None else where.layers[0]
     return Cell(
         trace, trace.steps.at(step.name, layer), layer, where.heads[0] if where.heads else None, index
@@ -101,6 +95,8 @@ def _not_one(where: Address, step: Step) -> str:
         return f"names no {'expert' if step.of_experts else 'head'}"
     if len(where.cell) < len(step.axes[-2:]):
         return "is a row" if where.cell else "is all of a step"
+    if any(map(several, where.cell)):
+        return "is several cells"
     return ""
 
 
@@ -108,27 +104,11 @@ def _example(where: Address, step: Step) -> str:
     layers = None if where.layers is None else where.layers[:1]
     heads = (where.heads or (0,))[:1] if step.is_split else None
     count = len(step.axes[-2:])
-    return str(Address(step, layers, heads, (where.cell + ("0",) * count)[:count]))
+    cell = tuple("0" if several(word) else word for word in where.cell)
+    return str(Address(step, layers, heads, (cell + ("0",) * count)[:count]))
 
 
 def _sizes(trace: Trace, step: Step) -> tuple[int, ...]:
     length = len(trace.tokens)
     known = {"token": length, "query": length, "key": length, **trace.config.sizes}
     return tuple(known[axis] for axis in step.axes[-2:])
-
-
-def _token_number(word: str, tokenizer: Tokenizer) -> str:
-    """The id of a token of the vocabulary that is written as its text, with · for a space, or as ``#id``."""
-    if re.fullmatch(rf"#[0-9]{{1,{_DIGITS}}}", word):
-        return word[1:]
-    if re.fullmatch(r"-?[0-9]+", word) or not word:
-        return word
-    text = word.replace("·", " ")
-    for spelled in (text, f" {text}"):
-        found = tokenizer.encode(spelled, special=False).tokens
-        if len(found) == 1 and found[0].id not in tokenizer.special_ids:
-            return str(found[0].id)
-    known = tokenizer.id_of(word)
-    if known is not None:
-        return str(known)
-    raise AddressError(f"{word!r} is not one token of the vocabulary", "name a token by its text or its number")

@@ -37,7 +37,7 @@ def explain(
     1, for a temperature that is not above 0, and for one of another step.
     """
     trace, label = model.trace(text), model.shown
-    cell, note = find_cell(trace, address, model.tokenizer)
+    cell, note = find_cell(trace, address)
     if _is_exchanged(cell):
         raise AddressError(
             f"{cell} was put there by an intervention, and not computed",

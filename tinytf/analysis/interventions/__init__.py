@@ -1,6 +1,7 @@
 """Interventions: parts of a model taken out, or replaced by what they are in another run."""
 
 from tinytf.analysis.interventions.ablation import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
+from tinytf.analysis.interventions.edits import edited
 from tinytf.analysis.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
 from tinytf.analysis.interventions.patching import Patched, PatchSweep, patch, patch_sweep
 from tinytf.analysis.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
@@ -21,6 +22,7 @@ __all__ = [
     "ablate",
     "ablated",
     "ablation_sweep",
+    "edited",
     "hook_points",
     "intervened",
     "intervening",

@@ -1,5 +1,6 @@
 """Ablation: what a prediction becomes without some parts of the model, one after the other or all together."""
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -100,6 +101,7 @@ class Ablation(Ablated):
 class AblationSweep(Ablated):
     """Every head, feed-forward or layer of a model, each ablated alone; ``effects[i]`` is that of ``names[i]``.
 
+    After an interrupt it is None, and NaN in the maps, where nothing was ``measured``.
     ``kl`` and ``change`` are the maps, (layers, heads), (layers with experts, experts), or (1, layers) where nothing is
     split. ``check`` compares the strongest with a forward pass of its own.
     """
@@ -109,7 +111,7 @@ class AblationSweep(Ablated):
 
     what: str
     names: tuple[str, ...]
-    effects: tuple[Effect, ...]
+    effects: tuple[Effect | None, ...]
     shape: tuple[int, int]
 
     def stored(self) -> list[Array]:
@@ -119,23 +121,30 @@ class AblationSweep(Ablated):
 
     @property
     def kl(self) -> Tensor:
-        return torch.tensor([one.kl for one in self.effects]).view(self.shape)
+        return torch.tensor([math.nan if one is None else one.kl for one in self.effects]).view(self.shape)
 
     @property
     def change(self) -> Tensor:
-        return torch.tensor([one.change for one in self.effects]).view(self.shape)
+        return torch.tensor([math.nan if one is None else one.change for one in self.effects]).view(self.shape)
+
+    @property
+    def measured(self) -> list[tuple[str, Effect]]:
+        return [(name, one) for name, one in zip(self.names, self.effects, strict=True) if one is not None]
+
+    @property
+    def interrupted(self) -> bool:
+        return None in self.effects
 
     def strongest(self, count: int) -> list[tuple[str, Effect]]:
         """Those that change the target's probability most, in either direction."""
-        pairs = zip(self.names, self.effects, strict=True)
-        return sorted(pairs, key=lambda pair: -abs(pair[1].change))[:count]
+        return sorted(self.measured, key=lambda pair: -abs(pair[1].change))[:count]
 
     def fields(self) -> dict[str, Any]:
-        pairs = zip(self.names, self.effects, strict=True)
         return {
             "sweep": self.what,
             **self.asked(),
-            "effects": [{"at": name, **self.effect_data(one)} for name, one in pairs],
+            **self.members("interrupted"),
+            "effects": [{"at": name, **self.effect_data(one)} for name, one in self.measured],
             **self.members("check"),
         }
 
@@ -202,12 +211,14 @@ def ablation_sweep(
     how: str = "zero",
     reference: Reference | str | Path | None = None,
     seed: int = 0,
+    resume: Path | None = None,
     on_progress: Progress = unheard,
 ) -> AblationSweep:
     """``ablate`` for every head (``heads``), feed-forward (``ffn``) or layer (``layers``), each alone, batched.
 
     Of ``experts`` those are run that some token is sent to: the others add nothing.
-    ``on_progress`` counts the texts of a mean too. Raises as ``ablate`` does, and UsageError for another word.
+    ``on_progress`` counts the texts of a mean too. An interrupt ends it with what was measured; with ``resume`` that is
+    ``Kept`` in this file, and continued from it. Raises as ``ablate`` does, and UsageError for another word.
     """
     if over not in SWEEPS:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))
@@ -242,6 +253,9 @@ def ablation_sweep(
         lambda logits: effects(before, log_probabilities(logits), followed),
         lambda effect: abs(effect.change),
         lambda done, of: on_progress(values.texts + done, values.texts + of),
+        resume=resume,
+        of=["ablation", followed],
+        again=lambda said: Effect(**said),
     )
     shapes = {"heads": (len(layers), len(heads)), "experts": (len(mixed), trace.config.experts)}
     unchanged = effects(before, before[None], followed)[0]

@@ -3,8 +3,10 @@
 How much of the clean run's logit difference comes back says what those activations carry (Wang et al. 2022).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -83,7 +85,7 @@ class PatchSweep(PatchedRun):
     """Every patch of a sweep by itself: logit differences (layers, positions), or (layers, heads).
 
     In a decoder the positions before ``first``, up to which the texts are the same, were not run: there clean and
-    corrupt activations are the same.
+    corrupt activations are the same. What was not run before an interrupt is NaN.
     """
 
     KIND = "patch_sweep"
@@ -117,16 +119,24 @@ class PatchSweep(PatchedRun):
         """1 where the difference is the clean run's, 0 where it is the corrupt one's; float64."""
         return self.contrast.normalised(self.differences)
 
+    @property
+    def measured(self) -> int:
+        return int((~self.differences.isnan()).sum())
+
+    @property
+    def interrupted(self) -> bool:
+        return self.measured < self.differences.numel()
+
     def strongest(self, count: int) -> list[tuple[int, int, float]]:
         """(layer, position or head, recovered) of those that move the difference most, in either direction."""
         flat = self.recovered.flatten()
-        order = flat.abs().argsort(descending=True, stable=True)[:count].tolist()
+        order = flat.abs().nan_to_num(-1.0).argsort(descending=True, stable=True)[: min(count, self.measured)].tolist()
         width = self.differences.shape[1]
         return [(*divmod(number, width), float(flat[number])) for number in order]
 
     def telling(self, count: int) -> list[int]:
         """The positions (or heads) at which some layer moves the difference most, in their order."""
-        most = self.recovered.abs().amax(dim=0)
+        most = self.recovered.abs().nan_to_num(-1.0).amax(dim=0)
         return sorted(most.argsort(descending=True, stable=True)[:count].tolist())
 
     def fields(self) -> dict[str, Any]:
@@ -134,6 +144,7 @@ class PatchSweep(PatchedRun):
             **self.compared(),
             "sweep": self.what,
             "axes": ["layer", "head" if self.what == "heads" else "position"],
+            **self.members("interrupted"),
             "difference": self.differences.tolist(),
             **self.members("recovered", "checks"),
         }
@@ -190,10 +201,12 @@ def patch_sweep(
     *,
     answer: str | int | None = None,
     versus: str | int | None = None,
+    resume: Path | None = None,
     on_progress: Progress = unheard,
 ) -> PatchSweep:
     """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), or each head (``heads``), batched.
 
+    An interrupt ends it with what was measured; with ``resume`` that is ``Kept`` in this file, and continued from it.
     Raises as ``patch`` does, and UsageError for another word.
     """
     table = table_of(model.config)
@@ -214,10 +227,12 @@ def patch_sweep(
             one = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
             rows[name] = (one,)
     moved, check = sweep(
-        target, rows, found.position, found.of, lambda difference: abs(difference - found.corrupt), on_progress
-    )
+        target, rows, found.position, found.of, lambda difference: abs(difference - found.corrupt), on_progress,
+        resume=resume, of=["patch", found.answer, found.versus], again=float,
+    )  # fmt: skip
     differences = torch.full((len(layers), width), found.corrupt, dtype=torch.float64)
-    differences[:, first:] = torch.tensor(moved, dtype=torch.float64).view(len(layers), -1)
+    each = [math.nan if one is None else one for one in moved]
+    differences[:, first:] = torch.tensor(each, dtype=torch.float64).view(len(layers), -1)
     return PatchSweep(
         contrast=found,
         checks=(*_ends(source, target, found.position), check),

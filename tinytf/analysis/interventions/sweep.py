@@ -6,6 +6,7 @@ in a decoder at its first changed position, with the plain run's keys and values
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -13,16 +14,14 @@ from torch import Tensor
 
 from tinytf.analysis.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
 from tinytf.analysis.interventions.prediction import compared
+from tinytf.kept import Kept
+from tinytf.model.batches import most_tokens
 from tinytf.report import Progress, Verified, unheard
 from tinytf.trace.trace import Trace
 
 Interventions = tuple[Intervention, ...]
 """What one row of a batch carries; all of it in one layer."""
 Found = TypeVar("Found")
-
-_TOKENS = {"cpu": 1024}
-"""Tokens of a batch; more take memory and gain no speed."""
-_TOKENS_ELSEWHERE = 16_384
 
 
 def sweep(
@@ -32,36 +31,51 @@ def sweep(
     measured: Callable[[Tensor], Sequence[Found]],
     size: Callable[[Found], float],
     on_progress: Progress = unheard,
-) -> tuple[list[Found], Verified]:
+    *,
+    resume: Path | None,
+    of: object,
+    again: Callable[[Any], Found],
+) -> tuple[list[Found | None], Verified]:
     """What is ``measured`` of the logits (B, V) at position ``read`` under each of ``rows``, in their order.
 
     The check compares the row of the largest ``size`` with a forward pass of its own. ``trace`` is the plain run of the
-    text, recorded in every layer.
+    text, recorded in every layer. After an interrupt what was not measured is None. With ``resume`` it is ``Kept``
+    there, as what is measured ``of`` these rows, and not measured a second time; ``again`` makes it of its JSON data.
     """
     names, every = tuple(rows), tuple(rows.values())
-    found: dict[int, Found] = {}
+    values = [one.value for row in every for one in row]
+    kept = Kept(resume, of, read, trace.model, trace.encoding.ids, names, *values)
+    found = {number: again(kept.found[name]) for number, name in enumerate(names) if name in kept.found}
+    left = [number for number in range(len(every)) if number not in found]
+    left = left or [max(found, key=lambda number: size(found[number]))]  # which the check needs
     strongest, logits_there = -1, torch.empty(0)
-    for numbers, logits in _batches(trace, every, read, on_progress):
-        found.update(zip(numbers, measured(logits), strict=True))
-        best = max(numbers, key=lambda number: size(found[number]))
-        if strongest < 0 or size(found[best]) > size(found[strongest]):
-            strongest, logits_there = best, logits[numbers.index(best)].clone()
+    try:
+        for numbers, logits in _batches(trace, every, left, read, on_progress):
+            new = dict(zip(numbers, measured(logits), strict=True))
+            kept.add({names[number]: one if isinstance(one, float) else vars(one) for number, one in new.items()})
+            found |= new
+            best = max(numbers, key=lambda number: size(found[number]))
+            if strongest < 0 or size(found[best]) > size(found[strongest]):
+                strongest, logits_there = best, logits[numbers.index(best)].clone()
+    except KeyboardInterrupt:
+        if strongest < 0:
+            raise
     alone = logits_with(trace, every[strongest], read)
     check = compared(f"{names[strongest]} run by itself gives the same logits", logits_there, alone)
-    return [found[number] for number in range(len(every))], check
+    return [found.get(number) for number in range(len(every))], check
 
 
 @torch.no_grad()
 def _batches(
-    trace: Trace, rows: Sequence[Interventions], read: int, on_progress: Progress
+    trace: Trace, rows: Sequence[Interventions], left: Sequence[int], read: int, on_progress: Progress
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Which rows, and their logits (B, V), batch by batch."""
+    """Which of the rows that are ``left``, and their logits (B, V), batch by batch."""
     model = trace.model
-    length, causal = len(trace.tokens), not model.config.looks_ahead
-    most = _TOKENS.get(trace.last_hidden.device.type, _TOKENS_ELSEWHERE)
+    length, causal = len(trace.tokens), not model.recomputes
+    most = most_tokens(trace.last_hidden.device)
     starts = [min(one.first for one in row) if causal else 0 for row in rows]
-    order = sorted(range(len(rows)), key=lambda number: (starts[number], rows[number][0].point.layer))
-    done = 0
+    order = sorted(left, key=lambda number: (starts[number], rows[number][0].point.layer))
+    done, before = 0, len(rows) - len(order)
     while done < len(order):
         start = min(starts[order[done]], read)
         batch = order[done : done + max(1, most // (length - start))]
@@ -70,7 +84,7 @@ def _batches(
             logits = model.unembed(model.final_norm(hidden[:, read - start]))
         yield numbers, logits
         done += len(batch)
-        on_progress(done, len(order))
+        on_progress(before + done, len(rows))
 
 
 def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[list[int], Tensor]:

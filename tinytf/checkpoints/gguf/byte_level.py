@@ -11,7 +11,7 @@ from tokenizers import decoders, models
 
 from tinytf.checkpoints.gguf.pieces import Built
 from tinytf.fields import Fields, quoted
-from tinytf.text.tokenizer_classes import byte_level_after, words_and
+from tinytf.text.tokenizer_classes import GPT2_WORDS, byte_level_after, words_and, words_by_case
 
 
 class Cut(NamedTuple):
@@ -29,14 +29,6 @@ class Cut(NamedTuple):
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 
 
-def _words_by_case(numbers: str, after: str = "") -> str:
-    """A change to upper case begins a word; what may come ``after`` a word belongs to it."""
-    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-    words = (rf"[^\r\n\p{{L}}\p{{N}}]?{upper}{many}{lower}{least}{after}" for many, least in (("*", "+"), ("+", "*")))
-    return "|".join(words) + rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _DIGIT, _UP_TO_3 = r"\p{N}", r"\p{N}{1,3}"
 _NO_PUNCTUATION = r" ?[^(\s|.,!?…。，、।۔،)]+"
 _CHINESE = "[一-龥ࠀ-一가-퟿]+"
@@ -50,11 +42,11 @@ CUTS: Mapping[str, Cut] = {
     **dict.fromkeys(
         ("gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "granite-docling", "gigachat", "mellum",
          "modern-bert", "a.x-4.0", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de"),
-        Cut((_GPT2,)),
+        Cut((GPT2_WORDS,)),
     ),
-    **dict.fromkeys(("roberta-bpe", "jina-v1-en", "jina-v2-code"), Cut((_GPT2,), start=True, end=True)),
+    **dict.fromkeys(("roberta-bpe", "jina-v1-en", "jina-v2-code"), Cut((GPT2_WORDS,), start=True, end=True)),
     **dict.fromkeys(
-        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), Cut((_DIGIT, _GPT2))
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), Cut((_DIGIT, GPT2_WORDS))
     ),
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
@@ -64,9 +56,9 @@ CUTS: Mapping[str, Cut] = {
     **dict.fromkeys(
         ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "kormo", "grok-2"), Cut((words_and(_DIGIT),))
     ),
-    "tekken": Cut((_words_by_case(_DIGIT),), whole_words=True, start=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), Cut((_words_by_case(_UP_TO_3, after=f"{_CONTRACTION}?"),))),
-    "falcon": Cut((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    "tekken": Cut((words_by_case(_DIGIT),), whole_words=True, start=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), Cut((words_by_case(_UP_TO_3, after=f"{_CONTRACTION}?"),))),
+    "falcon": Cut((r"[\p{P}$+<=>^~|`]+", GPT2_WORDS, "[0-9][0-9][0-9]")),
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), Cut((_NO_PUNCTUATION,))),
     "viking": Cut((_NO_PUNCTUATION, _DIGIT)),
     "deepseek-llm": Cut(

@@ -9,7 +9,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
-from tinytf.text.tokenizer import library_errors
+from tinytf.text.library import library_errors
 from tinytf.text.tokenizer_classes import BERT, LLAMA
 
 _LONGEST_PIECE = 512  # characters; SentencePiece makes them of 16 unless told otherwise

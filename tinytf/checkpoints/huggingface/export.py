@@ -16,7 +16,7 @@ from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
-from tinytf.files import to_json, write_whole
+from tinytf.files import filling, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.report import Report
 from tinytf.text.huggingface import load_tokenizer_directory
@@ -76,12 +76,18 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     if _rebuilt(family, tokenizer):
         config, state = _with_output_biases(config, state)
         family, written = family_for(config)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if any(directory.iterdir()):
-            raise UsageError(f"{directory} is not empty", "give a folder that is new or empty")
-    except OSError as error:
-        raise UsageError(f"cannot write to {directory}: {error.strerror}") from None
+    with filling(directory):
+        contents = _contents(family, written, config, state, tokenizer)
+        for name, data in contents.items():
+            write_whole(directory / name, data)
+    files = tuple((directory / name, len(data)) for name, data in contents.items())
+    return Exported(family.name, written["architectures"][0], directory, files)
+
+
+def _contents(
+    family: Family, written: Mapping[str, Any], config: ModelConfig, state: Mapping[str, Tensor], tokenizer: Tokenizer
+) -> dict[str, bytes]:
+    """The files by name, in the order in which they are written."""
     special = _special_tokens(tokenizer)
     # null where the tokenizer has none: left out, the family's own default would take its place
     ids: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
@@ -93,16 +99,12 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     words = {"tokenizer_class": _AS_IT_STANDS, "model_max_length": config.context, **special}
     if tokenizer.chat is not None:
         words = {**tokenizer.chat.names, **words, "chat_template": tokenizer.chat.stored}
-    contents = {
+    return {
         "model.safetensors": save_tensors(dict(_stored(family, config, state)), metadata={"format": "pt"}),
         "tokenizer.json": tokenizer.to_json().encode("utf-8"),
         "tokenizer_config.json": to_json(words),
         "config.json": to_json(settings),
     }
-    for name, data in contents.items():
-        write_whole(directory / name, data)
-    files = tuple((directory / name, len(data)) for name, data in contents.items())
-    return Exported(family.name, written["architectures"][0], directory, files)
 
 
 def _unscaled(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:

@@ -22,6 +22,17 @@ def mask_gradient(g: Tensor, allowed: Tensor | None) -> Tensor:
     return g if allowed is None else g.masked_fill(~allowed, 0.0)
 
 
+def real_keys(padding_mask: Tensor) -> Tensor:
+    """The keys that are no padding: of (B, K), True for a real token, (B, 1, 1, K).
+
+    Where several texts share a row, ``padding_mask`` has the number of its text at each token, and a query sees the
+    keys of its own text alone: (B, 1, Q, K).
+    """
+    if padding_mask.dtype is torch.bool:
+        return padding_mask[:, None, None, :]
+    return padding_mask[:, None, :, None] == padding_mask[:, None, None, :]
+
+
 @dataclass(frozen=True)
 class Sight:
     """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last ones.
@@ -41,8 +52,8 @@ class Sight:
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look; None where everything is allowed.
 
-        ``padding_mask`` is (B, K), True for a real token. The queries are the last ``length`` of K = past + length
-        tokens. The result is (Q, K), or (B, 1, Q, K) with padding.
+        ``padding_mask`` is as in ``real_keys``. The queries are the last ``length`` of K = past + length tokens. The
+        result is (Q, K), or (B, 1, Q, K) with padding.
         """
         allowed, cuts = None, 0 < self.window < past + length
         if self.causal or cuts:
@@ -55,7 +66,7 @@ class Sight:
             allowed &= number[past:, None] == number
         if padding_mask is None:
             return allowed
-        keys = padding_mask[:, None, None, :]  # (B, 1, 1, K)
+        keys = real_keys(padding_mask)
         return keys.expand(-1, 1, length, -1) if allowed is None else keys & allowed
 
     def cuts(self, length: int) -> bool:

@@ -89,12 +89,12 @@ class Norm(Operation):
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         if "gain" in self.learned:
-            normed, _ = self._normed(site.input())
+            normed, _ = self.normed(site.input())
             yield f"{site.path}.weight", summed(g * normed).to(g.dtype)
         if "bias" in self.learned:
             yield f"{site.path}.bias", summed(g)
 
-    def _normed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def normed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return layer_normed(x, self.eps) if self.centred else rms_normed(x, self.eps)
 
     def code(self, site: Site) -> str:
@@ -138,7 +138,7 @@ class Norm(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         g, x, gain, here = self._vectors(to)
-        normed, sigma = self._normed(x.values)
+        normed, sigma = self.normed(x.values)
         gained = wide(g.values) * gain
         along = (gained * normed).mean()
         gained_by = [Quantity("gain", gain)] if "gain" in self.learned else []

@@ -1,0 +1,58 @@
+"""A process of its own for what strangers wrote: it answers, it ends alone, and the next request has a new one."""
+
+import copy
+import os
+import pickle
+import threading
+
+import pytest
+
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.text.apart import Apart
+from tinytf.text.template import rendered
+
+
+def test_a_request_is_answered_by_another_process_that_stays():
+    apart = Apart("the number")
+    first = apart(os.getpid)
+    assert first != os.getpid()
+    assert apart(os.getpid) == first
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_has_a_process_of_its_own(copied):
+    apart = Apart("the number")
+    assert copied(apart)(os.getpid) not in (apart(os.getpid), os.getpid())
+
+
+def test_what_is_raised_there_is_raised_here():
+    with pytest.raises(UsageError, match="refuses this conversation: no"):
+        Apart("the template")(rendered, "{{ raise_exception('no') }}", {})
+
+
+@pytest.mark.parametrize(("work", "given"), [(os._exit, (3,)), (os.abort, ()), (bytearray, (2**40,))])
+def test_one_that_ends_is_told_and_the_next_request_has_another(work, given):
+    apart = Apart("the file x")
+    with pytest.raises(CheckpointError, match=r"^the file x .*, and was stopped"):
+        apart(work, *given)
+    assert apart(len, "abc") == 3
+
+
+def test_what_cannot_begin_is_told():
+    with pytest.raises(CheckpointError, match="the file x"):
+        Apart("the file x", os.abort)(len, "abc")
+
+
+def test_requests_of_several_threads_have_each_their_own_answer():
+    apart, found = Apart("the number"), {}
+    threads = [threading.Thread(target=lambda n=n: found.update({n: apart(abs, -n)})) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: n for n in range(8)}
+
+
+def test_what_cannot_be_sent_is_told():
+    with pytest.raises(UsageError, match="the template cannot be given this"):
+        Apart("the template")(len, lambda: 0)

@@ -1,0 +1,146 @@
+"""Work on what strangers wrote, in a process of its own: time or memory that runs out ends that process alone.
+
+It is a fresh Python without torch, started at the first request and kept for the next ones. The system holds the limits
+(``setrlimit``); where it has none, as Windows, there are none. Nothing that is written there reaches a screen.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+from tinytf.errors import CheckpointError, TinytfError, UsageError
+from tinytf.files import MEBI
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SECONDS, GROWTH = 5, 512 * MEBI
+"""What a request may take: seconds of one processor, and bytes of memory."""
+_START = "import sys; sys.path[:] = {!r}; from tinytf.text.apart import serve; serve()"
+_OUT_OF_TIME, _OUT_OF_MEMORY = getattr(signal, "SIGXCPU", None), getattr(signal, "SIGABRT", None)
+
+
+class Apart:
+    """Functions of tinytf that are run in another process, on what is named ``what``.
+
+    A call answers or raises as the function does, and raises CheckpointError where it takes more than its budget.
+    """
+
+    def __init__(self, what: str, begin: Callable[..., object] | None = None, *given: Any) -> None:
+        self.what = what
+        self.begin_with(begin, *given)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner, self._lock = 0, threading.Lock()
+
+    def begin_with(self, begin: Callable[..., object] | None, *given: Any) -> None:
+        """What is called before the next request, and first in every new process."""
+        self._begin, self._given, self._begun = begin, given, False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has a process of its own."""
+        return Apart, (self.what, self._begin, *self._given)
+
+    def __call__(self, work: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> T:
+        with self._lock:
+            if self._process is None or self._owner != os.getpid():
+                self._start()
+            if self._begin is not None and not self._begun:
+                self._ask(self._begin, *self._given)
+                self._begun = True
+            found: T = self._ask(work, *given, **named)
+            return found
+
+    def _start(self) -> None:
+        self._process, self._owner = subprocess.Popen(
+            [sys.executable, "-c", _START.format(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        ), os.getpid()  # fmt: skip
+        self._begun = False
+        self.close = weakref.finalize(self, _end, self._process, self._owner)
+
+    def _ask(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            asked = pickle.dumps((SECONDS, GROWTH, work, given, named))
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise UsageError(f"{self.what} cannot be given this: {error}", "give plain data") from None
+        try:
+            process.stdin.write(asked)
+            process.stdin.flush()
+            answer = pickle.load(process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(SECONDS)
+            status, self._process = process.returncode, None
+            self.close()
+            raise self._exhausted(-(status or 0)) from None
+        except BaseException:  # interrupted: what it answers later is nobody's
+            self._process = None
+            self.close()
+            raise
+        returned, found = answer
+        if returned:
+            return found
+        raise self._exhausted(int(_OUT_OF_MEMORY or 0)) if found is None else found
+
+    def _exhausted(self, ended_by: int) -> CheckpointError:
+        took = {_OUT_OF_TIME: f"takes more than {SECONDS:g} seconds",
+                _OUT_OF_MEMORY: f"takes more than {GROWTH // MEBI:,} MiB of memory"}  # fmt: skip
+        what = took.get(ended_by, f"ends the process that it is read in ({ended_by})")
+        return CheckpointError(
+            f"{self.what} {what}, and was stopped", "it comes with the model: is that to be trusted?"
+        )
+
+
+def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
+    if owner == os.getpid():  # not in a forked one, whose parent's it is
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+
+def serve() -> None:
+    """Answer requests until there are no more."""
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            seconds, growth, work, given, named = pickle.load(requests)
+        except EOFError:
+            return
+        _limit(seconds, growth)
+        try:
+            answer = pickle.dumps((True, work(*given, **named)))
+        except MemoryError:
+            answer = pickle.dumps((False, None))
+        except BaseException as error:
+            kept = error if isinstance(error, TinytfError) else RuntimeError(f"{type(error).__name__}: {error}")
+            answer = pickle.dumps((False, kept))
+        answers.write(answer)
+        answers.flush()
+
+
+def _limit(seconds: int, growth: int) -> None:
+    """Let the system end this process where it takes more than that from now on."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, int(time.process_time()) + 1 + seconds)):
+            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+        with open("/proc/self/statm") as file:  # pages of the address space
+            size = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + growth, resource.getrlimit(resource.RLIMIT_AS)[1]))
