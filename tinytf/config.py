@@ -358,6 +358,8 @@ class ModelConfig:
         """Embeddings of distances are for something, in heads that have each their own keys."""
         if bool(self.distances) != (self.distance_keys or self.distance_queries):
             raise ConfigError(f"distances {self.distances} and distance_keys or distance_queries need each other")
+        if self.distance_norm and not self.distances:
+            raise ConfigError("distance_norm needs distances")
         if self.distances and (self.n_kv_heads != self.n_heads or self.kv_rank):
             raise ConfigError(f"distances {self.distances} need a key head for each query head")
         if self.farthest and not 2 <= self.distances < 2 * self.farthest - 3:

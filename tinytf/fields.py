@@ -27,6 +27,8 @@ _KINDS: Mapping[type, tuple[tuple[type, ...], str, str]] = {
 """Of each type: what is accepted, and what one and several are called."""
 
 _LONGEST = 80
+_MOST_WHOLE = 2**63 - 1
+"""Where a number is meant a whole one may stand, which torch takes up to here."""
 
 
 def quoted(name: str) -> str:
@@ -105,6 +107,8 @@ class Field:
             return f"{said} is not above {above:g}", ""
         if kind is float and not abs(value) <= sys.float_info.max:
             return f"{said} is not a finite number", ""
+        if kind is float and isinstance(value, int) and abs(value) > _MOST_WHOLE:
+            return f"{said} is too large a whole number", ""
         if least is not None and below is not None and not least <= value < below:
             return f"{said} is outside [{least:g}, {below:g})", ""
         if least is not None and value < least:

@@ -1,5 +1,6 @@
 """The same facts in every form: text, JSON, NDJSON, files of six kinds; the same bytes each time."""
 
+import csv
 import json
 import math
 import re
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from driving import SENTENCE, Tinytf, digits
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
@@ -443,3 +445,45 @@ def test_the_lens_names_the_token_that_it_stands_at(tinytf: Tinytf, decoder: Pat
     stages = json.loads(tinytf("lens", SENTENCE, "-m", decoder, "--json").out)["stages"]
     for stage in stages:
         assert [one["shown"] for one in stage["at"]] == [trace.tokens[one["position"]].shown for one in stage["at"]]
+
+
+def test_every_form_of_a_map_is_read_back_as_the_same_facts(
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, trace: Trace
+) -> None:
+    """Numbers to the last bit of float32, text, tokens and axes; a picture and a text have the numbers in short."""
+    address = "L1H1.weights"
+    hidden = np.triu(np.ones((len(trace.tokens),) * 2, dtype=bool), 1)
+    expected = np.where(hidden, -np.inf, trace[address].numpy())
+    shown = [token.shown for token in trace.tokens]
+
+    def written(extension: str) -> Path:
+        path = tmp_path / f"map.{extension}"
+        assert tinytf("trace", SENTENCE, "-m", decoder, "--at", address, "-o", path).status == 0
+        return path
+
+    def array(rows: list[list[Any]]) -> np.ndarray[Any, Any]:
+        return np.array([[-np.inf if cell in (None, "") else np.float32(cell) for cell in row] for row in rows])
+
+    data = json.loads(written("json").read_text("utf-8"))
+    events = [json.loads(line) for line in written("ndjson").read_text("utf-8").splitlines()]
+    (values,) = [event for event in events if event["type"] == "values"]
+    for found, tokens, text in (
+        (data["values"][address], data["tokens"], data["text"]),
+        (values, [event for event in events if event["type"] == "token"], events[0]["text"]),
+    ):
+        assert np.array_equal(array(found["values"]), expected)
+        assert (found["axes"], [one["shown"] for one in tokens], text) == (["query", "key"], shown, SENTENCE)
+    corner, *keys = (rows := list(csv.reader(written("csv").open(encoding="utf-8"))))[0]
+    assert (corner, keys) == ("query/key", [f"{place} {word}" for place, word in enumerate(shown)])
+    assert np.array_equal(array([row[1:] for row in rows[1:]]), expected)
+    with safe_open(written("safetensors"), "np") as file:
+        said = json.loads(file.metadata()["tinytf"])
+        assert np.array_equal(np.where(hidden, -np.inf, file.get_tensor(address)), expected)
+    assert (said["text"], [one["shown"] for one in said["tokens"]]) == (SENTENCE, shown)
+    assert said["axes"][address] == ["query", "key"]
+    page = _Page()
+    page.feed(written("html").read_text("utf-8"))
+    drawn = "".join(element.text or "" for element in ElementTree.parse(written("svg")).iter())
+    for picture in (written("txt").read_text("utf-8"), page.text, drawn):
+        assert all(word in picture for word in shown)
+        assert all(f"{weight:.3f}" in picture for weight in expected[~hidden])

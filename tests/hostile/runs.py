@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from random import Random
 
@@ -54,13 +55,14 @@ def _damaged(rng: Random, name: str, data: bytes) -> tuple[str, bytes | None]:
         return "gone", None
     if not rng.randrange(10) or not data:
         return "other bytes", rng.choice((b"", b"\0", b"\n\n", b"[]", b"{}", b"\xff\xfe", b"null\n", data * 2))
-    if name.endswith(".jsonl") and rng.randrange(4):
-        return _lines(rng, data)
-    if name.endswith(".json") and rng.randrange(4):
-        about, changed = mutated(rng, json.loads(data))
-        return about, as_json(rng, changed)
+    with suppress(ValueError):  # of a file that is damaged already
+        if name.endswith(".jsonl") and rng.randrange(4):
+            return _lines(rng, data)
+        if name.endswith(".json") and rng.randrange(4):
+            about, changed = mutated(rng, json.loads(data))
+            return about, as_json(rng, changed)
     if name.endswith("SHA256SUMS"):
-        lines = data.decode().splitlines()
+        lines = data.decode("latin-1").splitlines() or [""]
         lines[rng.randrange(len(lines))] = rng.choice(("", "x", "../../x  y", rng.choice(NASTY), lines[0]))
         return "a sum", "\n".join(lines).encode("utf-8", "surrogatepass")
     return bytes_of(rng, data)
