@@ -195,7 +195,7 @@ def test_control_c_leaves_ndjson_that_says_so_and_no_second_text_begins(
     assert events[0]["interrupted"] is True
     assert [event["type"] for event in events].count("ablation_sweep") == 1
     assert sum(event["type"] == "effect" for event in events) == 2
-    assert events[-1] == {"type": "interrupted"}
+    assert events[-1]["type"] == "interrupted"
 
 
 def test_control_c_in_integrated_gradients_shows_the_points_so_far(
