@@ -46,7 +46,7 @@ def as_json(tensor: torch.Tensor) -> Any:
 def shown(trace: Trace, address: str) -> Any:
     """The tensor at an address as JSON has it: a masked weight is null, although the model has 0 there."""
     where, tensor = parse_any(address, trace.steps), trace[address]
-    if where.step == trace.steps.by_name["weights"] and not where.cell:
+    if where.step == trace.steps.by_name["weights"] and not where.cell and where.lens is None:
         tensor = tensor.masked_fill(torch.ones(tensor.shape[-2:]).triu(1).bool(), -math.inf)
     return as_json(tensor)
 
