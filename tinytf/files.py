@@ -72,6 +72,17 @@ def read_once(path: Path, limit: int) -> bytes:
         return found.getvalue()
 
 
+def is_there(path: str) -> bool:
+    """Whether a file or folder has this name. Raises PermissionError where a folder above may not be looked into."""
+    try:
+        os.lstat(path)
+    except PermissionError:
+        raise
+    except (OSError, ValueError):  # no such file, or a name that none can have
+        return False
+    return True
+
+
 def resolved(path: Path) -> Path:
     """The absolute path behind all links; one that goes round in circles, or that cannot be, stays as it is."""
     try:

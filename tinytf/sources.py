@@ -3,7 +3,6 @@
 A source reads its configuration from headers alone, its tokenizer without the weights, and its weights last.
 """
 
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +24,7 @@ from tinytf.checkpoints.stores import HUB_CACHE, STORES
 from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import read_json, resolved
+from tinytf.files import is_there, read_json, resolved
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
@@ -212,7 +211,7 @@ def find_source(model: str) -> Source:
             return stored_source(model, store.find(name))
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)
-    if not model or os.path.lexists(model):
+    if not model or is_there(model):
         return source_at(Path(model))
     if HUB_CACHE.has(model):
         return stored_source(model, HUB_CACHE.find(model))

@@ -47,7 +47,10 @@ def explained(error: Exception, shows: str = "--debug shows where it happened") 
     if isinstance(error, TinytfError):
         return Failure(error.message, error.hint, error.exit_status)
     if isinstance(error, OSError):
-        return Failure(str(error), "", 1)
+        said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        return Failure(said, "", 1)
+    if isinstance(error, MemoryError):
+        return Failure("there is not enough memory for this", "take a smaller model or a shorter text", 1)
     if isinstance(error, ValueError) and "embedded null" in str(error):  # what Python says of any path with one
         return Failure("a file name cannot hold a NUL byte", "", 2)
     return Failure(f"{type(error).__name__}: {error}", f"this is a fault of tinytf; {shows}", 1)

@@ -342,8 +342,12 @@ def test_lines_are_texts_of_their_own(tinytf: Tinytf, decoder: Path, tmp_path: P
     streamed = tinytf(*arguments).out
     separately = [tinytf(command, text, "-m", decoder).out for text in texts]
     assert streamed == "\n".join(separately)
-    events = tinytf(*arguments, "--format", "ndjson").out
-    assert events == "".join(tinytf(command, text, "-m", decoder, "--format", "ndjson").out for text in texts)
+    events = [json.loads(line) for line in tinytf(*arguments, "--format", "ndjson").lines]
+    assert events == [
+        {**json.loads(line), "result": number}
+        for number, text in enumerate(texts)
+        for line in tinytf(command, text, "-m", decoder, "--format", "ndjson").lines
+    ]
     if command != "tokens":
         path = tmp_path / "a.safetensors"
         tinytf(*arguments, "-o", path)
@@ -398,3 +402,44 @@ def test_json_of_a_float64_model_has_all_digits(tinytf: Tinytf, decoder: Path) -
     for form in ("json", "ndjson"):
         out = tinytf("trace", "-m", decoder, "--at", "L0.W_Q", "--dtype", "float64", "--as", "table", "--format", form)
         assert repr(float(wide.parameters(["L0.W_Q"]).found[0].values[0, 0])) in out.out
+
+
+def test_the_heads_and_layers_of_a_list_keep_their_numbers(tinytf: Tinytf) -> None:
+    csv = tinytf("trace", SENTENCE, "--at", "L1H1,3.q[0,0]", "--format", "csv")
+    rows = [line.rsplit(",", 2)[1:] for line in csv.lines[1:]]
+    assert [head for head, _ in rows] == ["1", "3"]
+    expected = load("tiny").trace(SENTENCE)["L1H1,3.q[0,0]"]
+    assert torch.equal(torch.tensor([float(value) for _, value in rows]), expected)
+    drawn = tinytf("trace", SENTENCE, "--at", "L0,-1H1,3.q[0,0:2]").lines
+    assert [line.split()[:2] for line in drawn if line.startswith("  L")] == [
+        ["L0", "H1"], ["L0", "H3"], ["L3", "H1"], ["L3", "H3"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "places"),
+    [
+        (["score"], "token_score", "index"),
+        (["neurons", "--top", "1"], "active", "position"),
+        (["attention", "--head", "L0H0", "--row", "1"], "head", "query"),
+        (["rollout"], "position", "query"),
+    ],
+)
+def test_a_row_of_ndjson_says_which_text_and_which_token(
+    tinytf: Tinytf, decoder: Path, opened: Model, arguments: list[str], kind: str, places: str
+) -> None:
+    texts = ["The cat sat", "A dog ran on"]
+    given = "\n".join(texts).encode()
+    lines = tinytf(*arguments, "--lines", "-m", decoder, "--format", "ndjson", stdin=given).lines
+    rows = [one for one in map(json.loads, lines) if one["type"] == kind]
+    assert {one["result"] for one in rows} == {0, 1}
+    for row in rows:
+        assert row["shown"] == opened.encode(texts[row["result"]]).tokens[row[places]].shown
+    table = tinytf(*arguments, "--lines", "-m", decoder, "--format", "csv", stdin=given).lines
+    assert ("shown" in table[0].split(",")) == (arguments[0] in ("score", "neurons"))
+
+
+def test_the_lens_names_the_token_that_it_stands_at(tinytf: Tinytf, decoder: Path, trace: Trace) -> None:
+    stages = json.loads(tinytf("lens", SENTENCE, "-m", decoder, "--json").out)["stages"]
+    for stage in stages:
+        assert [one["shown"] for one in stage["at"]] == [trace.tokens[one["position"]].shown for one in stage["at"]]

@@ -40,7 +40,7 @@ def changed(decoder: Path, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that these small models are measured in several of them."""
-    monkeypatch.setattr("tinytf.analysis.interventions.sweep._TOKENS", {"cpu": 8})
+    monkeypatch.setattr("tinytf.analysis.interventions.sweep.most_tokens", lambda _: 8)
 
 
 def after(calls: int) -> Progress:

@@ -127,6 +127,30 @@ def test_a_weight_file_that_changes_under_an_open_model_is_told(
         model.trace("the cat")
 
 
+@pytest.mark.parametrize(
+    "arguments", [("info", "closed/model"), ("runs", "closed/model"), ("tokens", "a", "-m", "closed/m.gguf")]
+)
+def test_what_nobody_may_look_at_is_not_called_missing(
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """A closed folder closes nothing to root, as whom tests may run: the system's answer is given instead."""
+    stat, lstat = os.stat, os.lstat
+
+    def denied(ask):
+        def answer(path, *more, **options):
+            if isinstance(path, str | Path) and "closed/" in os.fspath(path):
+                raise PermissionError(13, "Permission denied", os.fspath(path))
+            return ask(path, *more, **options)
+
+        return answer
+
+    monkeypatch.setattr(os, "stat", denied(stat))
+    monkeypatch.setattr(os, "lstat", denied(lstat))
+    ran = tinytf(*(str(tmp_path / word) if word.startswith("closed") else word for word in arguments))
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.endswith(f"{tmp_path}/{arguments[-1]}: Permission denied\n")
+
+
 _READS_ON = """
 import os, sys, threading
 import torch

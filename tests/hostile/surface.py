@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module
 
 import click
 
@@ -82,8 +81,10 @@ def files() -> Files:
 
 @cache
 def command(name: str) -> click.Command:
-    found = vars(import_module(f"tinytf_cli.commands.{name}"))[name]
-    assert isinstance(found, click.Command)
+    from tinytf_cli.main import cli
+
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
     return found
 
 

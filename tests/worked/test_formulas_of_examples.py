@@ -43,6 +43,8 @@ def compute(text: str, **names: object) -> object:
         def transposed(self, value: np.ndarray) -> np.ndarray:
             return np.swapaxes(value, -1, -2)
 
+        def spend(self, numbers: int) -> None: ...
+
     return Formula.parse(text, values, OPERATIONS).compute(Plain())
 
 

@@ -54,3 +54,28 @@ def test_values_of_odd_types_and_shapes_are_one_line(tmp_path: Path, given: str)
 def test_a_step_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExampleError, match="B"):
         example(tmp_path, '[[step]]\nname = "B"\nvalue = "1"\n[[step]]\nname = "B"\nvalue = "2"\n')
+
+
+def test_what_all_operations_make_together_is_bounded(tmp_path: Path) -> None:
+    """The same however fast the machine is: ten steps of a million numbers, in both computations."""
+    steps = "".join(f'[[step]]\nname = "B{n}"\nvalue = "sum(ones(1000, 1000) + {n})"\n' for n in range(10))
+    found = example(tmp_path, steps)
+    assert verify(found, budget=50_000_000).holds
+    with pytest.raises(ExampleError, match=r"line \d+, field 'value' of step 'B\d': has no numbers left") as caught:
+        verify(found, budget=5_000_000)
+    assert caught.value.hint == "--budget gives more"
+
+
+def test_finite_differences_are_taken_from_the_budget(tmp_path: Path) -> None:
+    """Each of 100 entries is moved four times, and each time all of a step of 10,000 numbers is made again."""
+    steps = '[[step]]\nname = "L"\nvalue = "sum(A @ A)"\n[[step]]\nname = "g"\nvalue = "gradient(L, A)"\n'
+    found = example(tmp_path, f"[given]\nA = {{random = [10, 10]}}\n{steps}")
+    assert verify(found, budget=2_000_000).holds
+    with pytest.raises(ExampleError, match="step 'g': has no numbers left"):
+        verify(found, budget=200_000)
+
+
+def test_many_operations_without_numbers_are_work_too(tmp_path: Path) -> None:
+    steps = '[[step]]\nname = "B"\nvalue = "' + "+".join(["1"] * 140) + '"\n'
+    with pytest.raises(ExampleError, match="has no numbers left"):
+        verify(example(tmp_path, steps), budget=100_000)

@@ -1,7 +1,6 @@
 """Every step of a worked example, computed with tinytf's operations and again in float64 numpy."""
 
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from tinytf.text.tokenizer import Token, Tokenizer
 from tinytf.worked.example import Example
-from tinytf.worked.language import LanguageError, NeedsTokenizer, require_room
+from tinytf.worked.language import Budget, LanguageError, NeedsTokenizer, require_room
 from tinytf.worked.operations import CONSTANTS, OPERATIONS, Function
 
 _STEP = 1e-4
@@ -24,8 +23,8 @@ class Evaluation:
     """The values of an example's names, each computed when it is first asked for.
 
     This one computes in numpy's float64 by textbook formulas, with gradients by finite differences of the whole chain.
-    ``instead`` replaces values: what the author claims, or a tensor with one entry moved. Nothing is
-    computed after ``until``, a time of ``time.monotonic``.
+    ``instead`` replaces values: what the author claims, or a tensor with one entry moved. All that is computed is
+    taken from ``budget``.
     """
 
     def __init__(
@@ -34,24 +33,25 @@ class Evaluation:
         tokenizer: Tokenizer | None = None,
         instead: Mapping[str, Any] | None = None,
         *,
-        until: float = math.inf,
+        budget: Budget | None = None,
     ) -> None:
-        self.example, self.tokenizer, self.until = example, tokenizer, until
+        self.example, self.tokenizer, self.budget = example, tokenizer, budget or Budget()
         self.formulas = {step.name: step.formula for step in example.steps}
         given = {name: self.taken(value) for name, value in {**example.given, **(instead or {})}.items()}
         self.values: dict[str, Any] = {**CONSTANTS, **given}
         self.kept = 0
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a name. Raises LanguageError where it cannot be computed or time runs out."""
-        if time.monotonic() > self.until:
-            raise LanguageError("ran out of time", "--seconds gives more")
+        """The value of a name. Raises LanguageError where it cannot be computed, or the budget is spent."""
         if name not in self.values:
             found = self.formulas[name].compute(self)
             self.kept += math.prod(np.shape(found))
             require_room(self.kept)
             self.values[name] = found
         return self.values[name]
+
+    def spend(self, numbers: int) -> None:
+        self.budget.spend(numbers)
 
     def call(self, name: str, arguments: list[Any]) -> Any:
         """What an operation gives. Raises LanguageError for arguments that it does not take."""
@@ -119,7 +119,7 @@ class Evaluation:
         value = np.array(self[name], dtype=np.float64)
         value[place] += by
         kept = {given: self.values[given] for given in self.example.given}
-        moved = Evaluation(self.example, self.tokenizer, kept | {name: value}, until=self.until)
+        moved = Evaluation(self.example, self.tokenizer, kept | {name: value}, budget=self.budget)
         return float(moved[loss])
 
 

@@ -5,6 +5,7 @@ import itertools
 import math
 import operator
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,10 @@ _LONGEST_SHOWN = 60
 """Characters of a formula that an error shows."""
 LARGEST = 20_000_000
 """Numbers that an operation may make, and that all steps together may keep."""
+BUDGET = 2_000_000_000
+"""Numbers that all operations of an example may make together, both computations and all finite differences."""
+_LEAST = 1_000
+"""An operation counts as this many numbers at least: it takes their time."""
 _WORK = 500
 """Multiplications of a product for each number that it may make at most."""
 _MOST_BITS = 1_024
@@ -44,6 +49,8 @@ class Namespace(Protocol):
     def tensor(self, parts: list[Any]) -> Any: ...
 
     def transposed(self, value: Any) -> Any: ...
+
+    def spend(self, numbers: int) -> None: ...
 
 
 BY_NAME = frozenset({"gradient", "learns"})
@@ -162,22 +169,24 @@ def _value(node: ast.AST, values: Namespace) -> Any:
             first, second = _value(left, values), _value(right, values)
             if isinstance(first, str) or isinstance(second, str):
                 raise LanguageError("cannot compute with words")
-            return _applied(node, _BINARY[type(op)], first, second)
+            return _applied(node, values, _BINARY[type(op)], first, second)
         case ast.UnaryOp(op=op, operand=operand):
-            return _applied(node, _UNARY[type(op)], _value(operand, values))
+            return _applied(node, values, _UNARY[type(op)], _value(operand, values))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _applied(node, _COMPARED[type(op)], _value(left, values), _value(right, values))
+            return _applied(node, values, _COMPARED[type(op)], _value(left, values), _value(right, values))
         case ast.Attribute(value=of):
-            return _applied(node, values.transposed, _value(of, values))
+            return _applied(node, values, values.transposed, _value(of, values))
         case ast.Subscript(value=of, slice=index):
             place = _index(index, values)
-            return _applied(node, lambda whole: whole[place], _value(of, values))
+            return _applied(node, values, lambda whole: whole[place], _value(of, values))
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return _applied(node, lambda *made: values.tensor(list(made)), *(_value(part, values) for part in parts))
+            return _applied(
+                node, values, lambda *made: values.tensor(list(made)), *(_value(part, values) for part in parts)
+            )
         case ast.Call(func=ast.Name(id=name), args=parts):
             by_name = name in BY_NAME
             arguments = [part.id if by_name and isinstance(part, ast.Name) else _value(part, values) for part in parts]
-            return _applied(node, lambda *made: values.call(name, list(made)), *arguments)
+            return _applied(node, values, lambda *made: values.call(name, list(made)), *arguments)
     raise LanguageError(f"{type(node).__name__} has no value")
 
 
@@ -185,6 +194,23 @@ def require_room(numbers: int) -> None:
     """Raise LanguageError where so many numbers would be made, before they are."""
     if numbers > LARGEST:
         raise LanguageError(f"this would make {numbers:,} numbers, more than {LARGEST:,}")
+
+
+@dataclass
+class Budget:
+    """What an example may still take: so many ``numbers``, and the time until ``until`` of ``time.monotonic``."""
+
+    numbers: int = BUDGET
+    until: float = math.inf
+
+    def spend(self, numbers: int) -> None:
+        """Take some numbers off. Raises LanguageError where there are not so many left, or no time."""
+        require_room(numbers)
+        self.numbers -= max(numbers, _LEAST)
+        if self.numbers < 0:
+            raise LanguageError("has no numbers left to compute with", "--budget gives more")
+        if time.monotonic() > self.until:
+            raise LanguageError("ran out of time", "--seconds gives more")
 
 
 def _made(node: ast.AST, shapes: list[tuple[int, ...]]) -> int:
@@ -199,9 +225,9 @@ def _made(node: ast.AST, shapes: list[tuple[int, ...]]) -> int:
     return math.prod(max(sizes) for sizes in by_axis)
 
 
-def _applied(node: ast.AST, function: Callable[..., Any], *taken: Any) -> Any:
+def _applied(node: ast.AST, values: Namespace, function: Callable[..., Any], *taken: Any) -> Any:
     """What a part of a formula gives. Raises LanguageError, in our own words, where torch or numpy raise theirs."""
-    require_room(_made(node, [tuple(one.shape) for one in taken if hasattr(one, "shape")]))
+    values.spend(_made(node, [tuple(one.shape) for one in taken if hasattr(one, "shape")]))
     try:
         return function(*taken)
     except ZeroDivisionError:

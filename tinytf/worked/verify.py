@@ -15,7 +15,7 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.worked.claims import Claim, Numbers, compare
 from tinytf.worked.evaluate import ByTinytf, Evaluation, cells, largest_difference
 from tinytf.worked.example import ClaimedStep, Example, ExampleError
-from tinytf.worked.language import LanguageError, NeedsTokenizer
+from tinytf.worked.language import BUDGET, Budget, LanguageError, NeedsTokenizer
 
 AGREEMENT = 1e-9
 """How far tinytf and numpy may differ, in units of the number or of 1."""
@@ -185,22 +185,25 @@ class ExampleScores(Report):
         return {"worked_examples": [one.summary() for one in self.examples]}
 
 
-def verify(example: Example, tokenizer: Tokenizer | None = None, *, seconds: float = SECONDS) -> Verification:
+def verify(
+    example: Example, tokenizer: Tokenizer | None = None, *, seconds: float = SECONDS, budget: int = BUDGET
+) -> Verification:
     """Recompute every step, by tinytf and by numpy, and compare the claims with it.
 
     ``tokenizer`` is for steps that ask for token ids; without one those are skipped. Raises ExampleError, with line and
-    field, for a step that cannot be computed within ``seconds`` of the start, and for a claim of more cells than the
-    value has; UsageError for a tokenizer of another vocabulary than the example's.
+    field, for a step that cannot be computed within ``seconds`` of the start and ``budget`` numbers (of all operations
+    together, finite differences included), and for a claim of more cells than the value has; UsageError for a tokenizer
+    of another vocabulary than the example's.
     """
     wanted = example.vocabulary
     if tokenizer is not None and wanted is not None and not wanted.fits(tokenizer):
         said = f"the token ids of {example.name} are those of {wanted.name}, and this tokenizer has another vocabulary"
         raise UsageError(said, "without --tokenizer they are not checked")
-    until = time.monotonic() + seconds
+    whole = Budget(budget, time.monotonic() + seconds)
     claims = {step.name: step.claim for step in example.steps if step.claim is not None}
     claimed = {name: claim.values for name, claim in claims.items() if not claim.words}
-    ours, theirs = (kind(example, tokenizer, until=until) for kind in (ByTinytf, Evaluation))
-    author = Evaluation(example, tokenizer, claimed)
+    ours, theirs = (kind(example, tokenizer, budget=whole) for kind in (ByTinytf, Evaluation))
+    author = Evaluation(example, tokenizer, claimed, budget=replace(whole))
     with np.errstate(all="ignore"), warnings.catch_warnings():  # infinities and NaN are shown as such
         warnings.simplefilter("ignore")
         return Verification(example, tuple(_check(step, ours, theirs, author) for step in example.steps))

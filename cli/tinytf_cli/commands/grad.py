@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tinytf.text.chat import Written
     from tinytf_cli.views.grad import GradView
 
+MOST_CHECKED = 10_000
+"""Entries that finite differences may check; each takes two runs of the model or more."""
+
 
 def _require_finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
@@ -55,7 +58,7 @@ class Asked:
     )
     integrated: bool = option(is_flag=True, help="Attribute to tokens by integrated gradients too.")
     check: int = option(
-        type=click.IntRange(0, 10_000), default=0, metavar="N", help="Check N entries by finite differences."
+        type=click.IntRange(0, MOST_CHECKED), default=0, metavar="N", help="Check N entries by finite differences."
     )
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import click
+
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.output import Output, Result
 
@@ -16,6 +18,11 @@ class Asked:
     tokenizer: str | None = option(
         metavar="MODEL",
         help="Check token ids with the tokenizer of a folder, a tokenizer.json, or any name that --model takes.",
+    )
+    budget: int = option(
+        type=click.IntRange(1),
+        shown=2_000_000_000,
+        help="How many numbers each may compute, in all operations together.",
     )
     seconds: float = option(type=FloatRange(0, min_open=True), shown=60.0, help="How long each may take.")
 
@@ -38,7 +45,7 @@ def verify(asked: Asked, output: Output) -> int:
     for example in examples:
         # In the list, an example of another vocabulary goes without its ids; by its name it is refused.
         fits = words is None or asked.files or example.vocabulary is None or example.vocabulary.fits(words)
-        found.append(checked(example, words if fits else None, seconds=asked.seconds))
+        found.append(checked(example, words if fits else None, seconds=asked.seconds, budget=asked.budget))
     if not asked.files:
         output.show(Result.of(ScoresView(ExampleScores(tuple(found)))))
         return 0

@@ -33,6 +33,9 @@ def claimed_cells(checked: CheckedStep, terminal: Terminal) -> Iterator[Block]:
     """The cells, matrix by matrix where there are more than two axes."""
     claim, true = checked.step.claim, checked.true
     assert true is not None
+    if not true.size:
+        yield Line(Span("no numbers", "dim"), indent=2)
+        return
     shape = claim.shape if claim is not None and len(claim.shape) != true.ndim else true.shape
     for place in np.ndindex(shape[:-2]):
         if place:
