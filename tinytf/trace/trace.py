@@ -306,7 +306,10 @@ class Trace:
         if self.tokenizer is None:
             return self.tokens[self.index(word, "token", len(self.tokens))].id
         config = self.config
-        return find_token(self.tokenizer, word, causal=config.causal, option="token", vocabulary=config.vocab_size)
+        try:
+            return find_token(self.tokenizer, word, causal=config.causal, option="token", vocabulary=config.vocab_size)
+        except UsageError as error:
+            raise AddressError(error.message, error.hint) from None
 
     def logits_at(self, position: int) -> Tensor:
         """Logits (V,) at one position: recorded, or derived from the last hidden state."""
