@@ -112,7 +112,7 @@ def attributed(names: Names) -> None:
     stream, gain = trace["L3.out"][-1].double(), transformer.final_norm.weight.double()
     scale = torch.sqrt((stream**2).mean() + model.config.norm_eps)
     direction = transformer.unembedding[model.find_token("mat")] - transformer.unembedding[model.find_token("rug")]
-    assert head == pytest.approx(float((added / scale * gain) @ direction.double()), abs=1e-4)
+    assert head == pytest.approx(float(((added / scale * gain) @ direction.double()).detach()), abs=1e-4)
 
 
 def patched(names: Names) -> None:
