@@ -24,6 +24,7 @@ from tinytf.training.data import IGNORED, Batch
 from tinytf.training.loop import train
 from tinytf.training.losses import BatchLoss, batch_loss
 from tinytf.training.processes import Processes
+from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
@@ -207,3 +208,15 @@ def test_a_process_without_a_row_of_a_packed_batch_adds_nothing_to_the_loss() ->
     assert found.item() == 0
     found.backward()
     assert all(not one.grad.any() for one in loss.parameters() if one.grad is not None)
+
+
+def test_the_epochs_of_conversations_count_their_tokens_and_no_padding(tokenizer, chats, tmp_path) -> None:
+    asked = recipe(steps=6, eval_every=6, batch=4)
+    corpus = find_files([chats], asked.reading)
+    train(corpus, asked, tmp_path / "run", tokenizer=tokenizer)
+    history = read_history(tmp_path / "run")
+    setup = prepare(corpus, asked, tmp_path / "again", tokenizer)
+    lengths = [stop - start - 1 for start, stop in setup.examples.train.parts]
+    drawn = [lengths[number] for step in range(20) for number in setup.examples._drawn(step)]
+    assert history.step_tokens == round(sum(drawn) / 20) < 4 * asked.block
+    assert history.epochs == 6 * history.step_tokens / setup.counts[0]

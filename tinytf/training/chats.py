@@ -137,6 +137,10 @@ class ChatTurns:
     def batch(self, step: int) -> Batch:
         return self.train.batch(self._drawn(step))
 
+    def tokens(self, step: int) -> int:
+        wasted, size = self.train.padding(self._drawn(step))
+        return size - wasted
+
     def padding(self, steps: int) -> float:
         """The share of padding in the batches of so many steps."""
         wasted, sizes = zip(*(self.train.padding(self._drawn(step)) for step in range(steps)), strict=True)

@@ -54,6 +54,10 @@ class Examples(Protocol):
 
     def batch(self, step: int) -> Batch: ...
 
+    def tokens(self, step: int) -> int:
+        """The tokens of a batch, without padding."""
+        ...
+
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         """All held-out text, or ``limit`` batches from all over it."""
         ...
@@ -169,6 +173,9 @@ class NextToken:
     @property
     def held_out_batches(self) -> int:
         return -(-self._windows // self.size)
+
+    def tokens(self, step: int) -> int:
+        return self.size * self.block
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         for first in spread(self.held_out_batches, self.size, limit):

@@ -129,8 +129,8 @@ class History:
 
     @property
     def step_tokens(self) -> int:
-        """The tokens of a step."""
-        return int(self.recipe.get("batch", 0)) * int(self.recipe.get("block", 0))
+        """The tokens of a step, in the mean; of a run that did not count them as many as fit."""
+        return self.sizes.get("step_tokens") or int(self.recipe.get("batch", 0)) * int(self.recipe.get("block", 0))
 
     @property
     def epochs(self) -> float | None:

@@ -101,6 +101,11 @@ class MaskedTokens:
         counts = random.integers(1, 9, self.size)
         return self._masked([self._example(self.train, s, c)[0] for s, c in zip(starts, counts, strict=True)], random)
 
+    def tokens(self, step: int) -> int:
+        mask = self.batch(step).padding_mask
+        assert mask is not None
+        return int(mask.sum())
+
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         for first in spread(self.held_out_batches, self.size, limit):
             starts = self._starts[first : first + self.size]

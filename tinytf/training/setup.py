@@ -33,6 +33,9 @@ _EMBEDDED, _FIRST_ADDED = 0.02, 0.02
 """Of ``even`` first weights: the deviation of embeddings (Radford et al. 2019), and how much of the usual is added."""
 _OF_TOKENS = ("embed.tokens.weight", "embed.positions.weight", "embed.types.weight", "head.decoder.weight")
 
+_LOOKED_AT = 20
+"""The batches whose tokens are counted."""
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -160,10 +163,15 @@ def first_model(recipe: Recipe, vocab_size: int) -> Transformer:
 
 
 def sizes_of(setup: Setup) -> dict[str, int | None]:
-    """The tokens to train on, those held out, and their bytes; None where a token does not stand for its bytes."""
+    """The tokens to train on, of a step (in the mean), those held out, and their bytes.
+
+    None where a token does not stand for its bytes.
+    """
     train, held_out = setup.counts
+    step = round(sum(setup.examples.tokens(step) for step in range(_LOOKED_AT)) / _LOOKED_AT)
+    sizes = {"tokens": train, "step_tokens": step, "held_out_tokens": held_out}
     if type(setup.examples) is not NextToken:
-        return {"tokens": train, "held_out_tokens": held_out, "held_out_bytes": None}
+        return {**sizes, "held_out_bytes": None}
     ids, counts = np.unique(setup.examples.kept, return_counts=True)
     special = set(setup.tokenizer.special_ids)
     size = sum(
@@ -171,7 +179,7 @@ def sizes_of(setup: Setup) -> dict[str, int | None]:
         for token_id, count in zip(ids.tolist(), counts.tolist(), strict=True)
         if token_id not in special
     )
-    return {"tokens": train, "held_out_tokens": held_out, "held_out_bytes": size}
+    return {**sizes, "held_out_bytes": size}
 
 
 def fingerprint_of(corpus: Corpus) -> str:
