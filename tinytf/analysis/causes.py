@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tinytf.analysis.mistakes import MISTAKES
 from tinytf.analysis.mistakes.norms import normed
-from tinytf.dumps.fit import apart, in_halves, in_pairs, is_turned
+from tinytf.dumps.fit import apart, in_halves, is_turned
 from tinytf.report import Data
 from tinytf.steps.operations import (
     Activate,
@@ -35,6 +35,7 @@ from tinytf.steps.operations import (
 )
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import Place
+from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Recording, Trace
 

@@ -145,13 +145,6 @@ def in_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
     return torch.cat((turned, tensor[..., width:]), dim=-1)
 
 
-def in_pairs(tensor: Tensor, config: ModelConfig) -> Tensor:
-    """The way back: the rows (0, D/2), (1, D/2 + 1) … of each head (H, T, D) beside each other."""
-    width = config.rope.width
-    turned = tensor[..., :width].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
-    return torch.cat((turned, tensor[..., width:]), dim=-1)
-
-
 def apart(tensor: Tensor, like: Tensor) -> float:
     """The largest difference, relative to the largest number of ours; infinite where one side alone is not finite."""
     a, b = tensor.to(like.device, torch.float64), like.double()

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tinytf.analysis.mistakes.mistake import Wrong
 from tinytf.analysis.mistakes.mistaken import Mistaken
-from tinytf.dumps.fit import in_pairs
 from tinytf.steps.operations import Add
 from tinytf.steps.table import Place, Step
 from tinytf.student.seen import Made
+from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.trace import Trace
 
 _MASKED = -1e4

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
-from tinytf.dumps.fit import in_pairs
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
 from tinytf.student.layouts import Way, tensor_ways
 from tinytf.student.parameters import Ours, Theirs, parameters_of, score, targets_of
+from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.parameters import ParameterAddress
 
 

@@ -202,15 +202,32 @@ class Lens:
         return self.part not in ("scale", "normalized")
 
     def tensor(self, site: Site) -> Tensor:
-        """TransformerLens' tensor, without its batch axis."""
+        """TransformerLens' tensor, without its batch axis. Raises AddressError for one that it has otherwise."""
         if self.part in ("scale", "normalized"):
             assert isinstance(site.operation, Norm)
             normed, scale = site.operation.normed(site.input())
             return (scale if self.part == "scale" else normed).to(site.input().dtype)
+        value, beside = site.value, _turns_neighbours(site)
         if self.part == "turned":
-            return site.value.transpose(0, 1)
-        value = site.value
+            return (in_pairs(value, site.config) if beside and site.step.role in "qk" else value).transpose(0, 1)
+        if self.part == "least" and beside:
+            raise AddressError(f"{self.name!r} is refused: {_OTHERWISE}")
         return value.masked_fill(value == -torch.inf, torch.finfo(value.dtype).min) if self.part == "least" else value
+
+
+def in_pairs(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Heads (H, T, D) with what RoPE turns, (0, D/2), (1, D/2 + 1) …, beside each other."""
+    width = config.rope.width
+    turned = tensor[..., :width].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+    return torch.cat((turned, tensor[..., width:]), dim=-1)
+
+
+def _turns_neighbours(site: Site) -> bool:
+    """Whether RoPE turns neighbours in the files of the model (GPT-J), as in TransformerLens; here it turns halves."""
+    from tinytf.checkpoints.huggingface.table import Family
+
+    table = getattr(site.trace.about.model, "table", None) if site.trace.about else None
+    return isinstance(table, Family) and any(one.paired for one in table.stored.values())
 
 
 def find_lens(name: str, layers: tuple[int, ...] | None, table: StepTable) -> tuple[Step, tuple[int, ...] | None, Lens]:
