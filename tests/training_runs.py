@@ -1,23 +1,40 @@
 """A run of a few steps on a few sentences, stopped where a test wants it, and what it left."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
-MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1}
-CAUSAL = Recipe(
-    model=MODEL, tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2, repeats=0.25
-)
+MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32}
+DROPPING = {**MODEL, "dropout": 0.1}
+RECIPE = Recipe(model=MODEL, tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2)
+CAUSAL = Recipe(**{**RECIPE.to_dict(), "model": DROPPING, "repeats": 0.25})
+FILMED = Recipe(**{**RECIPE.to_dict(), "block": 24, "steps": 6, "lr": 1e-2})
 
 
 def changed(recipe: Recipe, **changes: object) -> Recipe:
     return Recipe(**{**recipe.to_dict(), **changes})
 
 
-def stopping_after(steps: int):
+def run_once(recipe: Recipe) -> Callable[[pytest.TempPathFactory], Path]:
+    """A fixture: the run of a recipe, trained once for all tests of a file."""
+
+    @pytest.fixture(scope="module")
+    def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        place = tmp_path_factory.mktemp("runs") / "run"
+        train(STORY, recipe, place)
+        return place
+
+    return run
+
+
+def stopping_after(steps: int) -> Callable[[], bool]:
     """An ``interrupted`` that ends the run after so many of its steps."""
     asked = iter([False] * (steps - 1) + [True] * 1000)
     return lambda: next(asked)

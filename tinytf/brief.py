@@ -19,6 +19,8 @@ def brief(value: Any) -> str:
         return f"{value:.6g}"
     if value is None or isinstance(value, int):
         return repr(value)
+    if isinstance(name := getattr(value, "name", None), str):
+        return f"{type(value).__name__} {brief(name)}"
     if hasattr(value, "shape"):
         return f"{type(value).__name__} {tuple(value.shape)}"
     if isinstance(value, tuple | list) and value:
@@ -26,8 +28,7 @@ def brief(value: Any) -> str:
         return f"({', '.join(map(brief, value))})" if simple else f"{len(value):,} × {type(value[0]).__name__}"
     if isinstance(value, Mapping):
         return f"{len(value):,} of {type(value).__name__}"
-    name = getattr(value, "name", None)
-    return f"{type(value).__name__} {brief(name)}" if isinstance(name, str) else type(value).__name__
+    return type(value).__name__
 
 
 def shown(thing: Any, members: Mapping[str, Any]) -> str:

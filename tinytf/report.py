@@ -21,6 +21,9 @@ SCHEMA_VERSION = 2
 DRAWN_BY = "tinytf_cli.showing"
 """What draws a report that is asked to show itself: imported by this name, since the library knows no more of it."""
 
+_WORDS = frozenset({"shown", "at", "after"})
+"""Members that say which token a record is of."""
+
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
 
@@ -157,7 +160,24 @@ class Report(Brief):
     def to_dict(self) -> dict[str, Any]:
         """What it is, what it is of, what was found."""
         of = {} if self.about is None else self.about.to_dict()
-        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **of, **self.fields()}
+        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **of, **self.with_tokens(self.fields())}
+
+    def with_tokens(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Data with how its token is ``shown`` in each record that has a position of the text and no word for it."""
+        tokens = self.about.text.tokens if self.about is not None and self.about.text is not None else ()
+
+        def told(value: Any, *, is_record: bool = False) -> Any:
+            if isinstance(value, list):
+                return [told(one, is_record=True) for one in value] if value and isinstance(value[0], dict) else value
+            if not isinstance(value, dict):
+                return value
+            found = {name: told(one) for name, one in value.items()}
+            place = value.get("position", value.get("query"))
+            if is_record and isinstance(place, int) and place < len(tokens) and not _WORDS & value.keys():
+                found["shown"] = tokens[place].shown
+            return found
+
+        return told(data) if tokens else data
 
     def itemised(self) -> dict[str, Any]:
         """``to_dict`` with every one of ``EVENTS`` as a list of objects, one object, or None."""
@@ -168,7 +188,7 @@ class Report(Brief):
 
         One that was ``interrupted`` says so at the end.
         """
-        data = self.itemised()
+        data = self.with_tokens(self.itemised())
         parts = {name: data.pop(name, None) for name in self.EVENTS}
         yield {"type": data.pop("kind"), **data}
         for name, part in parts.items():
@@ -204,7 +224,7 @@ class Report(Brief):
             return of_arrays(arrays, self.label, long=long)
         first = [name for name in self.EVENTS if name != "tokens"] or list(self.EVENTS)
         path = self.TABLE or tuple(first[:1])
-        return of_records(records_in(self.itemised(), path)) if path else None
+        return of_records(records_in(self.with_tokens(self.itemised()), path)) if path else None
 
     def show(self) -> None:
         """Print what the command that gives such a report prints. Raises UsageError for one that is not drawn."""

@@ -1,5 +1,6 @@
 """Show one result, or several of one kind, through one output."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,8 @@ def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) 
     A stream shows each as soon as it is made; JSON and files join them into one.
     """
     streams = output.file is None and output.format in ("text", "ndjson")
+    if lines:
+        results = itertools.starmap(_numbered, enumerate(results))
     if not lines or streams:
         with output.paged() as paged:
             for place, result in enumerate(results):
@@ -25,6 +28,16 @@ def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) 
                 paged.show(result)
         return
     output.show(_joined(list(results), kind))
+
+
+def _numbered(number: int, result: Result) -> Result:
+    """A result whose events say which of several it is."""
+
+    def events() -> Iterator[dict[str, Any]]:
+        for event in result.events():
+            yield {"type": event["type"], "result": number, **event}
+
+    return replace(result, events=events)
 
 
 def show_views(output: Output, views: Iterable[View], kind: str, lines: bool) -> int:

@@ -184,8 +184,8 @@ def test_a_mask_that_is_not_where_it_should_be_is_found(monkeypatch: pytest.Monk
         ("L0-1.norm1[1,0]", "L0-1.norm1[1,0] is of 2 layers"),
         ("L0H*.q[1,0]", "L0H0-3.q[1,0] is of 4 heads"),
         ("L0.norm1[1,24]", "d_model 24 is out of range"),
-        ("logits[1,word]", "'word' is not one token of the vocabulary"),
-        ("logits[1,#31]", "vocab 31 is out of range"),
+        ("logits[1,word]", "token 'word' is no token"),
+        ("logits[1,#31]", "there is no token 31"),
         ("L0.k_rot[1,0]", "this model has no step 'k_rot'"),
     ],
 )

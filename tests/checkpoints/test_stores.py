@@ -313,6 +313,16 @@ def test_one_broken_entry_hides_no_other(home: Path, cached: Put, pulled: Put, d
     }
 
 
+@pytest.mark.parametrize("data", [b"\xff\xfe\xc3(", b"", b"\x00", b"\x1b[2J", b"../../..", "✗".encode("utf-16")])
+def test_a_commit_that_is_no_text_hides_no_other_model(home: Path, cached: Put, data: bytes) -> None:
+    cached("some/model")
+    cached("some/damaged")
+    (home / HUB / "models--some--damaged" / "refs" / "main").write_bytes(data)
+    found = listed("hub cache")
+    assert found["some/model"].opens
+    assert "\x1b" not in found["some/damaged"].problem
+
+
 def test_a_list_reads_the_sizes_of_a_gguf_file_and_not_its_vocabulary(
     home: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ def digits(data: Any) -> Any:
     """Numbers, nested as they are, with the digits that JSON gives to those of float32."""
     if isinstance(data, list | tuple):
         return type(data)(digits(one) for one in data)
+    if isinstance(data, dict):
+        return {name: digits(one) for name, one in data.items()}
     return float(str(np.float32(data))) if isinstance(data, float) and float(np.float32(data)) == data else data
 
 

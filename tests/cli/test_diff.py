@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from driving import SENTENCE, Ran, Tinytf, is_a_clean_error, without_colour
+from driving import SENTENCE, Ran, Tinytf, digits, is_a_clean_error, without_colour
 from rich.cells import cell_len
 
 from tinytf.checkpoints.run import save_run
@@ -117,7 +117,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path, opened
     data = json.loads(tinytf("diff", SENTENCE, OTHER, "-m", decoder, "--head", "L0H1", "--json").out)
     found = opened.diff(SENTENCE, OTHER, head="L0H1")
     assert data["kind"] == "difference"
-    assert data["steps"] == json.loads(json.dumps([one.to_dict() for one in found.steps]))
+    assert data["steps"] == digits(json.loads(json.dumps([one.to_dict() for one in found.steps])))
     assert (data["attention"]["layer"], data["attention"]["head"]) == (0, 1)
     assert data["attention"]["first"][0][1] is None
     assert data["aligned"] == {"positions": 6, "changed": [1], "note": ""}

@@ -1,5 +1,6 @@
 """The same facts in every form: text, JSON, NDJSON, files of six kinds; the same bytes each time."""
 
+import csv
 import json
 import math
 import re
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from driving import SENTENCE, Tinytf, digits
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
@@ -44,7 +46,7 @@ def as_json(tensor: torch.Tensor) -> Any:
 def shown(trace: Trace, address: str) -> Any:
     """The tensor at an address as JSON has it: a masked weight is null, although the model has 0 there."""
     where, tensor = parse_any(address, trace.steps), trace[address]
-    if where.step == trace.steps.by_name["weights"] and not where.cell:
+    if where.step == trace.steps.by_name["weights"] and not where.cell and where.lens is None:
         tensor = tensor.masked_fill(torch.ones(tensor.shape[-2:]).triu(1).bool(), -math.inf)
     return as_json(tensor)
 
@@ -342,8 +344,12 @@ def test_lines_are_texts_of_their_own(tinytf: Tinytf, decoder: Path, tmp_path: P
     streamed = tinytf(*arguments).out
     separately = [tinytf(command, text, "-m", decoder).out for text in texts]
     assert streamed == "\n".join(separately)
-    events = tinytf(*arguments, "--format", "ndjson").out
-    assert events == "".join(tinytf(command, text, "-m", decoder, "--format", "ndjson").out for text in texts)
+    events = [json.loads(line) for line in tinytf(*arguments, "--format", "ndjson").lines]
+    assert events == [
+        {**json.loads(line), "result": number}
+        for number, text in enumerate(texts)
+        for line in tinytf(command, text, "-m", decoder, "--format", "ndjson").lines
+    ]
     if command != "tokens":
         path = tmp_path / "a.safetensors"
         tinytf(*arguments, "-o", path)
@@ -398,3 +404,86 @@ def test_json_of_a_float64_model_has_all_digits(tinytf: Tinytf, decoder: Path) -
     for form in ("json", "ndjson"):
         out = tinytf("trace", "-m", decoder, "--at", "L0.W_Q", "--dtype", "float64", "--as", "table", "--format", form)
         assert repr(float(wide.parameters(["L0.W_Q"]).found[0].values[0, 0])) in out.out
+
+
+def test_the_heads_and_layers_of_a_list_keep_their_numbers(tinytf: Tinytf) -> None:
+    csv = tinytf("trace", SENTENCE, "--at", "L1H1,3.q[0,0]", "--format", "csv")
+    rows = [line.rsplit(",", 2)[1:] for line in csv.lines[1:]]
+    assert [head for head, _ in rows] == ["1", "3"]
+    expected = load("tiny").trace(SENTENCE)["L1H1,3.q[0,0]"]
+    assert torch.equal(torch.tensor([float(value) for _, value in rows]), expected)
+    drawn = tinytf("trace", SENTENCE, "--at", "L0,-1H1,3.q[0,0:2]").lines
+    assert [line.split()[:2] for line in drawn if line.startswith("  L")] == [
+        ["L0", "H1"], ["L0", "H3"], ["L3", "H1"], ["L3", "H3"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "places"),
+    [
+        (["score"], "token_score", "index"),
+        (["neurons", "--top", "1"], "active", "position"),
+        (["attention", "--head", "L0H0", "--row", "1"], "head", "query"),
+        (["rollout"], "position", "query"),
+    ],
+)
+def test_a_row_of_ndjson_says_which_text_and_which_token(
+    tinytf: Tinytf, decoder: Path, opened: Model, arguments: list[str], kind: str, places: str
+) -> None:
+    texts = ["The cat sat", "A dog ran on"]
+    given = "\n".join(texts).encode()
+    lines = tinytf(*arguments, "--lines", "-m", decoder, "--format", "ndjson", stdin=given).lines
+    rows = [one for one in map(json.loads, lines) if one["type"] == kind]
+    assert {one["result"] for one in rows} == {0, 1}
+    for row in rows:
+        assert row["shown"] == opened.encode(texts[row["result"]]).tokens[row[places]].shown
+    table = tinytf(*arguments, "--lines", "-m", decoder, "--format", "csv", stdin=given).lines
+    assert ("shown" in table[0].split(",")) == (arguments[0] in ("score", "neurons"))
+
+
+def test_the_lens_names_the_token_that_it_stands_at(tinytf: Tinytf, decoder: Path, trace: Trace) -> None:
+    stages = json.loads(tinytf("lens", SENTENCE, "-m", decoder, "--json").out)["stages"]
+    for stage in stages:
+        assert [one["shown"] for one in stage["at"]] == [trace.tokens[one["position"]].shown for one in stage["at"]]
+
+
+def test_every_form_of_a_map_is_read_back_as_the_same_facts(
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, trace: Trace
+) -> None:
+    """Numbers to the last bit of float32, text, tokens and axes; a picture and a text have the numbers in short."""
+    address = "L1H1.weights"
+    hidden = np.triu(np.ones((len(trace.tokens),) * 2, dtype=bool), 1)
+    expected = np.where(hidden, -np.inf, trace[address].numpy())
+    shown = [token.shown for token in trace.tokens]
+
+    def written(extension: str) -> Path:
+        path = tmp_path / f"map.{extension}"
+        assert tinytf("trace", SENTENCE, "-m", decoder, "--at", address, "-o", path).status == 0
+        return path
+
+    def array(rows: list[list[Any]]) -> np.ndarray[Any, Any]:
+        return np.array([[-np.inf if cell in (None, "") else np.float32(cell) for cell in row] for row in rows])
+
+    data = json.loads(written("json").read_text("utf-8"))
+    events = [json.loads(line) for line in written("ndjson").read_text("utf-8").splitlines()]
+    (values,) = [event for event in events if event["type"] == "values"]
+    for found, tokens, text in (
+        (data["values"][address], data["tokens"], data["text"]),
+        (values, [event for event in events if event["type"] == "token"], events[0]["text"]),
+    ):
+        assert np.array_equal(array(found["values"]), expected)
+        assert (found["axes"], [one["shown"] for one in tokens], text) == (["query", "key"], shown, SENTENCE)
+    corner, *keys = (rows := list(csv.reader(written("csv").open(encoding="utf-8"))))[0]
+    assert (corner, keys) == ("query/key", [f"{place} {word}" for place, word in enumerate(shown)])
+    assert np.array_equal(array([row[1:] for row in rows[1:]]), expected)
+    with safe_open(written("safetensors"), "np") as file:
+        said = json.loads(file.metadata()["tinytf"])
+        assert np.array_equal(np.where(hidden, -np.inf, file.get_tensor(address)), expected)
+    assert (said["text"], [one["shown"] for one in said["tokens"]]) == (SENTENCE, shown)
+    assert said["axes"][address] == ["query", "key"]
+    page = _Page()
+    page.feed(written("html").read_text("utf-8"))
+    drawn = "".join(element.text or "" for element in ElementTree.parse(written("svg")).iter())
+    for picture in (written("txt").read_text("utf-8"), page.text, drawn):
+        assert all(word in picture for word in shown)
+        assert all(f"{weight:.3f}" in picture for weight in expected[~hidden])

@@ -277,7 +277,7 @@ def test_no_character_of_a_text_acts_on_the_terminal(tinytf: Tinytf, decoder: Pa
         (("attribute", SENTENCE, "--token", "catastrophically"), "--token 'catastrophically' is"),
         (("attribute", SENTENCE, "--token", "cat", "--versus", "cat"), "compared with itself"),
         (("attribute", SENTENCE, "--position", "0-1"), "is 2 positions"),
-        (("attribute", SENTENCE, "--position", "-99"), "out of range"),
+        (("attribute", SENTENCE, "--position", "-99"), "there is no position -99"),
         (("attribute", ""), "the text is empty"),
     ],
 )

@@ -13,7 +13,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.cells import cell_len
 from rich.text import Text
-from small_runs import FILMED, STORY, changed, run_once
+from training_runs import FILMED, STORY, changed, run_once
 
 from tinytf.training.film import Film, read_film
 from tinytf.training.loop import train

@@ -2,5 +2,7 @@
 
 CLASSES = (
     "texts", "options", "configs", "weights", "gguf_headers", "pickles", "recipes", "examples", "dumps", "runs",
-    "sessions", "strange", "environments",
+    "sessions", "strange", "environments", "tokenizers",
 )  # fmt: skip
+SHARE = {"tokenizers": 5}
+"""Of some classes the gate makes one try in so many: each of theirs starts processes."""

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from hostile import CLASSES
+from hostile import CLASSES, SHARE
 from hostile.watchdog import tried, watched
 
 PARTS = 2
@@ -17,7 +17,7 @@ PARTS = 2
 def test_whatever_comes_in_is_a_result_or_one_line_and_a_hint(
     pytestconfig: pytest.Config, name: str, part: int
 ) -> None:
-    count = pytestconfig.getoption("hostile")
+    count = pytestconfig.getoption("hostile") // SHARE.get(name, 1)
     with watched():
         for case in islice(import_module(f"hostile.{name}").cases(count, 0), part, None, PARTS):
             found = tried(case)

@@ -170,6 +170,34 @@ def test_a_name_of_transformer_lens_is_an_address_too(model: tinytf.Model) -> No
         assert torch.equal(last_logits(model), named)
 
 
+def test_an_edit_by_a_name_of_transformer_lens_is_given_its_axes(model: tinytf.Model) -> None:
+    shapes = []
+
+    def second_head_off(z: Tensor) -> Tensor:
+        shapes.append(tuple(z.shape))
+        z[:, 2] = 0
+        return z
+
+    def hidden_first(scores: Tensor) -> None:
+        assert bool(scores.isfinite().all())
+        scores[:, 1:, 0] = torch.finfo(scores.dtype).min
+
+    hooks = {"blocks.1.attn.hook_z": second_head_off, "blocks.0.attn.hook_attn_scores": hidden_first}
+    with model.edited(hooks):  # type: ignore[arg-type]
+        named = last_logits(model)
+
+    def ours(masked: Tensor) -> None:
+        masked[:, 1:, 0] = -math.inf
+
+    with model.edited({"L1H2.head_out": 0.0, "L0.masked": ours}):
+        torch.testing.assert_close(last_logits(model), named, rtol=1e-9, atol=1e-9)
+    assert shapes == [(5, 4, 32)]
+    with model.edited({"blocks.1.attn.hook_z": model.trace(SENTENCE)["blocks.1.attn.hook_z"]}):
+        torch.testing.assert_close(last_logits(model), model.trace(SENTENCE).logits_at(-1), rtol=1e-9, atol=1e-9)
+    with pytest.raises(AddressError, match="before gain and bias"), model.edited({"blocks.1.ln1.hook_normalized": 0.0}):
+        pass
+
+
 def test_a_sweep_over_heads_sees_the_edit(model: tinytf.Model) -> None:
     first = {
         "L0.masked": lambda scores: F.pad(scores[:, :, :-1], (0, 1), value=-math.inf).index_fill(2, torch.tensor(0), 0)

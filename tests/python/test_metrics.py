@@ -22,7 +22,7 @@ def entropy(logits: Tensor) -> Tensor:
 def by_torch(model: tinytf.Model, metric: "tinytf.gradients.trace.Metric", name: str) -> tuple[float, Tensor]:
     parameter = dict(model.transformer.named_parameters())[name]
     value = metric(model.transformer(torch.tensor([model.encode(SENTENCE).ids]))[0])
-    return float(value), torch.autograd.grad(value, parameter)[0]
+    return float(value.detach()), torch.autograd.grad(value, parameter)[0]
 
 
 def test_gradients_of_a_metric_are_those_of_torch(model: tinytf.Model) -> None:

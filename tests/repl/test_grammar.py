@@ -124,10 +124,11 @@ def forms() -> list[str]:
 
 LENS = [
     "blocks.0.attn.hook_q",
+    "blocks.0.attn.hook_pattern[0,0:2]",
     "L1.attn.hook_z[0:2,1]",
     "blocks.-1.ln1.hook_scale",
     "hook_unembed[-1]",
-    "ln_final.hook_scale[1:3]",
+    "ln_final.hook_scale[1:3,0:1]",
 ]
 
 
@@ -142,11 +143,22 @@ def test_every_form_is_the_same_for_an_option_for_python_and_in_a_session(
     shown = json.loads(session(f"print {address} /json"))["values"]
     for found in (typed, shown):
         numbers = np.stack([np.array(one["values"], dtype=float) for one in found.values()])
+        numbers = np.where(np.isnan(numbers), 0.0, numbers)  # null where a weight is masked
         assert np.allclose(numbers.reshape(-1), np.array(expected, dtype=float).reshape(-1), atol=1e-6)
     assert tinytf("trace", TEXT, "--at", address).status == 0
     for form in ("", " /shape", " /stats"):
         session(f"print {address}{form}")
     session(f"heat {address}")
+
+
+def test_rows_and_columns_are_named_by_their_own_places(tinytf: Tinytf) -> None:
+    shown = tinytf("trace", TEXT, "--at", "L0,2H1,3.weights[cat#2,3:5]").lines
+    rows = [line.split()[:2] for line in shown if re.match(r"  L\d H\d ", line)]
+    assert rows == [["L0", "H1"], ["L0", "H3"], ["L2", "H1"], ["L2", "H3"]]
+    assert any(line.split()[:2] == ["·on", "·the"] for line in shown)
+    (head, *lines) = tinytf("trace", TEXT, "--at", "L1H0.weights[-2:,::3]", "--format", "csv").lines
+    assert head.split(",")[1:] == ["0 The", "3 ·on"]
+    assert [line.split(",")[0] for line in lines] == ["4 ·the", "5 ·cat"]
 
 
 @pytest.mark.parametrize(

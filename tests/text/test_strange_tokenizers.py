@@ -131,6 +131,15 @@ def test_an_expression_that_cannot_be_compiled_is_told_by_the_file(tmp_path):
         _read(tmp_path, data)
 
 
+def test_a_panic_of_the_library_stays_off_the_screen(tmp_path, capfd):
+    """The second piece of a merge is shorter than the prefix that is cut from it."""
+    data = _stored() | {"model": {"type": "BPE", "vocab": {"a": 0, "aa": 1}, "merges": [["a", "a"]],
+                                  "continuing_subword_prefix": "###"}}  # fmt: skip
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is not a tokenizer: range end index"):
+        _read(tmp_path, data)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_padding_that_a_file_asks_for_is_not_made(tmp_path):
     data = _stored() | {"padding": {"strategy": {"Fixed": 1000}, "direction": "Right", "pad_to_multiple_of": None,
                                     "pad_id": 0, "pad_type_id": 0, "pad_token": " "}}  # fmt: skip

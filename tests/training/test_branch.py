@@ -6,9 +6,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-import small_runs
 import torch
-from small_runs import MODEL, STORY, changed, run_once
+import training_runs
+from training_runs import MODEL, STORY, changed, run_once
 
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS
@@ -25,7 +25,7 @@ from tinytf.training.run_report import compare_runs
 from tinytf.training.setup import prepare
 from tinytf_cli.main import run as tinytf
 
-RECIPE = changed(small_runs.RECIPE, model={**MODEL, "n_heads": 4, "n_kv_heads": 2}, keep=9)
+RECIPE = changed(training_runs.RECIPE, model={**MODEL, "n_heads": 4, "n_kv_heads": 2}, keep=9)
 trunk = run_once(RECIPE)  # with a checkpoint every 4 steps
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import FILMED, MODEL, RECIPE, STORY, changed, run_once
+from training_runs import FILMED, MODEL, RECIPE, STORY, changed, run_once
 
 from tinytf.analysis.heads import repeated_tokens
 from tinytf.checkpoints.run import load_run

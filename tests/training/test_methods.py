@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small_runs
 import torch
-from small_runs import MODEL, STORY
+import training_runs
+from training_runs import DROPPING, STORY
 
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import UsageError
@@ -22,8 +22,8 @@ from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
-RECIPE = small_runs.changed(small_runs.RECIPE, model={**MODEL, "dropout": 0.1})
-changed = partial(small_runs.changed, RECIPE)
+RECIPE = training_runs.changed(training_runs.RECIPE, model=DROPPING)
+changed = partial(training_runs.changed, RECIPE)
 
 
 def first_model(recipe: Recipe, folder: Path) -> Transformer:

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import AddedToken
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small_runs import STORY
 from training_command import trained
+from training_runs import STORY
 
 from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig

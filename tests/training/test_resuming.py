@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_runs import CAUSAL, MODEL, STORY, changed, files_of, metrics_of, stopping_after
+from training_runs import CAUSAL, DROPPING, STORY, changed, files_of, metrics_of, stopping_after
 
 import tinytf.training.checkpoints as checkpoints
 import tinytf.training.run as the_run
@@ -21,7 +21,7 @@ from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
 
 MASKED = Recipe(
-    model={**MODEL, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece",
+    model={**DROPPING, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece",
     objective="masked", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2,
 )  # fmt: skip
 RECIPES = {

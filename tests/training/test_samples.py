@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import RECIPE, STORY, changed, stopping_after
+from training_runs import DROPPING, RECIPE, STORY, changed, stopping_after
 
 from tinytf.errors import TrainingError
 from tinytf.generate.loop import stream
@@ -21,7 +21,7 @@ from tinytf.training.reader import read_history, read_samples
 from tinytf.training.sampler import Sampler
 from tinytf.training.setup import prepare
 
-MODEL = {**RECIPE.model, "dropout": 0.1}
+MODEL = DROPPING
 recipe = partial(changed, RECIPE, model=MODEL, steps=10)
 
 

@@ -1,16 +1,18 @@
 """A sweep trains a grid of recipes, each as ``train`` would alone, and goes on where it was interrupted."""
 
 import itertools
+import signal
 from pathlib import Path
 
 import pytest
 
+from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import UsageError
 from tinytf.text.corpus import find_files
 from tinytf.text.weighted import weighted
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
-from tinytf.training.sweep import Outcome, grid, sweep, values_of
+from tinytf.training.sweep import Outcome, _unsignalled, grid, sweep, values_of
 from tinytf_cli.commands.sweep import _begin
 
 RECIPE = Recipe(
@@ -44,6 +46,22 @@ def test_a_corpus_with_a_weight_is_drawn_as_train_draws_it(corpus: Path, tmp_pat
     assert (tmp_path / "runs" / "run" / "model.safetensors").read_bytes() == (
         tmp_path / "alone" / "model.safetensors"
     ).read_bytes()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="such signals are of POSIX")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_run_of_a_sweep_that_is_asked_to_end_leaves_a_checkpoint(name: str, corpus: Path, tmp_path: Path) -> None:
+    """A terminal that closes asks every process that was started in it."""
+
+    before = signal.getsignal(getattr(signal, name))
+
+    def begin(_: Recipe) -> tuple[None, None]:
+        signal.raise_signal(getattr(signal, name))
+        return None, None
+
+    assert _unsignalled([corpus], RECIPE, tmp_path / "run", begin, 1) == (False, "")
+    assert [checkpoint_step(place) for place in checkpoints_of(tmp_path / "run")] == [1]
+    assert signal.getsignal(getattr(signal, name)) is before
 
 
 def test_values_are_those_of_the_field() -> None:

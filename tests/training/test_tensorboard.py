@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
-import small_runs
-from small_runs import MODEL, STORY, changed, stopping_after
+import training_runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
+from training_runs import DROPPING, STORY, changed, stopping_after
 
 import tinytf.training.run as the_run
 from tinytf.errors import TrainingError
@@ -21,7 +21,7 @@ from tinytf.training.metrics import Metrics
 from tinytf.training.reader import read_history, read_samples
 from tinytf.training.tensorboard import EventFiles
 
-RECIPE = changed(small_runs.RECIPE, model={**MODEL, "dropout": 0.1}, steps=10, probe_every=5)
+RECIPE = changed(training_runs.RECIPE, model=DROPPING, steps=10, probe_every=5)
 SCALARS = {"loss", "held_out_loss", "lr", "grad_norm", "tokens_per_second"}
 
 

@@ -196,7 +196,7 @@ class _Blaming:
                 name = f"text {number}{measured.__name__} {checksum(paths)}"
                 if name not in self.kept.found:
                     self.kept.add({name: measured(text, paths)})
-                found.append(torch.tensor(self.kept.found[name], dtype=torch.float64))
+                found.append(torch.tensor(self.kept.found[name], dtype=torch.float64).view(-1, 3))
                 done(len(found))
         except KeyboardInterrupt:
             if not found:

@@ -110,6 +110,7 @@ class Score(Report):
             "scores": [
                 {
                     "index": one.position,
+                    "shown": self.encoding.tokens[one.position].shown,
                     "id": one.id,
                     "log_probability": one.log_probability,
                     "rank": one.rank,

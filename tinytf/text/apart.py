@@ -29,15 +29,20 @@ _OUT_OF_TIME, _OUT_OF_MEMORY = getattr(signal, "SIGXCPU", None), getattr(signal,
 
 
 class Apart:
-    """Functions of tinytf that are run in another process on what is named ``what``; ``begin`` is called there first.
+    """Functions of tinytf that are run in another process, on what is named ``what``.
 
     A call answers or raises as the function does, and raises CheckpointError where it takes more than its budget.
     """
 
     def __init__(self, what: str, begin: Callable[..., object] | None = None, *given: Any) -> None:
-        self.what, self._begin, self._given = what, begin, given
+        self.what = what
+        self.begin_with(begin, *given)
         self._process: subprocess.Popen[bytes] | None = None
         self._owner, self._lock = 0, threading.Lock()
+
+    def begin_with(self, begin: Callable[..., object] | None, *given: Any) -> None:
+        """What is called before the next request, and first in every new process."""
+        self._begin, self._given, self._begun = begin, given, False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has a process of its own."""
@@ -47,8 +52,9 @@ class Apart:
         with self._lock:
             if self._process is None or self._owner != os.getpid():
                 self._start()
-                if self._begin is not None:
-                    self._ask(self._begin, *self._given)
+            if self._begin is not None and not self._begun:
+                self._ask(self._begin, *self._given)
+                self._begun = True
             found: T = self._ask(work, *given, **named)
             return found
 
@@ -57,6 +63,7 @@ class Apart:
             [sys.executable, "-c", _START.format(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True,
         ), os.getpid()  # fmt: skip
+        self._begun = False
         self.close = weakref.finalize(self, _end, self._process, self._owner)
 
     def _ask(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:

@@ -14,7 +14,7 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import TOKENIZER, read_bytes, read_json
 from tinytf.text.chat import directory_template, template_of
 from tinytf.text.ids import IdTokenizer
-from tinytf.text.library import library_errors, try_apart
+from tinytf.text.library import Stranger, library_errors, stranger_in
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer
@@ -66,14 +66,14 @@ def load_tokenizer_directory(directory: Path) -> Vocabulary:
     stored = directory / "tokenizer.json"
     read = _from_tokenizer_json if stored.exists() else _from_vocabulary
     with library_errors(CheckpointError, f"{stored if stored.exists() else directory} is not a tokenizer"):
-        library, special, note, strange = read(directory, config, settings)
+        library, special, note, stranger = read(directory, config, settings)
         library.encode_special_tokens = settings.get("split_special_tokens") is True
         generation = directory / "generation_config.json"
         said: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
         ends = _ends(said, library.token_to_id(special.names.get("eos_token", "")))
         start = library.token_to_id(special.names.get("bos_token", ""))
         chat = directory_template(directory, settings, special.names)
-        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start, chat, strange), note)
+        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start, chat, stranger), note)
 
 
 def tokenizer_in_memory(given: Any, model: Any) -> Vocabulary:
@@ -104,8 +104,8 @@ def tokenizer_in_memory(given: Any, model: Any) -> Vocabulary:
     return Vocabulary(Tokenizer(library, ends, mask, start, chat))
 
 
-_Read = tuple[Library, SpecialTokens, str, str]
-"""A tokenizer, its special tokens, a note, and what it is called where it is strange."""
+_Read = tuple[Library, SpecialTokens, str, Stranger | None]
+"""A tokenizer, its special tokens, a note, and who does its work where it is strange."""
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> _Read:
@@ -128,18 +128,18 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
             f"tinytf reads {', '.join(_READ)}, and Unigram of DeBERTa",
         )
     _require_whole_templates(data.get("post_processor"), path)
-    strange = try_apart(data, path)
+    stranger = stranger_in(data, path)
     if chosen is None:
         library = Library.from_file(str(path))
         special = read_special_tokens(directory, settings, added, {})
         put_in(library, special)
-        return library, special, "", strange
+        return library, special, "", stranger
     if kind != chosen.model:
         raise CheckpointError(f"{path} has a {kind} model, and a {chosen.name} has {chosen.model}")
     stored = Library.from_str(json.dumps({**data, "added_tokens": [], "model": _EMPTY[kind]}))
     special = read_special_tokens(directory, settings, added, chosen.specials)
     library = _built(chosen, model, stored.post_processor, settings, special)
-    return library, special, _difference(chosen, stored, library), strange
+    return library, special, _difference(chosen, stored, library), stranger
 
 
 def _require_whole_templates(stored: Any, path: Path) -> None:
@@ -167,7 +167,7 @@ def _from_vocabulary(directory: Path, config: Settings, settings: Settings) -> _
         model = _read_merges(directory)
         reader = chosen or _reader_of_merges(model["vocab"], settings)
     special = read_special_tokens(directory, settings, [], reader.specials)
-    return _built(reader, model, None, settings, special), special, f"from {' and '.join(files)}", ""
+    return _built(reader, model, None, settings, special), special, f"from {' and '.join(files)}", None
 
 
 def _all_in(directory: Path, files: tuple[str, ...]) -> bool:

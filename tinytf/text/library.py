@@ -41,13 +41,18 @@ def split(library: Library, text: str, special: bool, name: str = "the tokenizer
 
 
 class Stranger:
-    """A tokenizer with parts that are not known to be harmless, in a process of its own.
+    """A tokenizer with parts that are not known to be harmless, in a process of its own, in which it is read at once.
 
-    ``path`` is the file that they are from. Raises CheckpointError for one that takes more than its budget.
+    Raises CheckpointError, with its ``path``, where it is none, or takes more than its budget.
     """
 
-    def __init__(self, library: Library, path: str) -> None:
-        self._apart = Apart(path, _keep, library.to_str(), path, library.encode_special_tokens)
+    def __init__(self, data: Mapping[str, Any], path: Path) -> None:
+        self.path, self._apart = str(path), Apart(str(path))
+        self._apart(_keep, json.dumps(data), self.path)
+
+    def follow(self, library: Library) -> None:
+        """Work as this one from now on, which is of the same file."""
+        self._apart.begin_with(_keep, library.to_str(), self.path, library.encode_special_tokens)
 
     def split(self, text: str, special: bool) -> Pieces:
         return self._apart(_split_kept, text, special)
@@ -78,12 +83,9 @@ def _decode_kept(ids: list[int]) -> str:
         return str(library.decode(ids, skip_special_tokens=True))
 
 
-def try_apart(data: Mapping[str, Any], path: Path) -> str:
-    """The path of a tokenizer.json that is strange, once it was read in a process of its own; else nothing.
+def stranger_in(data: Mapping[str, Any], path: Path) -> Stranger | None:
+    """The tokenizer of a tokenizer.json that is strange; None for one that is known to be harmless.
 
-    Raises CheckpointError for one that takes more than its budget, or that is a bomb by what it says.
+    Raises CheckpointError for a bomb, and as Stranger does.
     """
-    if not is_strange(data, path):
-        return ""
-    Apart(str(path))(_keep, json.dumps(data), str(path))
-    return str(path)
+    return Stranger(data, path) if is_strange(data, path) else None

@@ -99,8 +99,8 @@ def _is_plain(part: Mapping[str, Any]) -> bool:
 def _is_plain_vocabulary(data: Mapping[str, Any]) -> bool:
     """Whether no entry is long: long ones are looked for at every place of a text, or written for every character."""
     model, added = data.get("model"), data.get("added_tokens")
-    if not isinstance(model, dict):
-        return False
+    if not isinstance(model, dict) or ("merges" in model and model.get("continuing_subword_prefix")):
+        return False  # of a piece that is shorter than its prefix, the library panics
     entries = model.get("vocab") or {}
     if not isinstance(entries, dict):  # pieces of a Unigram, each with its score
         entries = [one[0] for one in entries if isinstance(one, list) and one] if isinstance(entries, list) else [0]

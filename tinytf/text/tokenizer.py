@@ -15,7 +15,7 @@ from tinytf.brief import Brief, shown
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
 from tinytf.text.chat import ChatTemplate, Conversation, Said, template_of
-from tinytf.text.library import Pieces, Stranger, library_errors, split, try_apart
+from tinytf.text.library import Pieces, Stranger, library_errors, split, stranger_in
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -157,7 +157,7 @@ class Tokenizer:
 
     ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that a text begins
     with; without them the vocabulary is searched for the usual names. ``chat`` makes a text of a conversation. A
-    ``strange`` one, with parts that are not known to be harmless, is named so, and works in a process of its own.
+    ``stranger`` does the work for one with parts that are not known to be harmless.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Tokenizer:
         mask: str | None = None,
         start: int | None = None,
         chat: ChatTemplate | None = None,
-        strange: str = "",
+        stranger: Stranger | None = None,
     ) -> None:
         library.no_truncation()
         library.no_padding()
@@ -177,7 +177,9 @@ class Tokenizer:
         """The share of merges that its file leaves out at random; here all are made."""
         if self.dropout:
             library.model.dropout = None
-        self._stranger = Stranger(library, strange) if strange else None
+        self._stranger = stranger
+        if stranger:
+            stranger.follow(library)
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
@@ -195,14 +197,14 @@ class Tokenizer:
             data = json.loads(read_bytes(path, TOKENIZER))
             own = data.pop(_OWN, {})
             chat = own.get("chat_template")
-            strange = try_apart(data, path)
+            stranger = stranger_in(data, path)
             return cls(
                 tokenizers.Tokenizer.from_str(json.dumps(data)),
                 [int(one) for one in own.get("ends", ())],
                 own.get("mask"),
                 own.get("start"),
                 template_of(chat, dict(own.get("names", {})), path),
-                strange,
+                stranger,
             )
 
     def to_json(self, *, whole: bool = False) -> str:

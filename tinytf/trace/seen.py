@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from tinytf.trace.address import Address
+from tinytf.trace.parameters import ParameterAddress
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
 
@@ -15,6 +17,11 @@ class Seen(Trace):
     def __init__(self, of: Trace) -> None:
         super().__init__(of.model, of.encoding, of.recording)
         self._of, self.about = of, of.about
+
+    def __getitem__(self, address: str | Address | ParameterAddress) -> Tensor:
+        """What an address names; a tensor of TransformerLens is as it is there."""
+        own = isinstance(address, Address) and address.lens is not None
+        return self._of[address] if own else super().__getitem__(address)
 
     def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor:
         found, step = self._of.step(name, layer, heads), self.steps.at(name, layer)

@@ -265,10 +265,14 @@ class Trace:
         return tensor
 
     def places(self, where: Address) -> dict[str, Sequence[int]]:
-        """The places on the axes of which a cell takes some, by the name of the axis: of ``[0:3,:]`` the tokens."""
+        """The places on the axes of which an address has some, by the name of the axis: of ``[0:3,:]`` the tokens."""
         axes = (where.lens.axes(where.step) if where.lens else where.step.axes) if where.step else ()
-        sizes = {**dict.fromkeys(("token", "query", "key"), len(self.tokens)), **self.config.sizes}
+        sizes = {**self.config.sizes, **dict.fromkeys(("token", "query", "key"), len(self.tokens)), "scale": 1}
         found: dict[str, Sequence[int]] = {}
+        if where.layers is not None and len(where.layers) > 1:
+            found["layer"] = where.layers
+        if where.heads is not None and len(where.heads) > 1:
+            found[axes[0]] = where.heads
         for axis, word in where.words(len(axes)):
             at = self.picked(word, axes[axis], sizes[axes[axis]]) if several(word) else 0
             if not isinstance(at, int):
@@ -302,7 +306,10 @@ class Trace:
         if self.tokenizer is None:
             return self.tokens[self.index(word, "token", len(self.tokens))].id
         config = self.config
-        return find_token(self.tokenizer, word, causal=config.causal, option="token", vocabulary=config.vocab_size)
+        try:
+            return find_token(self.tokenizer, word, causal=config.causal, option="token", vocabulary=config.vocab_size)
+        except UsageError as error:
+            raise AddressError(error.message, error.hint) from None
 
     def logits_at(self, position: int) -> Tensor:
         """Logits (V,) at one position: recorded, or derived from the last hidden state."""

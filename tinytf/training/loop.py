@@ -68,7 +68,8 @@ def train(
         raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
     if recipe.lora and (explain or shard or model is None):
         said = "--explain" if explain else "--shard" if shard else "a new model"
-        raise UsageError(f"LoRA does not go with {said}", "leave it out" if explain or shard else "name one by --from")
+        hint = "leave out one of them" if explain or shard else "name one by --from"
+        raise UsageError(f"LoRA does not go with {said}", hint)
     if explain and recipe.optimiser != "adamw":
         raise UsageError("--explain writes out a step of AdamW, and the recipe has Muon", "leave out one of them")
     if shard and recipe.optimiser != "adamw":

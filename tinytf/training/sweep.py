@@ -124,6 +124,9 @@ def sweep(
     return outcomes
 
 
+_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
 def _is_finished(run: Path) -> bool:
     try:
         return is_run(run) and read_history(run).finished
@@ -134,8 +137,9 @@ def _is_finished(run: Path) -> bool:
 def train_one(corpus: list[Path], recipe: Recipe, out: Path, begin: Begin, threads: int) -> tuple[bool, str]:
     """Begin or resume one run; whether it is finished, and why it failed. The first signal stops it."""
     stopped: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: stopped.append(number))
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, lambda number, _: stopped.append(number))
     torch.set_num_threads(threads)
     try:
         tokenizer, model = begin(recipe)
@@ -219,7 +223,7 @@ def _over_ray(
 
 def _unsignalled(*arguments: Any) -> tuple[bool, str]:
     """As ``train_one``; Ray's workers have signal handlers of their own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in _ENDING}
     try:
         return train_one(*arguments)
     finally:

@@ -20,8 +20,9 @@ from tinytf.model.experts import make_experts
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, StepTable, table_of
 from tinytf.text_model import TextModel
-from tinytf.trace.address import Address, parse_address
+from tinytf.trace.address import Address, parse_tensor
 from tinytf.trace.hooks import module_of
+from tinytf.trace.lens_names import Lens
 
 Made = Callable[[Tensor], "Tensor | float | None"] | Tensor | float
 """A function of a step's tensor, which it may change in place instead of returning another; or what takes its place."""
@@ -42,17 +43,18 @@ def edited(model: TextModel, edits: Mapping[str, Made]) -> AbstractContextManage
     if not isinstance(edits, Mapping):
         raise UsageError(f"edits are functions by address, and this is {brief(edits)}", 'such as {"L1.weights": f}')
     places = [(_place(text, table), made) for text, made in edits.items()]
-    return _edited(model.transformer, places)
+    return _edited(model.transformer, [(where, _as_there(where.lens, made)) for where, made in places])
 
 
 def _place(text: str, table: StepTable) -> Address:
     if not isinstance(text, str):
         raise AddressError(f"an address is a text, and this is {brief(text)}", "such as L1.weights")
-    where = parse_address(text, table)
+    where = parse_tensor(text, table)
     if where.step is None:
         raise AddressError(f"{where} names no step", f"for example {where}.weights")
     if where.cell:
         raise AddressError(f"{where} is a cell, and a step is edited whole", "choose the cell inside the function")
+    where.plain(table)  # raises for a name of TransformerLens that is no step
     for layer in where.layers or (None,):
         if table.has(where.step.name, layer) and not _can_edit(table.at(where.step.name, layer), layer, table):
             raise AddressError(
@@ -60,6 +62,25 @@ def _place(text: str, table: StepTable) -> Address:
                 "such as L1.attn, L1.out, L1.weights, or final.norm",
             )
     return where
+
+
+def _as_there(lens: Lens | None, made: Made) -> Made:
+    """An edit of TransformerLens' tensor as one of ours, whose axes lie otherwise, or whose masked scores do."""
+    if lens is None or not lens.part:
+        return made
+
+    def turned(tensor: Tensor) -> Tensor:
+        return tensor.transpose(0, 1) if lens.part == "turned" and tensor.dim() > 1 else tensor
+
+    def edit(value: Tensor) -> Tensor | float:
+        own = turned(value)
+        if lens.part == "least":
+            own = own.masked_fill(own == -torch.inf, torch.finfo(own.dtype).min)
+        found = made(own) if callable(made) else made
+        found = own if found is None else found
+        return turned(found) if isinstance(found, Tensor) else found
+
+    return edit
 
 
 def _can_edit(step: Step, layer: int | None, table: StepTable) -> bool:
@@ -79,8 +100,9 @@ def _edited(model: Transformer, places: list[tuple[Address, Made]]) -> Iterator[
             stack.callback(setattr, model, name, getattr(model, name))
         for where, made in places:
             assert where.step is not None
-            for layer in where.layers or (None,):
-                step = table.at(where.step.name, layer)
+            name = where.step.name
+            for layer in [one for one in where.layers or (None,) if table.has(name, one)]:
+                step = table.at(name, layer)
                 config = model.config if layer is None else model.config.at(layer)
                 heads = where.heads if step.is_split else None
                 stack.callback(_put(model, step, layer, partial(_rows, step, config, heads, str(where), made)))
