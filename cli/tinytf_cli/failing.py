@@ -49,7 +49,7 @@ def explained(error: Exception, shows: str = "--debug shows where it happened") 
     if isinstance(error, OSError):
         said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         return Failure(said, "", 1)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
         return Failure("there is not enough memory for this", "take a smaller model or a shorter text", 1)
     if isinstance(error, ValueError) and "embedded null" in str(error):  # what Python says of any path with one
         return Failure("a file name cannot hold a NUL byte", "", 2)

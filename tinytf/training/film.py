@@ -258,10 +258,16 @@ def read_film(run: Path) -> Film:
 
 def _probes(path: Path) -> tuple[Probe, ...]:
     try:
-        return tuple(
+        found = tuple(
             Probe(str(one["name"]), str(one["text"]), tuple(map(str, one["tokens"])), tuple(one["expected"]))
             for one in read_json(path)["probes"]
         )
+        expected = [target for probe in found for target in probe.expected if target is not None]
+        names = {probe.name for probe in found}
+        sound = 0 < len(names) == len(found) and all(isinstance(target, str) for target in expected)
+        if not sound or any(len(probe.tokens) != len(probe.expected) for probe in found):
+            raise TypeError
+        return found
     except (KeyError, TypeError):
         raise CheckpointError(f"{path} is damaged: it does not say what the probes are") from None
 
