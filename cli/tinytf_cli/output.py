@@ -342,11 +342,11 @@ def _csv_text(value: str) -> str:
 
 
 def _picture(result: Result, extension: str, terminal: Terminal) -> str:
-    """What a true-colour screen of this width would show."""
+    """What a true-colour screen of this width, and of any height, would show."""
     from tinytf_cli.paint.painter import paint
     from tinytf_cli.picture import picture
 
-    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
+    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False, height=sys.maxsize)
     return picture(paint(result.blocks(screen), screen), extension, screen)
 
 

@@ -21,7 +21,6 @@ from tinytf.analysis.interventions import (
     UnevenTexts,
     intervening,
     reference_of,
-    sweep,
 )
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, TinytfError, UsageError
@@ -191,7 +190,7 @@ def test_how_a_sweep_is_cut_into_batches_changes_nothing(most: int, monkeypatch:
     model = lively(config_of("mistral, a window and stretched waves", n_layers=3))
     clean, corrupt = traced(model, 5), traced(model, 6)
     expected = patch_sweep(clean, corrupt, "attn", answer=3, versus=4).differences
-    monkeypatch.setattr(sweep, "_TOKENS", {"cpu": most})
+    monkeypatch.setattr("tinytf.model.batches._TOKENS", {"cpu": most})
     seen: list[tuple[int, int]] = []
     found = patch_sweep(clean, corrupt, "attn", answer=3, versus=4, on_progress=lambda *done: seen.append(done))
     assert torch.allclose(found.differences, expected, atol=1e-5)

@@ -69,7 +69,7 @@ def test_the_events_of_a_report_hold_all_of_its_data(opened: Model, words: tuple
     """Put together again, they are the object: what is no part comes first, every item of a part once."""
     report = REPORTS[words](opened)
     head, *events = json.loads("[" + ",".join(to_json(event) for event in report.events()) + "]")
-    data = json.loads(to_json(report.itemised()))
+    data = json.loads(to_json(report.with_tokens(report.itemised())))
     parts = {name: data.pop(name, None) for name in report.EVENTS}
     assert head == {"type": data.pop("kind"), **data}
     expected = []
