@@ -47,7 +47,8 @@ def read_bytes(path: Path, limit: int) -> bytes:
         if size > limit:
             said = f"it has {size:,} bytes, and the limit for such a file is {limit:,}"
             raise OSError(errno.EFBIG, said, str(path))
-        return file.read(size or limit)  # a read sets aside all that it is asked for; /proc gives no size
+        # A read sets aside all that it is asked for. /proc gives no size, and None where nothing is there yet.
+        return file.read(size or limit) or b""
 
 
 def read_once(path: Path, limit: int) -> bytes:

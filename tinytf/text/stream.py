@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinytf.errors import UsageError
-from tinytf.files import read_once
+from tinytf.files import open_bytes, read_once
 
 Piece = tuple[str, bool]
 """A part of a document, and whether the document ends with it."""
@@ -72,7 +72,7 @@ class ByteSource:
             yield from (self.data[start : start + size] for start in range(0, len(self.data), size))
             return
         try:
-            with self.path.open("rb") as stream:
+            with open_bytes(self.path) as stream:
                 while data := stream.read(size):
                     yield data
                 now = _stamp(os.fstat(stream.fileno()))
