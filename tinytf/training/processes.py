@@ -102,7 +102,7 @@ def started_as() -> tuple[int, int]:
         return 0, 1
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
-        raise UsageError(f"WORLD_SIZE asks for {count:,} processes, and {', '.join(missing)} is not set", hint)
+        raise UsageError(f"WORLD_SIZE asks for {count:,} processes, without {', '.join(missing)}", hint)
     if (rank := _whole("RANK", 0, hint)) >= count:
         raise UsageError(f"RANK is {rank:,}, and WORLD_SIZE {count:,}: ranks count from 0", hint)
     for name in ("MASTER_PORT", "LOCAL_RANK"):
