@@ -108,7 +108,7 @@ class Recipe:
     lora_alpha: int = _field(16, "Scale of LoRA, over its rank.", Limits(1, 1_000_000))
     recompute: bool = _field(False, "Recompute activations in the backward pass: less memory, a third more work.")
     threads: int = _field(0, "Threads of a process; 0: 1 or all, whichever is faster at first.", Limits(0, 1024))
-    compile: bool = _field(False, "Let torch write the kernels first.")
+    compile: bool = _field(False, "Let torch write the kernels first; on a processor it is mostly slower.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
     def __post_init__(self) -> None:
