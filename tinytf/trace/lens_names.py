@@ -76,6 +76,7 @@ def _norm(component: str, step: str, when: Predicate = lambda _: True) -> tuple[
     return (
         LensName(f"{component}.hook_in", step, "input", when),
         LensName(f"{component}.hook_scale", step, "scale", when),
+        LensName(f"{component}.hook_normalized", when=lambda c: not c.norm_gain and when(c), why=_OTHERWISE),  # OLMo
         LensName(f"{component}.hook_normalized", step, "normalized", when),
         LensName(f"{component}.hook_out", step, "", when),
     )
