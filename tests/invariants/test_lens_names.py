@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tinytf.errors import AddressError
 from tinytf.steps.table import StepTable
+from tinytf.trace.address import parse_tensor
 from tinytf.trace.lens_names import IN_BLOCKS, OUTSIDE, Lens, known_names
 from tinytf.trace.parameters import parse_any
 from tinytf.trace.record import record
@@ -214,3 +215,9 @@ def test_a_name_that_is_mistyped_is_answered_with_the_nearest() -> None:
     with pytest.raises(AddressError) as caught:
         trace_of("gpt2")["L1H2.attn.hook_z"]
     assert caught.value.hint == "write it in its cell: [:,2]"
+
+
+@pytest.mark.parametrize(("word", "heads"), [("1", (1,)), ("::-1", (3, 2, 1, 0)), ("1:", (1, 2, 3)), ("::2", (0, 2))])
+def test_the_heads_that_a_cell_takes_are_those_of_our_step(word: str, heads: tuple[int, ...]) -> None:
+    table = StepTable(config_of("gpt2", n_heads=4))
+    assert parse_tensor(f"blocks.0.attn.hook_q[:,{word}]", table).plain(table).heads == heads

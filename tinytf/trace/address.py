@@ -123,7 +123,7 @@ class Address:
         if word not in (":", "*"):
             parts = self.step.part_numbers(table.config)
             found = pick(word, "head", len(parts), Named())
-            heads = (parts[found],) if isinstance(found, int) else tuple(parts[found.start : found.stop : found.step])
+            heads = (parts[found],) if isinstance(found, int) else tuple(parts[place] for place in found)
         cell = list(words.values())
         while cell and cell[-1] == ":":
             cell.pop()
