@@ -171,8 +171,10 @@ def test_a_token_is_named_by_a_word_that_splits_as_one_or_by_its_number(tokens: 
 def test_every_address_that_is_offered_is_one(session: Session) -> None:
     beginnings = ["", "L", "L0", "L0H", "L0H0", "L0H0.", "L0.", "L*.", "e", "L3.ffn"]
     for begun in beginnings:
-        for word in _offers(session, f"goto {begun}"):
-            parse_address(word, session.table)
+        words = _offers(session, f"goto {begun}")
+        assert words
+        for word in words:
+            assert str(parse_address(word, session.table))
 
 
 def test_settings_are_offered_with_what_they_are_now(session: Session) -> None:
@@ -217,6 +219,7 @@ def test_nothing_is_opened_for_a_completion(monkeypatch: pytest.MonkeyPatch) -> 
                  "explain L0", "heads ", "trace --step w", "goto "):  # fmt: skip
         list(offered(session, line)[1])
         coloured(session, line)
+    assert not session.is_open
 
 
 def test_addresses_are_offered_before_the_model_is_open(monkeypatch: pytest.MonkeyPatch) -> None:

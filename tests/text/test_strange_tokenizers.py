@@ -62,7 +62,7 @@ def test_a_bomb_is_told_by_file_and_field_before_it_is_read(tmp_path, monkeypatc
 def test_ordinary_tokenizers_stay_in_this_process(tmp_path, monkeypatch, layout):
     monkeypatch.setattr(apart.Apart, "__call__", lambda *given: pytest.fail("a process of its own"))
     LAYOUTS[layout](tmp_path)
-    load_tokenizer_directory(tmp_path).tokenizer.encode(TEXT)
+    assert load_tokenizer_directory(tmp_path).tokenizer.encode(TEXT).ids
 
 
 @pytest.mark.parametrize("train", [lambda: train_bpe([TEXT], 300), lambda: train_wordpiece([TEXT], 120),
