@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -10,6 +11,8 @@ from click.core import Context
 from click.formatting import HelpFormatter
 from click.types import FloatParamType, IntParamType
 
+from tinytf.files import command_files
+from tinytf_cli.host import host
 from tinytf_cli.truncated import tell_of_cut_files
 from tinytf_cli.working import working
 
@@ -192,11 +195,12 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
 
         def run(**values: Any) -> int | None:
             tell_of_cut_files()
-            found = {keyword: build(made, values) for keyword, made in kinds.items()}
-            if name == "repl":  # each of its lines works by itself
-                return function(**found)
-            with working(name, shows_itself=name in _SHOWING_THEMSELVES):
-                return function(**found)
+            with command_files() if host() is None else nullcontext():
+                found = {keyword: build(made, values) for keyword, made in kinds.items()}
+                if name == "repl":  # each of its lines works by itself
+                    return function(**found)
+                with working(name, shows_itself=name in _SHOWING_THEMSELVES):
+                    return function(**found)
 
         return Command(name, callback=run, params=[*params, debug], help=f"{summary}\n\n{inspect.getdoc(function)}")
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tinytf import files
+from tinytf import outputs
 from tinytf.errors import CheckpointError
-from tinytf.files import open_bytes, read_bytes, read_json, write_whole
+from tinytf.files import open_bytes, read_bytes, read_json
+from tinytf.outputs import write_output
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX systems")
 
@@ -17,7 +18,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"before")
-    write_whole(path, b"after")
+    write_output(path, b"after")
     assert path.read_bytes() == b"after"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -27,7 +28,7 @@ def test_a_link_stays_a_link_and_its_file_is_written(tmp_path: Path) -> None:
     (tmp_path / "there.txt").write_bytes(b"before")
     link = tmp_path / "link.txt"
     link.symlink_to("there.txt")
-    write_whole(link, b"after")
+    write_output(link, b"after")
     assert link.is_symlink()
     assert (tmp_path / "there.txt").read_bytes() == b"after"
 
@@ -38,7 +39,7 @@ def test_a_named_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    write_whole(pipe, b"numbers")
+    write_output(pipe, b"numbers")
     reader.join(timeout=60)
     assert got == [b"numbers"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -46,10 +47,10 @@ def test_a_named_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 
 @posix
 def test_a_pipe_that_nobody_reads_is_an_error_and_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_SECONDS_FOR_THE_OTHER_END", 0.0)
+    monkeypatch.setattr(outputs, "_SECONDS_FOR_A_READER", 0.0)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="nobody reads this pipe"):
-        write_whole(tmp_path / "pipe", b"numbers")
+        write_output(tmp_path / "pipe", b"numbers")
 
 
 @posix

@@ -563,7 +563,7 @@ def test_a_large_text_is_tokenised_once_for_all_runs_until_anything_differs(tmp_
     for number, (text, share) in enumerate([(f"{STORY}!", 0.2), (STORY, 0.3)]):
         assert not tokenise(find_files(text), BPE, tmp_path / str(number), **{**said, "held_out": share}).reused
     kept = {((one / "train.bin").read_bytes(), (one / "held_out.bin").read_bytes()): one for one in
-            (tmp_path / "cache").iterdir() if one.is_dir()}  # fmt: skip
+            (tmp_path / "cache" / cache.FOLDER).iterdir() if one.is_dir()}  # fmt: skip
     damaged = kept[first.train.tobytes(), first.held_out.tobytes()] / "train.bin"
     damaged.unlink()
     damaged.write_bytes(first.train.tobytes()[::-1])
@@ -575,12 +575,13 @@ def test_the_cache_keeps_what_was_used_last_and_takes_no_more_than_its_room(tmp_
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "MOST", 2500)
     for name in ("a", "b", "a", "c"):
-        with cache.kept(name, cache.LEAST) as folder:
+        with cache.kept(name * 64, cache.LEAST) as folder:
             (folder / "train.bin").write_bytes(bytes(1000))
         os.utime(folder, (time := len(list(tmp_path.rglob("*"))) + 10 * (name == "a"), time))
     with cache.kept("d", cache.LEAST - 1) as none:
         assert none is None
-    assert {one.name for one in (tmp_path / "cache").iterdir() if one.is_dir()} == {"a", "c"}
+    entries = {one.name for one in (tmp_path / "cache" / cache.FOLDER).iterdir() if one.is_dir()}
+    assert entries == {"a" * 64, "c" * 64}
 
 
 def test_a_tokenizer_is_made_once_and_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
