@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO
 from pathlib import Path
@@ -96,6 +96,14 @@ def reading(path: Path) -> Path:
     """Register a file that a library opens by its name, and return that. Raises as ``open_bytes`` does."""
     open_bytes(path).close()
     return path
+
+
+def register_model(path: Path) -> None:
+    """Register the file of a model, or all files in its folder: what is read of them later, by whichever library."""
+    with model_files(), suppress(OSError):
+        for place in path.iterdir() if path.is_dir() else [path]:
+            if place.is_file():
+                _register(place.stat(), place)
 
 
 def read_standard_input() -> None:

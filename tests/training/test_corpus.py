@@ -584,6 +584,39 @@ def test_the_cache_keeps_what_was_used_last_and_takes_no_more_than_its_room(tmp_
     assert entries == {"a" * 64, "c" * 64}
 
 
+def test_folders_that_tinytf_did_not_make_are_never_counted_nor_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYTF_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "MOST", 10)
+    with cache.kept("a" * 64, cache.LEAST):
+        pass
+    root = tmp_path / cache.FOLDER
+    others = [tmp_path / "Photos", tmp_path / "Thesis", root / "Backup", root / ("b" * 64), tmp_path / ("c" * 64)]
+    for folder in others:
+        folder.mkdir()
+        (folder / "train.bin").write_bytes(bytes(1000))
+        (folder / "thesis.tex").write_bytes(bytes(1000))
+    (root / ("d" * 64)).symlink_to(tmp_path / "Photos")
+    (tmp_path / "Photos" / cache.MARK).touch()
+    with cache.kept("e" * 64, cache.LEAST) as entry:
+        (entry / "train.bin").write_bytes(bytes(1000))
+        (entry / "mine.txt").write_bytes(bytes(1000))
+    with cache.kept("f" * 64, cache.LEAST):
+        pass
+    assert all((folder / name).stat().st_size == 1000 for folder in others for name in ("train.bin", "thesis.tex"))
+    assert not (root / ("a" * 64)).exists()
+    assert [file.name for file in entry.iterdir()] == ["mine.txt"]  # what is not ours stays, and so does its folder
+
+
+@pytest.mark.parametrize("tag", [None, b"Signature: 8a477f597d28d172789f06886806bc55\n# of another program\n"])
+def test_a_folder_without_our_mark_is_no_cache(tmp_path, monkeypatch, tag):
+    monkeypatch.setenv("TINYTF_CACHE", str(tmp_path))
+    (tmp_path / cache.FOLDER).mkdir()
+    (tmp_path / cache.FOLDER / ("mine" if tag is None else cache.TAG)).write_bytes(tag or b"")
+    with cache.kept("a" * 64, cache.LEAST) as entry:
+        assert entry is None
+    assert len(list((tmp_path / cache.FOLDER).iterdir())) == 1
+
+
 def test_a_tokenizer_is_made_once_and_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "LEAST", 1)
     recipe = Recipe(model={"n_layers": 1}, block=8)
