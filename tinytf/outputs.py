@@ -154,6 +154,12 @@ def is_fenced() -> bool:
     return _fence is not None
 
 
+def require_unfenced(what: str) -> None:
+    """Raise UsageError where a stranger's lines are running, which may not do ``what``."""
+    if _fence is not None:
+        raise UsageError(f"a file's lines may not {what}", "--allow-code lets them do all that you may")
+
+
 def _permit(path: Path) -> None:
     if _fence is not None:
         _fence.require(path)

@@ -126,6 +126,21 @@ def test_a_run_of_a_file_lies_in_the_folder_and_others_are_left(tinytf: Tinytf, 
     assert foreign(tinytf, home, export.format("results/exported"), write_to="results")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "generate The --compile",
+        "train book.txt --recipe recipe.toml --out results/c --compile",
+        "model hub:org/name",
+        "sweep recipe.toml book.txt --out results/s",
+    ],
+)
+def test_nothing_that_writes_elsewhere_is_started(tinytf: Tinytf, home: Path, line: str) -> None:
+    status, message = foreign(tinytf, home, line, write_to="results")
+    assert status == 1
+    assert "--allow-code" in message
+
+
 def test_a_sourced_file_has_no_more_rights_than_the_file_that_sources_it(tinytf: Tinytf, home: Path) -> None:
     (home / "inner").write_text("score 'The cat' > results/inner.txt\n", "utf-8")
     assert foreign(tinytf, home, "source inner --write-to results")[0] == 1

@@ -15,7 +15,7 @@ from tinytf.checkpoints.run import load_run
 from tinytf.errors import TrainingError, UsageError
 from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
-from tinytf.outputs import appending, write_state, writing
+from tinytf.outputs import appending, require_unfenced, write_state, writing
 from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
@@ -136,6 +136,7 @@ class Trainer:
         if choose_threads and not found and not recipe.threads:
             self._choose_threads()
         if recipe.compile:
+            require_unfenced("compile kernels")
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
             on_progress("compiling the model, which takes minutes", 0, 0)
 
