@@ -1,8 +1,9 @@
-"""A disk that fills up, or breaks, at a chosen one of the operations that write below a folder."""
+"""A disk that fills up, or breaks, or a process that is killed, at a chosen one of the operations below a folder."""
 
 import errno
 import io
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-FULL, BROKEN, TORN = "full", "broken", "torn"
+FULL, BROKEN, TORN, KILLED = "full", "broken", "torn", "killed"
 _CHANGING = ("fsync", "link", "mkdir", "rename", "replace")
+_REMOVING = ("unlink", "rmdir", "utime")
 
 
 @dataclass
@@ -19,7 +21,8 @@ class Disk:
     """Writes below ``folder`` pass until the ``fails_at``-th, from 1; 0 is a disk without faults.
 
     A FULL disk stays full, though files can be removed. A TORN one is full after half of the data of that write; it
-    fails at writes of data alone. A BROKEN one fails that once, with an input/output error. ``failed`` is what did,
+    fails at writes of data alone. A BROKEN one fails that once, with an input/output error. At one that is KILLED,
+    removals among them, SIGKILL ends the process; at a write once half of the data are there. ``failed`` is what did,
     and ``at`` which file.
     """
 
@@ -35,12 +38,16 @@ class Disk:
         """Count an operation; False for a write that is to be torn. Raises OSError where the disk fails."""
         if not path.is_relative_to(self.folder):
             return True
+        if what in _REMOVING and self.kind != KILLED:
+            return True
         self.done += self.kind != TORN or what == "write" or bool(self.failed)
         if not self.fails_at or self.done < self.fails_at or (self.kind == BROKEN and self.failed):
             return True
         if not self.failed:
             self.failed, self.at = what, path
-            if self.kind == TORN:
+            if self.kind == KILLED and what != "write":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.kind in (TORN, KILLED):
                 return False
         number = errno.EIO if self.kind == BROKEN else errno.ENOSPC
         raise OSError(number, os.strerror(number), *(() if what in ("write", "fsync") else (str(path),)))
@@ -61,13 +68,16 @@ class _File(io.FileIO):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         whole = self._disk.passes("write", self._place)
-        return super().write(view if whole else view[: len(view) // 2])
+        written = super().write(view if whole else view[: len(view) // 2])
+        if not whole and self._disk.kind == KILLED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
 
 
 @contextmanager
 def failing(disk: Disk) -> Iterator[Disk]:
     """Everything that this process writes below the folder of ``disk`` passes through it."""
-    genuine = {name: getattr(os, name) for name in ("open", *_CHANGING)}
+    genuine = {name: getattr(os, name) for name in ("open", *_CHANGING, *_REMOVING)}
     genuine_open = io.open
 
     def open_file(file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
@@ -101,6 +111,6 @@ def failing(disk: Disk) -> Iterator[Disk]:
 
         return change
 
-    patched = {"open": open_descriptor, **{name: changing(name) for name in _CHANGING}}
+    patched = {"open": open_descriptor, **{name: changing(name) for name in (*_CHANGING, *_REMOVING)}}
     with patch.multiple(os, **patched), patch("io.open", open_file), patch("builtins.open", open_file):
         yield disk

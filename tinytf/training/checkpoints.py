@@ -5,6 +5,7 @@ tokenizer.json), optimizer.safetensors (moments, random state), training.json (a
 sha256sum writes it. The model of the newest is also that of the run itself.
 """
 
+import filecmp
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,6 +142,16 @@ def publish(run: Path, step: int) -> None:
     """Give the run itself the model of a checkpoint: second names of its files, or copies where that is impossible."""
     for name in _MODEL:
         link(place_of(run, step) / name, run / name)
+
+
+def is_published(run: Path, step: int) -> bool:
+    """Whether the newest checkpoint is of this step, and the run itself has its model."""
+    place = place_of(run, step)
+    try:
+        same = [filecmp.cmp(run / name, place / name, shallow=False) for name in _MODEL]
+    except OSError:
+        return False
+    return checkpoints_of(run)[-1:] == [place] and all(same)
 
 
 def keep_checkpoints(run: Path, step: int, count: int, also: Collection[int]) -> None:
