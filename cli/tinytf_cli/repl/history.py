@@ -86,7 +86,7 @@ def _newest(path: Path) -> list[str]:
 
 
 def _append(path: Path, line: str) -> None:
-    with appending(path) as file:
+    with appending(path, mode=0o600) as file:
         file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
 
