@@ -34,7 +34,7 @@ def cache_folder() -> Path | None:
     folder = (user_cache_path("tinytf") if named is None else Path(named)) / FOLDER
     try:
         make_folder(folder)
-        if not any(folder.iterdir()):
+        if all(path.name.startswith(f".{TAG}.") for path in folder.iterdir()):  # new, or left so by a killed process
             write_state(folder / TAG, _SIGNATURE)
         return folder if (folder / TAG).read_bytes() == _SIGNATURE else None
     except OSError:
