@@ -1,20 +1,23 @@
-"""Reading files that may be anything, writing files whole, what must not be overwritten, and the JSON in files."""
+"""Reading files that may be anything, a register of the files that were read, and the JSON in files.
+
+A file that a command reads is known by its device and inode, whatever names and links lead to it, so that no output can
+take its place. Files of an open model count for as long as the process runs, all others for the command.
+"""
 
 import errno
 import json
 import os
 import stat
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
 
-from tinytf.errors import CheckpointError, TinytfError, UsageError
-
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-
+from tinytf.errors import CheckpointError, UsageError
 
 MEBI = 2**20
 SMALL, CONFIGURATION, TOKENIZER = 1 * MEBI, 16 * MEBI, 256 * MEBI
@@ -23,20 +26,126 @@ SMALL, CONFIGURATION, TOKENIZER = 1 * MEBI, 16 * MEBI, 256 * MEBI
 _SECONDS_FOR_THE_OTHER_END = 5.0
 _KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device",
           stat.S_ISSOCK: "a socket"}  # fmt: skip
-_NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
+_FileId = tuple[int, int]
+
+
+@dataclass
+class _Command:
+    """The files that one command read, and those that it was asked to write, by device and inode."""
+
+    read: dict[_FileId, Path] = field(default_factory=dict)
+    written: set[_FileId] = field(default_factory=set)
+
+
+_of_models: dict[_FileId, Path] = {}
+"""The files of models that were opened: their weights may be mapped."""
+_command: _Command | None = None
+_opens_model = False
+
+
+@contextmanager
+def command_files() -> Iterator[None]:
+    """Keep the files that a command reads and writes apart from those of the commands around it and after it."""
+    global _command
+    before, _command = _command, _Command()
+    try:
+        yield
+    finally:
+        _command = before
+
+
+@contextmanager
+def model_files() -> Iterator[None]:
+    """Remember the files that are read inside as those of an open model."""
+    global _opens_model
+    before, _opens_model = _opens_model, True
+    try:
+        yield
+    finally:
+        _opens_model = before
+
+
+def expect_unread(path: Path) -> None:
+    """Let the running command no longer read a file, which it is going to write over."""
+    if _command is not None and path.is_file():
+        _command.written.add(_file_id(path.stat()))
+
+
+def is_read(path: Path) -> bool:
+    """Whether a file was read by the running command, or belongs to a model that was opened."""
+    number = _file_id(path.stat())
+    readers = [_of_models, *([] if _command is None else [_command.read])]
+    # A number is given again once its file is gone: it counts while the name that was read still leads to it.
+    return any(number in files and _leads_to(files[number], number) for files in readers)
+
+
+def _leads_to(path: Path, number: _FileId) -> bool:
+    try:
+        return _file_id(path.stat()) == number
+    except OSError:
+        return False
+
+
+def _file_id(status: os.stat_result) -> _FileId:
+    return status.st_dev, status.st_ino
+
+
+def reading(path: Path) -> Path:
+    """Register a file that a library opens by its name, and return that. Raises as ``open_bytes`` does."""
+    open_bytes(path).close()
+    return path
+
+
+def register_model(path: Path) -> None:
+    """Register the file of a model, or all files in its folder: what is read of them later, by whichever library."""
+    with model_files(), suppress(OSError):
+        for place in path.iterdir() if path.is_dir() else [path]:
+            if place.is_file():
+                _register(place.stat(), place)
+
+
+def read_standard_input() -> None:
+    """Register the file that standard input comes from, if it is one."""
+    try:
+        descriptor = sys.stdin.fileno()
+        status = os.fstat(descriptor)
+    except (AttributeError, OSError, ValueError):  # closed, or in memory
+        return
+    if stat.S_ISREG(status.st_mode):
+        _register(status, Path(f"/dev/fd/{descriptor}"))
+
+
+def _register(status: os.stat_result, path: Path) -> None:
+    """Remember that a file is read. Raises UsageError for one that the running command was asked to write."""
+    number = _file_id(status)
+    if _opens_model:
+        _of_models[number] = path.absolute()
+    if _command is not None:
+        if number in _command.written:
+            raise UsageError(f"{path} is read by this command", "write to another file")
+        _command.read[number] = path.absolute()
 
 
 def open_bytes(path: Path) -> BufferedReader:
-    """A regular file, open for reading. Never waits for a pipe. Raises OSError that says what else it is."""
+    """A regular file, open for reading, and registered. Never waits for a pipe.
+
+    Raises OSError that says what else it is, and UsageError for a file that the running command was asked to write.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except ValueError:  # a NUL in the name
         raise OSError(errno.EINVAL, "a file name cannot hold a NUL byte", str(path)) from None
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((kind for is_it, kind in _KINDS.items() if is_it(status.st_mode)), "no file")
+            raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+        _register(status, path)
+    except BaseException:
         os.close(descriptor)
-        kind = next((kind for is_it, kind in _KINDS.items() if is_it(mode)), "no file")
-        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+        raise
     return os.fdopen(descriptor, "rb")
 
 
@@ -90,152 +199,6 @@ def resolved(path: Path) -> Path:
         return Path(os.path.realpath(path))
     except ValueError:  # a NUL in the name
         return path.absolute()
-
-
-def write_whole(path: Path, data: bytes | Iterable[bytes | memoryview]) -> int:
-    """Write ``data``, whole or in parts, beside ``path`` and rename it into place; return how many bytes it has.
-
-    So no reader ever sees half of it. Links are followed. A device or a named pipe is written to. Raises OSError for a
-    pipe that nobody reads.
-    """
-    path = resolved(path)
-    parts = [data] if isinstance(data, bytes) else data
-    if path.exists() and not path.is_file():
-        with os.fdopen(_open_to_write(path), "wb") as stream:
-            return sum(map(stream.write, parts))
-    with replacing(path) as beside, beside.open("wb") as stream:
-        size = sum(map(stream.write, parts))
-        stream.flush()
-        os.fsync(stream.fileno())
-    return size
-
-
-def _open_to_write(path: Path) -> int:
-    """A descriptor of a device or pipe; waits some seconds for a reader of a pipe, not for ever."""
-    until = time.monotonic() + _SECONDS_FOR_THE_OTHER_END
-    while True:
-        try:
-            descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            if time.monotonic() > until:
-                raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from None
-            time.sleep(0.01)
-        else:
-            os.set_blocking(descriptor, True)
-            return descriptor
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside ``path`` to write to; it replaces ``path`` on success and is removed otherwise.
-
-    An OSError names ``path``: what the system says of a write names no file.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield beside
-        beside.replace(path)
-    except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-
-
-@contextmanager
-def writing(path: Path, then: str = "", kind: type[TinytfError] = TinytfError) -> Iterator[None]:
-    """Raise an OSError of a write inside as ``kind`` that names the file, or ``path`` where the system names none.
-
-    The hint is what ``remedy`` makes of ``then``.
-    """
-    try:
-        yield
-    except OSError as error:
-        said = f"cannot write {error.filename or path}: {error.strerror or error}"
-        raise kind(said, remedy(error, then)) from None
-
-
-@contextmanager
-def filling(folder: Path) -> Iterator[None]:
-    """Make a folder that is new or empty; on failure it is again as it was, and so are those above it.
-
-    Raises UsageError for one that is not empty or cannot be made, TinytfError where a file in it cannot be written.
-    """
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        with writing(folder, "give another folder", UsageError):
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise UsageError(f"{folder} is not empty", "give a folder that is new or empty")
-        try:
-            with writing(folder):
-                yield
-        except BaseException:
-            with suppress(OSError):
-                for path in folder.iterdir():
-                    path.unlink()
-            raise
-    except BaseException:
-        for place in made:
-            with suppress(OSError):
-                place.rmdir()
-        raise
-
-
-def refuse_overwriting(path: Path, inputs: Iterable[str | Path | int] = ()) -> None:
-    """Raise UsageError where writing ``path`` would destroy an input, or change a model or a training run.
-
-    ``inputs`` are paths, words that may be paths, and open file descriptors. A folder of a model or run, and the
-    folders inside it, take no other file.
-    """
-    for place in dict.fromkeys((path.absolute(), resolved(path))):
-        for folder in place.parents[:2]:
-            if (kind := _kind_of(folder)) is not None:
-                raise UsageError(f"{path} lies in the folder of a {kind}, {folder}", "write to another folder")
-    if path.is_file():
-        if path.suffix.lower() == ".gguf":
-            raise UsageError(f"{path} is a model", "name another file")
-        for given in inputs:
-            if _is_same(path, given):
-                raise UsageError(f"{path} is read by this command", "write to another file")
-
-
-def _kind_of(folder: Path) -> str | None:
-    """Whether a folder is that of a model or of a training run; None where it is neither."""
-
-    def has(*names: str) -> bool:
-        return any((folder / name).exists() for name in names)
-
-    if has("recipe.json") and has("metrics.jsonl", ".lock"):
-        return "training run"
-    return "model" if has("config.json") and has("tokenizer.json", *_WEIGHTS) else None
-
-
-def _is_same(path: Path, given: str | Path | int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.stat(given))
-    except (OSError, ValueError):  # no such file, or a word that cannot name one
-        return False
-
-
-def remedy(error: OSError, then: str) -> str:
-    """What to do about a file that could not be written: make room where there is none, then what ``then`` says."""
-    room = "make room" if error.errno in _NO_ROOM else ""
-    return ", then ".join(filter(None, (room, then)))
-
-
-def flush_folder(path: Path) -> None:
-    """Flush what was created, renamed or removed in a folder to the disk, on POSIX."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def to_json(data: object) -> bytes:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import TOKENIZER, read_bytes, write_whole, writing
+from tinytf.files import TOKENIZER, read_bytes
+from tinytf.outputs import appending, write_state, writing
 from tinytf.report import plain
 
 _BEGINNING = b'{"of": '
@@ -32,7 +33,7 @@ class Kept:
         self.found |= {name: plain(one) for name, one in found.items()}
         if self.path is not None:
             rows = ({"of": self._of, "name": name, "found": self.found[name]} for name in found)
-            with writing(self.path, "give the same command again"), self.path.open("ab") as file:
+            with writing(self.path, "give the same command again"), appending(self.path) as file:
                 file.write("".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))
 
     def _read(self, path: Path) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Kept:
             if not torn.startswith(_BEGINNING[: len(torn)]):
                 raise UsageError(f"{path} is no file of a measurement", "name a new one")
             with writing(path):
-                write_whole(path, data.removesuffix(torn))
+                write_state(path, data.removesuffix(torn))
         return found
 
 

@@ -12,6 +12,7 @@ from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.memory import kept
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.files import model_files
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
 from tinytf.sources import DirectorySource, MemorySource, PresetSource, RunSource, Source, find_source
@@ -75,6 +76,7 @@ def load(
     return open_source(source, device=device or there, dtype=kind, adapter=adapter)
 
 
+@model_files()
 def open_source(
     source: Source,
     *,

@@ -24,7 +24,7 @@ from tinytf.checkpoints.stores import HUB_CACHE, STORES
 from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import is_there, read_json, resolved
+from tinytf.files import is_there, read_json, register_model, resolved
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
@@ -220,6 +220,7 @@ def find_source(model: str) -> Source:
 
 def stored_source(name: str, path: Path) -> Source:
     """The source of a model that another program keeps at ``path``."""
+    register_model(path)
     return GgufSource(name, str(path), path) if path.is_file() else DirectorySource(name, str(path), path)
 
 
@@ -239,6 +240,7 @@ _OPENED = "tinytf opens folders with a config.json, and .gguf files"
 def source_at(path: Path) -> Source:
     """The source at a path: a run directory, a directory of transformers, or a GGUF file."""
     name = path.name or resolved(path).name
+    register_model(path)
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return GgufSource(name, str(path), path)

@@ -2,7 +2,9 @@
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -10,6 +12,9 @@ from click.core import Context
 from click.formatting import HelpFormatter
 from click.types import FloatParamType, IntParamType
 
+from tinytf.errors import TinytfError
+from tinytf.files import command_files
+from tinytf_cli.host import host
 from tinytf_cli.truncated import tell_of_cut_files
 from tinytf_cli.working import working
 
@@ -177,6 +182,14 @@ def build(made: Any, values: Mapping[str, Any]) -> Any:
     return found if declaring is made else found.resolved()
 
 
+def _require_folder() -> None:
+    """Raise TinytfError where the working directory is gone; libraries that ask for it would end the process."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise TinytfError("the folder that you are in is gone", "change to another one: cd") from None
+
+
 def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
     """Make a command of a function; each of its parameters is annotated with a dataclass that declares options.
 
@@ -192,11 +205,13 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
 
         def run(**values: Any) -> int | None:
             tell_of_cut_files()
-            found = {keyword: build(made, values) for keyword, made in kinds.items()}
-            if name == "repl":  # each of its lines works by itself
-                return function(**found)
-            with working(name, shows_itself=name in _SHOWING_THEMSELVES):
-                return function(**found)
+            _require_folder()
+            with command_files() if host() is None else nullcontext():
+                found = {keyword: build(made, values) for keyword, made in kinds.items()}
+                if name == "repl":  # each of its lines works by itself
+                    return function(**found)
+                with working(name, shows_itself=name in _SHOWING_THEMSELVES):
+                    return function(**found)
 
         return Command(name, callback=run, params=[*params, debug], help=f"{summary}\n\n{inspect.getdoc(function)}")
 

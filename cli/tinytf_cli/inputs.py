@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
-from tinytf.files import CONFIGURATION, read_bytes
+from tinytf.files import CONFIGURATION, read_bytes, read_standard_input
 from tinytf_cli.host import host
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def _standard_input(*, asked: bool) -> str:
         raise UsageError("a session reads no text from standard input", "give the text itself, or name a file")
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         raise UsageError("there is no text", 'give it in quotes, such as "The cat sat", or pipe it in')
+    read_standard_input()
     data = sys.stdin.buffer.read()
     try:
         text = data.decode("utf-8")

@@ -7,11 +7,12 @@ from prompt_toolkit.keys import Keys
 from rich.cells import cell_len
 
 from tinytf.errors import CheckpointError
-from tinytf.files import read_json, to_json, write_whole
+from tinytf.files import read_json, to_json
 from tinytf.lessons import NAMES
 from tinytf.lessons.course import lesson
 from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
+from tinytf.outputs import make_folder, write_state
 from tinytf.text.printable import printable
 from tinytf_cli.output import Output
 from tinytf_cli.paged import screen_of
@@ -59,8 +60,8 @@ class Place:
         if self.trouble:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path, to_json({"lesson": number}))
+            make_folder(self.path.parent)
+            write_state(self.path, to_json({"lesson": number}))
         except OSError as error:
             self.trouble = f"cannot remember the place in {self.path}: {error.strerror}"
 

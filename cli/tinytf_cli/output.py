@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 import click
 
-from tinytf import __version__
+from tinytf import __version__, outputs
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import refuse_overwriting, remedy, write_whole, writing
+from tinytf.outputs import expect_output, remedy, writing
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
@@ -236,6 +236,7 @@ class Destination:
         form = "json" if self.as_json else self.form
         if self.file is not None:
             require_writable(self.file)
+            expect_output(self.file)
             wanted = _form_of(self.file)
             if form not in (None, wanted):
                 raise UsageError(f"{self.file.name!r} says {wanted} and --format says {form}", "leave one of them out")
@@ -246,24 +247,19 @@ DECLARED_BY[Output] = Destination
 
 
 def require_writable(path: Path) -> None:
-    """UsageError for an extension without a format and for what ``require_place`` refuses; before any work is done."""
+    """UsageError for an extension without a format and for what ``require_place`` refuses."""
     if path.suffix.lower() not in (*EXTENSIONS, FILM):
         raise UsageError(f"{path.name!r} has no extension that says a format", f"known: {' '.join(EXTENSIONS)}")
     require_place(path)
 
 
-def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
-    """UsageError for a folder, a file in a folder that is not there, and a file that must not be written over.
-
-    Standard input, what the running command was given, and further ``inputs`` are never written over.
-    """
+def require_place(path: Path) -> None:
+    """UsageError for a folder, a file in a folder that is not there, and what ``outputs.require_place`` refuses."""
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", "make it first, or write elsewhere")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", "name a file in it")
-    if path.exists() and (session := host()) is not None:
-        session.require_own(f"write over {path.name!r}")
-    refuse_overwriting(path, [*_given_to_the_command(path), *inputs])
+    outputs.require_place(path)
 
 
 def _form_of(path: Path) -> str:
@@ -275,22 +271,7 @@ def _form_of(path: Path) -> str:
 def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
     """Write a file whole, and return how many bytes it has; TinytfError where it cannot be written."""
     with writing(path):
-        return write_whole(path, data)
-
-
-def _given_to_the_command(path: Path) -> Iterator[str | Path | int]:
-    """Every word that the running command was given but its output and ``path``, and standard input if it is a file."""
-    context = click.get_current_context(silent=True)
-    params = {} if context is None else context.params
-    waiting = [value for name, value in params.items() if name != "file" and value is not path]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, (str, Path)):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            waiting.extend(value)
-    with suppress(AttributeError, OSError, ValueError):  # closed, or in memory
-        yield sys.stdin.fileno()
+        return outputs.write_output(path, data)
 
 
 def _tensor_file(result: Result, path: Path) -> "Iterator[bytes | memoryview]":

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from driving import SENTENCE, Tinytf, is_a_clean_error
+from failing_disk import BROKEN, FULL, TORN, Disk, failing
 from safetensors.torch import load_file, save_file
 
 from tinytf.loading import Model
@@ -377,37 +378,25 @@ def test_an_extension_and_a_format_that_disagree_are_refused(tinytf: Tinytf, dec
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("when", ["write", "sync", "rename"])
+@pytest.mark.parametrize("kind", [FULL, TORN, BROKEN])
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(
-    tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, kind: str
 ) -> None:
     path = tmp_path / "kept.json"
     path.write_text("what was there")
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    if when == "sync":
-        monkeypatch.setattr("tinytf.files.os.fsync", fail)
-    elif when == "rename":
-        monkeypatch.setattr(Path, "replace", fail)
-    else:
-        opened = Path.open
-
-        def half_way(self: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
-            stream = opened(self, mode, *rest, **more)
-            if "w" in mode:
-                stream.write(b"half")
-                fail()
-            return stream
-
-        monkeypatch.setattr(Path, "open", half_way)
-    ran = tinytf("tokens", SENTENCE, "-m", decoder, "-o", path)
-    monkeypatch.undo()
-    assert is_a_clean_error(ran, 1)
-    assert "No space left on device" in ran.err
-    assert [p.name for p in tmp_path.iterdir()] == ["kept.json"]
-    assert path.read_text() == "what was there"
+    failed = []
+    while True:
+        with failing(Disk(tmp_path, len(failed) + 1, kind)) as disk:
+            ran = tinytf("tokens", SENTENCE, "-m", decoder, "-o", path)
+        if not disk.failed:
+            break
+        failed.append(disk.failed)
+        assert is_a_clean_error(ran, 1)
+        assert "cannot write" in ran.err
+        assert path.read_text() == "what was there"
+        assert [p.name for p in tmp_path.iterdir()] == ["kept.json"]
+    assert set(failed) == ({"write"} if kind == TORN else {"open", "write", "fsync", "replace"})
+    assert path.read_text() != "what was there"
 
 
 def test_there_are_no_tensors_in_tokens_or_info(tinytf: Tinytf, decoder: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_an_input_is_not_written_over(tinytf: Tinytf, tmp_path: Path) -> None:
     linked = tmp_path / "linked.txt"
     os.link(text, linked)
     for out in (text, linked):
-        ran = tinytf("ablate", "The cat sat", "L0H0", "--reference", text, "-o", out)
+        ran = tinytf("ablate", "The cat sat", "--at", "L0H0", "--how", "mean", "--reference", text, "-o", out)
         assert is_a_clean_error(ran)
         assert "is read by this command" in ran.err
     with text.open("rb") as stream:

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from tinytf import files
 from tinytf.errors import CheckpointError
-from tinytf.files import write_whole
 from tinytf.loading import load
+from tinytf.outputs import write_state
 
 PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
 
@@ -114,7 +114,7 @@ def test_a_weight_file_that_changes_under_an_open_model_is_told(
     model = load(str(path.parent), device="cpu")
     before, data = model.trace("the cat")["logits"], path.read_bytes()
     if how == "replaced":  # as a download or a training run does it: the old file stays for whoever has it open
-        write_whole(path, data[:-4] + b"\0\0\0\0")
+        write_state(path, data[:-4] + b"\0\0\0\0")
         assert torch.equal(model.trace("the cat")["logits"], before)
         return
     with path.open("r+b") as file:

@@ -192,11 +192,9 @@ def test_a_file_that_deletes_stops_by_number_is_not_run_beside_other_stops(tinyt
         ("! if True:\n    open('owned', 'w')", "run Python"),
         ("show | tee owned", "run a program"),
         ("show\n| tee owned", "run a program"),
-        ("show > kept", "write over"),
-        ("tokens cat -o kept.txt", "write over"),
-        ("save --force kept.txt", "write over"),
         ("check owner.py:X --like tiny", "run a module"),
         ("source inner --allow-code", "run Python"),
+        ("sweep r.toml kept.txt", "start the processes"),
     ],
 )
 def test_a_file_runs_no_code_and_writes_over_nothing_unless_it_may(

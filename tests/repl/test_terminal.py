@@ -1,6 +1,7 @@
 """A session in a real pseudo-terminal, seen as a terminal shows it: typed, completed, stepped, interrupted, left."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ if sys.platform == "win32":
     pytest.skip("pseudo-terminals are of POSIX", allow_module_level=True)
 
 import pexpect
+import psutil
 import pyte
 
 _PATIENCE = 90  # seconds; what is waited for decides, and not how long it took
@@ -136,6 +138,23 @@ def test_leaving_waits_for_no_import(tmp_path: Path) -> None:
         seen.type("\x04")
         seen.shows("status 0", "as before")
         assert time.monotonic() - began < 30
+    finally:
+        seen.child.close(force=True)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (10, 3)])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_terminal_that_is_closed_or_ended_from_outside_is_left_as_it_was(
+    columns: int, rows: int, number: int, tmp_path: Path
+) -> None:
+    seen = _begin(columns, rows, tmp_path)
+    try:
+        seen.prompts()
+        (python,) = psutil.Process(seen.child.pid).children()
+        python.send_signal(number)
+        seen.shows(f"status {128 + number}"[:columns], "as before")
+        assert not seen.screen.cursor.hidden
+        assert 2004 << 5 not in seen.screen.mode  # pastes are no longer in brackets
     finally:
         seen.child.close(force=True)
 

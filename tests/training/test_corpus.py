@@ -563,7 +563,7 @@ def test_a_large_text_is_tokenised_once_for_all_runs_until_anything_differs(tmp_
     for number, (text, share) in enumerate([(f"{STORY}!", 0.2), (STORY, 0.3)]):
         assert not tokenise(find_files(text), BPE, tmp_path / str(number), **{**said, "held_out": share}).reused
     kept = {((one / "train.bin").read_bytes(), (one / "held_out.bin").read_bytes()): one for one in
-            (tmp_path / "cache").iterdir() if one.is_dir()}  # fmt: skip
+            (tmp_path / "cache" / cache.FOLDER).iterdir() if one.is_dir()}  # fmt: skip
     damaged = kept[first.train.tobytes(), first.held_out.tobytes()] / "train.bin"
     damaged.unlink()
     damaged.write_bytes(first.train.tobytes()[::-1])
@@ -575,12 +575,46 @@ def test_the_cache_keeps_what_was_used_last_and_takes_no_more_than_its_room(tmp_
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "MOST", 2500)
     for name in ("a", "b", "a", "c"):
-        with cache.kept(name, cache.LEAST) as folder:
+        with cache.kept(name * 64, cache.LEAST) as folder:
             (folder / "train.bin").write_bytes(bytes(1000))
         os.utime(folder, (time := len(list(tmp_path.rglob("*"))) + 10 * (name == "a"), time))
     with cache.kept("d", cache.LEAST - 1) as none:
         assert none is None
-    assert {one.name for one in (tmp_path / "cache").iterdir() if one.is_dir()} == {"a", "c"}
+    entries = {one.name for one in (tmp_path / "cache" / cache.FOLDER).iterdir() if one.is_dir()}
+    assert entries == {"a" * 64, "c" * 64}
+
+
+def test_folders_that_tinytf_did_not_make_are_never_counted_nor_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYTF_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "MOST", 10)
+    with cache.kept("a" * 64, cache.LEAST):
+        pass
+    root = tmp_path / cache.FOLDER
+    others = [tmp_path / "Photos", tmp_path / "Thesis", root / "Backup", root / ("b" * 64), tmp_path / ("c" * 64)]
+    for folder in others:
+        folder.mkdir()
+        (folder / "train.bin").write_bytes(bytes(1000))
+        (folder / "thesis.tex").write_bytes(bytes(1000))
+    (root / ("d" * 64)).symlink_to(tmp_path / "Photos")
+    (tmp_path / "Photos" / cache.MARK).touch()
+    with cache.kept("e" * 64, cache.LEAST) as entry:
+        (entry / "train.bin").write_bytes(bytes(1000))
+        (entry / "mine.txt").write_bytes(bytes(1000))
+    with cache.kept("f" * 64, cache.LEAST):
+        pass
+    assert all((folder / name).stat().st_size == 1000 for folder in others for name in ("train.bin", "thesis.tex"))
+    assert not (root / ("a" * 64)).exists()
+    assert [file.name for file in entry.iterdir()] == ["mine.txt"]  # what is not ours stays, and so does its folder
+
+
+@pytest.mark.parametrize("tag", [None, b"Signature: 8a477f597d28d172789f06886806bc55\n# of another program\n"])
+def test_a_folder_without_our_mark_is_no_cache(tmp_path, monkeypatch, tag):
+    monkeypatch.setenv("TINYTF_CACHE", str(tmp_path))
+    (tmp_path / cache.FOLDER).mkdir()
+    (tmp_path / cache.FOLDER / ("mine" if tag is None else cache.TAG)).write_bytes(tag or b"")
+    with cache.kept("a" * 64, cache.LEAST) as entry:
+        assert entry is None
+    assert len(list((tmp_path / cache.FOLDER).iterdir())) == 1
 
 
 def test_a_tokenizer_is_made_once_and_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -45,7 +46,7 @@ def survives(run: Path, whole: Path, disk: Disk, recipe: Recipe, *, resume: bool
         assert said is None
         return False
     if said is not None:
-        name = disk.at.name.removeprefix(".").partition(f".{os.getpid()}")[0]
+        name = re.sub(r"\.[0-9a-f]{16}\.part$", "", disk.at.name.removeprefix("."))
         assert name in said.message or name == "speed.jsonl", (said.message, disk)  # that is written without a word
         assert "\n" not in said.message + said.hint
         assert said.hint.startswith("make room") == (disk.kind != BROKEN)

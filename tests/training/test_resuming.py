@@ -15,7 +15,7 @@ import tinytf.training.run as the_run
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import CheckpointError, TrainingError, UsageError
-from tinytf.files import remedy
+from tinytf.outputs import remedy
 from tinytf.training.loop import train
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
@@ -212,14 +212,14 @@ def test_room_is_asked_for_only_where_it_is_missing() -> None:
 def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine = checkpoints.write_whole
+    genuine = checkpoints.write_state
 
     def full(path: Path, data: bytes) -> None:
         if path.name == "optimizer.safetensors" and ".step-000008" in str(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         genuine(path, data)
 
-    monkeypatch.setattr(checkpoints, "write_whole", full)
+    monkeypatch.setattr(checkpoints, "write_state", full)
     with pytest.raises(TrainingError, match="step-000008: No space left on device; the checkpoint of step 4 is whole"):
         train(STORY, CAUSAL, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]

@@ -5,6 +5,7 @@ from typing import Any
 
 from tinytf.checkpoints.stores import HUB_CACHE
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.outputs import require_unfenced
 
 _SMALL_FILES = ("*.json", "merges.txt", "vocab.txt", "*.model")
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors"), ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
@@ -36,6 +37,9 @@ def fetch(name: str) -> Path:
         if HUB_CACHE.has(name):
             return HUB_CACHE.find(name)
         raise
+
+    if not HUB_CACHE.has(name):
+        require_unfenced(f"download hub:{name}")
 
     def snapshot(*patterns: str) -> Path:
         return Path(library.snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))

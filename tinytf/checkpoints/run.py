@@ -11,8 +11,9 @@ from tinytf.checkpoints.load import empty_model, require_match, shapes_of
 from tinytf.checkpoints.run_config import FORMAT, FORMAT_VERSION, read_config
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.config import ModelConfig
-from tinytf.files import to_json, write_whole
+from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
+from tinytf.outputs import make_folder, write_state
 from tinytf.text.tokenizer import Tokenizer
 
 
@@ -24,11 +25,11 @@ def save_run(directory: Path, model: Transformer, tokenizer: Tokenizer) -> None:
 
 def write_run(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer) -> None:
     """Write the model's tensors, on the processor, by their names."""
-    directory.mkdir(parents=True, exist_ok=True)
-    write_whole(directory / "model.safetensors", save_tensors(dict(tensors)))
-    write_whole(directory / "tokenizer.json", tokenizer.to_json(whole=True).encode("utf-8"))
+    make_folder(directory)
+    write_state(directory / "model.safetensors", save_tensors(dict(tensors)))
+    write_state(directory / "tokenizer.json", tokenizer.to_json(whole=True).encode("utf-8"))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": config.to_dict()}
-    write_whole(directory / "config.json", to_json(stored))
+    write_state(directory / "config.json", to_json(stored))
 
 
 def load_run(directory: Path, dtype: torch.dtype = torch.float32) -> Transformer:

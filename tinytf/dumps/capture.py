@@ -16,8 +16,8 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from tinytf.errors import UsageError
-from tinytf.files import refuse_overwriting, write_whole, writing
 from tinytf.nearest import did_you_mean
+from tinytf.outputs import require_place, write_output, writing
 from tinytf.version import __version__
 
 _WHOLE = "output"
@@ -56,11 +56,11 @@ class Captured(Mapping[str, Tensor]):
         path = Path(path)
         if path.suffix not in (".safetensors", ".npz"):
             raise UsageError(f"{path} ends in neither .safetensors nor .npz", "such as dump.safetensors")
-        refuse_overwriting(path)
+        require_place(path)
         words = self._about()
         data = save_safetensors(self.tensors, metadata=words) if path.suffix == ".safetensors" else self._as_npz(words)
         with writing(path):
-            write_whole(path, data)
+            write_output(path, data)
 
     def _as_npz(self, words: dict[str, str]) -> bytes:
         arrays = {name: np.array(said) for name, said in words.items()}

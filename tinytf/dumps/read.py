@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.load import damaged
 from tinytf.checkpoints.weights import Safetensors
-from tinytf.errors import DumpError, TinytfError
+from tinytf.errors import DumpError, TinytfError, UsageError
 from tinytf.files import MEBI, open_bytes, read_bytes
 from tinytf.text.printable import printable
 
@@ -103,6 +103,8 @@ def open_dump(path: str | Path) -> Dump:
     try:
         open_bytes(path).close()  # says what is no file at all, whichever library reads the rest
         found = reader(path)
+    except UsageError:  # it is the command's output too
+        raise
     except TinytfError as error:
         raise DumpError(error.message, error.hint or hint) from None
     except FileNotFoundError:

@@ -23,6 +23,7 @@ from tinytf.model.cache import KVCache
 from tinytf.model.linear import Linear
 from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Block, LanguageModelHead, Transformer, Unembedding
+from tinytf.outputs import require_unfenced
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.operation import repeat_groups
 from tinytf.steps.operations.rotate import rotary_table
@@ -122,6 +123,7 @@ def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
     Graphs do not come from torch's cache on disk (machine code still does): for a graph with a dynamic length it once
     returned that of another process, compiled for the length of a full cache.
     """
+    require_unfenced("compile kernels")
     run: Callable[..., tuple[Array, list[Array]]] = torch.compile(_through)
     for limits in (
         torch._dynamo.config.patch(recompile_limit=64),

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import TOKENIZER, read_bytes, read_json
+from tinytf.files import TOKENIZER, read_bytes, read_json, reading
 from tinytf.text.chat import directory_template, template_of
 from tinytf.text.ids import IdTokenizer
 from tinytf.text.library import Stranger, library_errors, stranger_in
@@ -130,7 +130,7 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     _require_whole_templates(data.get("post_processor"), path)
     stranger = stranger_in(data, path)
     if chosen is None:
-        library = Library.from_file(str(path))
+        library = Library.from_file(str(reading(path)))
         special = read_special_tokens(directory, settings, added, {})
         put_in(library, special)
         return library, special, "", stranger

@@ -5,10 +5,7 @@ tokenizer.json), optimizer.safetensors (moments, random state), training.json (a
 sha256sum writes it. The model of the newest is also that of the run itself.
 """
 
-import contextlib
 import hashlib
-import os
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,18 +21,9 @@ from tinytf.checkpoints.run_config import CHECKPOINTS, checkpoint_step, checkpoi
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError
 from tinytf.fields import Limits, fields_of, require_fields
-from tinytf.files import (
-    SMALL,
-    flush_folder,
-    open_bytes,
-    read_bytes,
-    read_json,
-    remedy,
-    replacing,
-    to_json,
-    write_whole,
-)
+from tinytf.files import SMALL, open_bytes, read_bytes, read_json, reading, to_json
 from tinytf.model.transformer import Transformer
+from tinytf.outputs import beside, flush_folder, link, make_folder, move, remedy, remove_all, remove_folder, write_state
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.lora import Adapters
 from tinytf.training.optimiser import moments_of
@@ -120,29 +108,28 @@ def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: 
     Raises TrainingError when it cannot be written, for example on a full disk; the checkpoints before it stay.
     """
     place = place_of(run, progress.step)
-    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
+    folder = beside(place)
     try:
-        beside.mkdir(parents=True)
-        write_run(beside, state.config, state.weights, tokenizer)
-        write_whole(beside / "optimizer.safetensors", save_tensors(state.optimiser))
-        write_whole(beside / "training.json", to_json(vars(progress)))
-        write_whole(beside / _SUMS, b"".join(_sum_line(beside / name) for name in _FILES))
-        flush_folder(beside)
+        make_folder(folder)
+        write_run(folder, state.config, state.weights, tokenizer)
+        write_state(folder / "optimizer.safetensors", save_tensors(state.optimiser))
+        write_state(folder / "training.json", to_json(vars(progress)))
+        write_state(folder / _SUMS, b"".join(_sum_line(folder / name) for name in _FILES))
+        flush_folder(folder)
         if place.exists():
             remove_checkpoint(place)
         if place.exists():  # it holds files that no run wrote
-            for path in sorted(beside.iterdir()):
-                path.replace(place / path.name)
-            beside.rmdir()
+            for path in sorted(folder.iterdir()):
+                move(path, place / path.name)
+            remove_folder(folder)
         else:
-            beside.replace(place)
+            move(folder, place)
         flush_folder(place.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(beside)
+        remove_all(folder)
         before = checkpoints_of(run)
         kept = f"; the checkpoint of step {checkpoint_step(before[-1]):,} is whole" if before else ""
-        file = str(error.filename or place).replace(beside.name, place.name)
+        file = str(error.filename or place).replace(folder.name, place.name)
         raise TrainingError(
             f"cannot write {file}: {error.strerror or error}{kept}",
             remedy(error, "continue with --resume" if before else "give another --out"),
@@ -153,11 +140,7 @@ def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: 
 def publish(run: Path, step: int) -> None:
     """Give the run itself the model of a checkpoint: second names of its files, or copies where that is impossible."""
     for name in _MODEL:
-        with replacing(run / name) as beside:
-            try:
-                os.link(place_of(run, step) / name, beside)
-            except OSError:
-                shutil.copyfile(place_of(run, step) / name, beside)
+        link(place_of(run, step) / name, run / name)
 
 
 def keep_checkpoints(run: Path, step: int, count: int, also: Collection[int]) -> None:
@@ -237,7 +220,7 @@ def restore(
                 mine.copy_(part_like(mine, theirs))  # a copy: the file can still be replaced
     path = place / "optimizer.safetensors"
     try:
-        tensors = load_tensors(path.read_bytes())
+        tensors = load_tensors(reading(path).read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"there is no {path.name} in {place}") from None
     except (SafetensorError, OSError) as error:

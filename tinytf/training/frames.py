@@ -16,8 +16,9 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from tinytf.checkpoints.run import write_run
-from tinytf.files import to_json, write_whole
+from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
+from tinytf.outputs import make_folder, remove, remove_folder, write_state
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.hooks import tapped
@@ -92,9 +93,9 @@ class Camera:
         for path in self.folder.glob("step-*"):
             if frame_step(path) > step:
                 for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-                    file.unlink()
+                    remove(file)
                 if path.is_dir():
-                    path.rmdir()
+                    remove_folder(path)
         shown = self.setup.tokenizer.shown
         told = [
             {
@@ -107,8 +108,8 @@ class Camera:
             }
             for probe in self.probes
         ]
-        self.folder.mkdir(exist_ok=True)
-        write_whole(self.folder / PROBES, to_json({"probes": told}))
+        make_folder(self.folder)
+        write_state(self.folder / PROBES, to_json({"probes": told}))
 
     def measure(self, model: Transformer) -> "Frame":
         """What the model does with the probes; leaves it and the random state as they were."""
@@ -124,7 +125,7 @@ class Camera:
             tensors["gradient_norm"] = torch.tensor(health.gradient_norm)
             tensors["update_ratio"] = torch.tensor(health.update_ratio)
         said = {"tinytf": json.dumps({"step": step, "words": frame.words}, ensure_ascii=False)}
-        write_whole(self.folder / f"step-{step:06d}.safetensors", save_tensors(tensors, metadata=said))
+        write_state(self.folder / f"step-{step:06d}.safetensors", save_tensors(tensors, metadata=said))
 
     def weights(self, model: Transformer) -> dict[str, Tensor]:
         """All weights in bfloat16, by their names; every process of a divided model has to call it."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.errors import TrainingError
-from tinytf.files import write_whole, writing
+from tinytf.files import reading
+from tinytf.outputs import appending, write_state, writing
 
 
 def json_or_none(data: bytes | str) -> object:
@@ -30,7 +31,7 @@ def number_or_nan(value: object) -> float:
 def rows_in(path: Path) -> list[dict[str, Any]]:
     """The objects of a file that have a step; other lines are skipped, and a file that cannot be read has none."""
     try:
-        rows = map(json_or_none, path.read_bytes().splitlines())
+        rows = map(json_or_none, reading(path).read_bytes().splitlines())
     except OSError:
         return []
     return [row for row in rows if isinstance(row, dict) and type(row.get("step")) is int]
@@ -39,16 +40,15 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
 def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> None:
     """Add a line, with ``sync`` onto the disk. Raises TrainingError where it cannot be written."""
     said = writing(path, "continue with --resume", TrainingError)
-    with said, path.open("a", encoding="ascii", newline="\n") as lines:
-        lines.write(json.dumps(row) + "\n")
+    with said, appending(path) as lines:
+        lines.write(f"{json.dumps(row)}\n".encode("ascii"))
         if sync:
-            lines.flush()
             os.fsync(lines.fileno())
 
 
 def sync_lines(path: Path) -> None:
     """Make sure that all lines are on the disk. Raises TrainingError where they are not."""
-    with writing(path, "continue with --resume", TrainingError), path.open("ab") as lines:
+    with writing(path, "continue with --resume", TrainingError), appending(path) as lines:
         os.fsync(lines.fileno())
 
 
@@ -60,9 +60,9 @@ def keep_lines(path: Path, step: int) -> int:
     if not path.exists():
         return 0
     kept = []
-    for line in path.read_bytes().splitlines():
+    for line in reading(path).read_bytes().splitlines():
         row = json_or_none(line)
         if isinstance(row, dict) and type(row.get("step")) is int and 0 < row["step"] <= step:
             kept.append(line + b"\n")
-    write_whole(path, b"".join(kept))
+    write_state(path, b"".join(kept))
     return len(kept)

@@ -1,6 +1,5 @@
 """Training: start a run, or resume it, in one process or several together."""
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +9,9 @@ from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import resolved, to_json, write_whole, writing
+from tinytf.files import resolved, to_json
 from tinytf.model.transformer import Transformer
+from tinytf.outputs import make_folder, remove, remove_all, remove_folder, write_state, writing
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.branch import begin_branch
@@ -87,7 +87,7 @@ def train(
                 if overwrite:
                     remove_run(out)
                 with writing(out, "give another --out"):
-                    write_whole(out / RECIPE, to_json(recipe.to_dict()))
+                    write_state(out / RECIPE, to_json(recipe.to_dict()))
                 begin_branch(files, recipe, out)
             group.wait()
             resume, overwrite = True, False
@@ -123,7 +123,7 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
     new, lock = not out.exists(), FileLock(out / LOCK)
     if group.writes:
         with writing(out / LOCK, "give another --out", UsageError):
-            out.mkdir(parents=True, exist_ok=True)
+            make_folder(out)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
@@ -134,10 +134,10 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
     except TinytfError:
         if group.writes and new and not (out / METRICS).exists():
             lock.release()
-            (out / LOCK).unlink(missing_ok=True)
-            shutil.rmtree(out / TOKENS, ignore_errors=True)
+            remove(out / LOCK)
+            remove_all(out / TOKENS)
             if not any(out.iterdir()):
-                out.rmdir()
+                remove_folder(out)
         raise
     finally:
         lock.release()

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from tinytf.checkpoints.huggingface.adapter import CONFIG, WEIGHTS
 from tinytf.checkpoints.huggingface.export import family_for
 from tinytf.errors import UsageError
-from tinytf.files import to_json, write_whole
+from tinytf.files import to_json
 from tinytf.model.linear import Linear, linear
 from tinytf.model.transformer import Transformer
+from tinytf.outputs import make_folder, write_state
 from tinytf.training.recipe import Recipe
 
 FOLDER = "adapter"
@@ -104,9 +105,9 @@ class Adapters(nn.Module):
             "base_model_name_or_path": self.recipe.begun_from, "inference_mode": True, "init_lora_weights": True,
             "fan_in_fan_out": any(self._is_transposed(key) for key in self.modules_adapted),
         }  # fmt: skip
-        (run / FOLDER).mkdir(exist_ok=True)
-        write_whole(run / FOLDER / WEIGHTS, save_tensors(tensors))
-        write_whole(run / FOLDER / CONFIG, to_json(settings))
+        make_folder(run / FOLDER)
+        write_state(run / FOLDER / WEIGHTS, save_tensors(tensors))
+        write_state(run / FOLDER / CONFIG, to_json(settings))
 
     def _is_transposed(self, key: str) -> bool:
         return self.family.place(f"{key.replace('/', '.')}.weight", self.model_config)[1].transposed

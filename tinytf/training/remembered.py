@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
-from tinytf.files import read_json, write_whole
+from tinytf.files import read_json
+from tinytf.outputs import make_folder, write_state
 from tinytf.text.corpus import Corpus, OnRead, Reading, find_files, unheard
 
 CORPUS, PIPED = "corpus.json", "piped"
@@ -21,10 +22,10 @@ def remember(run: Path, corpus: Corpus) -> None:
             path = os.path.abspath(file.source.path)
         else:
             path = f"{PIPED}/{number}.txt"
-            (run / PIPED).mkdir(exist_ok=True)
-            write_whole(run / path, file.source.data)
+            make_folder(run / PIPED)
+            write_state(run / path, file.source.data)
         files.append({"path": path, "sha256": file.sha256})
-    write_whole(
+    write_state(
         run / CORPUS, (json.dumps({"files": files, "weights": corpus.weights}, indent=2) + "\n").encode("ascii")
     )
 

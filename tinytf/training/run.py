@@ -13,8 +13,9 @@ from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import TrainingError, UsageError
-from tinytf.files import to_json, write_whole, writing
+from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
+from tinytf.outputs import appending, require_unfenced, write_state, writing
 from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
@@ -135,6 +136,7 @@ class Trainer:
         if choose_threads and not found and not recipe.threads:
             self._choose_threads()
         if recipe.compile:
+            require_unfenced("compile kernels")
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
             on_progress("compiling the model, which takes minutes", 0, 0)
 
@@ -186,13 +188,14 @@ class Trainer:
             return
         step = self.progress.step
         with self._writing():
-            write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
-            write_whole(self.out / SIZES, to_json(sizes_of(self.setup)))
+            write_state(self.out / RECIPE, to_json(self.recipe.to_dict()))
+            write_state(self.out / SIZES, to_json(sizes_of(self.setup)))
             remember(self.out, self.corpus)
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
                 self.camera.begin(step)
-            (self.out / METRICS).touch()
+            with appending(self.out / METRICS):  # it is there from the beginning
+                pass
             kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
             if step:
                 self._publish()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json
+from tinytf.outputs import beside, move, remove, remove_folder
 
 METRICS, SAMPLES, SPEED = "metrics.jsonl", "samples.jsonl", "speed.jsonl"
 RECIPE, TOKENS, LOCK = "recipe.json", "tokens", ".lock"
@@ -16,7 +17,8 @@ _MODEL = r"config\.json | model\.safetensors | tokenizer\.json"
 _MANIFEST = re.compile(
     rf"""(recipe | corpus | text)\.json | (metrics | samples | speed)\.jsonl | {_MODEL}
     | tokens/(index\.json | (train | held_out)\.bin)
-    | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json | SHA256SUMS)
+    | checkpoints/\.?step-\d+(\.[0-9a-f]+\.(part | old))?/
+      ({_MODEL} | optimizer\.safetensors | training\.json | SHA256SUMS)
     | frames/(probes\.json | step-\d+\.safetensors | step-\d+/({_MODEL}))
     | tensorboard/events\.out\.tfevents\..*
     | adapter/adapter_(config\.json | model\.safetensors)
@@ -25,8 +27,8 @@ _MANIFEST = re.compile(
 )
 """The files that a run writes, relative to its folder; no others are ever removed."""
 _FRAME = re.compile(r"step-(\d+)(?:\.safetensors)?")
-_UNFINISHED = re.compile(r"(?:(?<=/)|^)\.([^/]+)\.\d+\.part$")
-"""The name of a file while ``write_whole`` writes it."""
+_UNFINISHED = re.compile(r"(?:(?<=/)|^)\.([^/]+)\.[0-9a-f]+\.part$")
+"""The name of a file while it is written, by this or an earlier version."""
 
 
 def frame_step(path: Path) -> int:
@@ -75,7 +77,7 @@ def clear_leftovers(directory: Path) -> None:
     )
     for folder in directory.glob("checkpoints/.step-*"):
         with contextlib.suppress(OSError):  # not empty
-            folder.rmdir()
+            remove_folder(folder)
 
 
 def remove_run(directory: Path) -> None:
@@ -85,11 +87,11 @@ def remove_run(directory: Path) -> None:
 
 def remove_checkpoint(place: Path) -> None:
     """Remove a checkpoint, hidden first so that nobody sees half of it; files that no run wrote stay."""
-    hidden = place.with_name(f".{place.name}.{os.getpid()}.old")
-    place.replace(hidden)
+    hidden = beside(place)
+    move(place, hidden)
     _remove(written_files(hidden))
     if hidden.exists():
-        hidden.replace(place)
+        move(hidden, place)
 
 
 def _files_in(run: Path, inside: Path = Path()) -> Iterator[tuple[str, bool]]:
@@ -103,11 +105,11 @@ def _files_in(run: Path, inside: Path = Path()) -> Iterator[tuple[str, bool]]:
 def _remove(files: Iterator[Path]) -> None:
     """Remove files, and the folders that this leaves empty, below that of the run."""
     for path in list(files):
-        path.unlink(missing_ok=True)
+        remove(path)
         with contextlib.suppress(OSError):  # not empty
-            path.parent.rmdir()
+            remove_folder(path.parent)
             if path.parent.name.startswith((".step-", "step-")):
-                path.parents[1].rmdir()
+                remove_folder(path.parents[1])
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -13,8 +13,8 @@ import torch
 
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import write_whole
 from tinytf.model.transformer import ADDED, Transformer
+from tinytf.outputs import write_state
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import anywhere
 from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
@@ -141,7 +141,7 @@ def _new_tokenizer(corpus: Corpus, recipe: Recipe, texts: Sequence[Documents], o
         made = TRAINERS[recipe.tokenizer](_Counted(texts, total, on_progress), size)
         if folder is not None:
             with suppress(OSError):
-                write_whole(folder / "tokenizer.json", made.to_json().encode("utf-8"))
+                write_state(folder / "tokenizer.json", made.to_json().encode("utf-8"))
         return made
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ import tokenizers
 from numpy.typing import NDArray
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import read_json, replacing, to_json, write_whole, writing
+from tinytf.files import read_json, to_json
+from tinytf.outputs import make_folder, remove, replacing, write_state, writing
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
@@ -111,10 +111,10 @@ def _fill(
         "dtype": dtype.str,
         "held_out_share": held_out,
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     # Without its index a folder is never trusted, so a process that ends in the middle leaves no wrong one.
     for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
-        stale.unlink(missing_ok=True)
+        remove(stale)
     done, total = 0, sum(file.paragraph_characters for file in corpus.files)
 
     def counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -148,7 +148,7 @@ def _fill(
         {"name": name.decode("utf-8", "backslashreplace"), "size": file.size, "sha256": file.sha256}
         for name, file in zip(names, corpus.files, strict=True)
     ]
-    write_whole(folder / _INDEX, to_json(index))
+    write_state(folder / _INDEX, to_json(index))
 
 
 def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentences: bool) -> str:
@@ -194,14 +194,12 @@ def _ends(tokenizer: Tokenizer, sentences: bool) -> _Ends:
 def _written(path: Path, batches: Iterable[NDArray[Any]]) -> dict[str, int]:
     """Write ids to a file that appears whole or not at all; its entry in the index."""
     tokens = checksum = 0
-    with replacing(path) as beside, beside.open("wb") as stream:
+    with replacing(path) as stream:
         for batch in batches:
             ids = batch.tobytes()
             stream.write(ids)
             checksum = zlib.crc32(ids, checksum)
             tokens += len(batch)
-        stream.flush()
-        os.fsync(stream.fileno())
     return {"tokens": tokens, "crc32": checksum}
 
 

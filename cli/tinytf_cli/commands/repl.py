@@ -13,6 +13,7 @@ from tinytf_cli.host import given, host
 from tinytf_cli.interrupt import current
 from tinytf_cli.options import Opening
 from tinytf_cli.output import Drawing
+from tinytf_cli.repl.trust import Trust
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,6 @@ class Asked:
         "-f", multiple=True, type=click.Path(path_type=Path), metavar="SCRIPT",
         help="Run the lines of this file, before any -c, then exit. Repeatable; - is standard input.",
     )  # fmt: skip
-    allow_code: bool = option(
-        is_flag=True, help="Let the lines of -f files run Python and programs, and write over files."
-    )
     echo: bool = option(is_flag=True, help="Show each line of a script before its output.")
     on_error: str = option(
         type=click.Choice(["stop", "continue"]), shown="stop", help="What a script does after a line that failed."
@@ -39,7 +37,7 @@ class Asked:
 
 
 @command("repl")
-def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
+def repl(asked: Asked, trust: Trust, opening: Opening, drawing: Drawing) -> int:
     """A session holds one open model and a text, whose trace is walked like a program in a debugger. At a terminal it
     has a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the
     status is 1 if one of them failed.
@@ -77,7 +75,7 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
 
         return interact(session)
     parts: list[Lines] = [
-        session.streams.of_file(statements(read_script(file)), asked.allow_code)
+        session.streams.of_file(statements(read_script(file)), trust)
         if str(file) != "-"
         else statements(read_stream(sys.stdin.buffer))
         for file in asked.files

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from tinytf.errors import UsageError
+from tinytf.outputs import require_outside
 from tinytf_cli.command import argument, command, option
+from tinytf_cli.host import host
 from tinytf_cli.interrupt import current
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Axes
@@ -41,20 +42,21 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     same command again goes on where a sweep was interrupted. A run that fails does not end the others. CORPUS may have
     weights, as in book.txt=3 code/=1.
     """
-    from tinytf.text.weighted import weight_of
+    from tinytf.text.weighted import find_corpus
     from tinytf.training.recipe import Recipe
     from tinytf.training.run_report import compare_runs
     from tinytf.training.sweep import grid, values_of
     from tinytf.training.sweep import sweep as swept
     from tinytf_cli.views.runs import RunsView
 
+    if (session := host()) is not None:
+        session.require_own("start the processes of a sweep")
     trials = grid(
         Recipe.load(asked.recipe), {name: values_of(name, text) for name, text in axes.given.items()}, asked.seeds
     )
-    for path, _ in map(weight_of, asked.corpus):
-        if not path.exists():
-            raise UsageError(f"there is no {path}", "name files or folders of text")
+    find_corpus(asked.corpus, trials[0].recipe.reading)  # tells its faults once, and that no output may replace it
     out = asked.out or Path("runs") / f"sweep-{asked.recipe.stem}"
+    require_outside(out / trials[0].name)
     jobs = min(asked.jobs or os.cpu_count() or 1, len(trials))
     output.note(f"{len(trials):,} runs in {out}, {jobs:,} at a time")
     ended = 0

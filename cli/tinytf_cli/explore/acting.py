@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tinytf.analysis.heads import MEASURES
-from tinytf.files import write_whole
+from tinytf.errors import TinytfError
+from tinytf.outputs import write_output, writing
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.place import Place, matrix
 from tinytf_cli.views.blocks import Column, Line, Span, Table
@@ -191,9 +192,10 @@ def copy_table(app: Explorer) -> None:
 def picture(app: Explorer) -> None:
     path = next(p for n in range(1, 10**6) if not (p := Path(f"tinytf-explore-{n}.svg")).exists())
     try:
-        write_whole(path, app.export_screenshot(title="tinytf explore").encode("utf-8"))
-    except OSError as error:
-        app.say(f"cannot write {path}: {error.strerror}")
+        with writing(path):
+            write_output(path, app.export_screenshot(title="tinytf explore").encode("utf-8"))
+    except TinytfError as error:
+        app.say(error.message)
     else:
         app.say(f"wrote {path}", "good")
 

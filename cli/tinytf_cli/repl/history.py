@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_state_dir
 from prompt_toolkit.history import History
 
-from tinytf.files import replacing
+from tinytf.outputs import appending, make_folder, replacing
 from tinytf_cli.repl.python import statements
 
 KEPT = 5_000
@@ -59,7 +59,7 @@ class FileHistory(History):
             return
         lock = FileLock(self.path.with_suffix(".lock"), timeout=_PATIENCE, mode=0o600)
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.path.parent, mode=0o700)
             with contextlib.suppress(NotImplementedError, Timeout):
                 lock.acquire()
             _append(self.path, string)
@@ -85,13 +85,8 @@ def _newest(path: Path) -> list[str]:
     return [line for line in lines if line.strip()][-KEPT:]
 
 
-def _private(path: Path, flags: int) -> int:
-    """Open a file for writing that only the user may read."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
-
-
 def _append(path: Path, line: str) -> None:
-    with open(_private(path, os.O_APPEND), "ab", buffering=0) as file:
+    with appending(path) as file:
         file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
 
@@ -103,5 +98,5 @@ def _shorten(path: Path) -> None:
     with path.open("rb") as file:
         if sum(1 for _ in file) <= 2 * KEPT and size <= _MOST_BYTES:
             return
-    with replacing(path) as beside, open(_private(beside, os.O_TRUNC), "wb") as file:
+    with replacing(path, mode=0o600) as file:
         file.write("".join(f"{line}\n" for line in _newest(path)).encode("utf-8"))

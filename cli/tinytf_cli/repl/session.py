@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.files import command_files
+from tinytf.outputs import fenced
 from tinytf.steps.table import StepTable
 from tinytf.text.printable import printable
 from tinytf.trace.address import Address
@@ -253,9 +255,10 @@ class Session(Host):
             line = self.lexicon.expanded(line if line.strip() else self._movement)
             self.typed = read_line(line, self.lexicon.redirects)
             live = self._typed_name() in _LIVE
-            with self.streams.capturing(self.typed, self.settings, live=live) as captured:
-                status = self._dispatch()
-            wrote = self.streams.deliver(captured, self.typed, self.settings, live=live)
+            with command_files(), fenced(self.streams.fence):
+                with self.streams.capturing(self.typed, self.settings, live=live) as captured:
+                    status = self._dispatch()
+                wrote = self.streams.deliver(captured, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):
             raise
         except Leave:

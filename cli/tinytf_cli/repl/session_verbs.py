@@ -29,6 +29,7 @@ from tinytf_cli.repl.session import Leave, Outcome, Session
 from tinytf_cli.repl.settings import SETTINGS, find_setting
 from tinytf_cli.repl.state import Without
 from tinytf_cli.repl.stopping import STOPPING
+from tinytf_cli.repl.trust import Trust
 from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
@@ -233,11 +234,16 @@ def save(session: Session, path: Path, force: bool) -> Result:
 
 @_verb("source", takes=("file",), examples=("source look.session",))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--allow-code", is_flag=True, help="Let it run Python and programs, and write over files.")
-def source(session: Session, path: Path, allow_code: bool) -> None:
+@click.option("--allow-code", is_flag=True, help="Let it run Python and programs, and write anywhere.")
+@click.option(
+    "--write-to", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
+    help="Let it write new files of results below DIR.",
+)  # fmt: skip
+def source(session: Session, path: Path, allow_code: bool, write_to: Path | None) -> None:
     """Run the lines of FILE, up to one that fails.
 
-    A stranger's file can do no harm: Python (!), programs (|) and writing over files need --allow-code.
+    Python (!), programs (|), check and sweep need --allow-code. Without it the lines write nothing, or with --write-to
+    new files of results below DIR.
     """
     if session.streams.depth >= _DEEPEST:
         raise UsageError(f"{path} is the {_DEEPEST + 1}th file inside another", "a file does not source itself")
@@ -247,7 +253,9 @@ def source(session: Session, path: Path, allow_code: bool) -> None:
         raise UsageError(f"{where} names a stop by its number, and there are stops already", "delete removes them")
     session.streams.depth += 1
     try:
-        for where, outcome in outcomes(session, session.streams.of_file(statements(lines), allow_code)):
+        for where, outcome in outcomes(
+            session, session.streams.of_file(statements(lines), Trust(allow_code, write_to))
+        ):
             if outcome.leave:
                 raise Leave
             if outcome.status == 130:

@@ -5,18 +5,20 @@ import io
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.outputs import Fence
 from tinytf_cli.joining import show_all
 from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
 from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Lines, Typed
 from tinytf_cli.repl.settings import Settings
+from tinytf_cli.repl.trust import Trust
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, led
 
@@ -96,8 +98,8 @@ class CapturingOutput(Output):
 class Streams:
     """The streams of a session, and the last output; ``depth`` counts the ``source`` files that the line is inside.
 
-    ``page`` shows a long text a screen at a time; a front end may set another. ``foreign`` while the lines are those of
-    a file that may run no code.
+    ``page`` shows a long text a screen at a time; a front end may set another. ``fence`` holds what the lines may write
+    while they are those of a file that may run no code.
     """
 
     def __init__(self, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
@@ -105,22 +107,23 @@ class Streams:
         self.stderr: TextIO | None = sys.stderr if stderr is None else stderr
         self.page: Callable[[str], None] = page
         self.depth = 0
-        self.foreign = False
+        self.fence: Fence | None = None
         self._told: list[Block] = []
         self._last: Capture | None = None
         self._now = Capture()
 
-    def of_file(self, lines: Lines, allow_code: bool) -> Lines:
-        """The lines of a file, in turn; what they may do depends on ``allow_code``, and on the file that named it."""
-        before, self.foreign = self.foreign, self.foreign or not allow_code
+    def of_file(self, lines: Lines, trust: Trust) -> Lines:
+        """The lines of a file, in turn; inside a file that is not trusted with code, no other one is."""
+        before = self.fence
+        self.fence = before or (None if trust.allow_code else Fence(trust.write_to))
         try:
             yield from lines
         finally:
-            self.foreign = before
+            self.fence = before
 
     def require_own(self, what: str) -> None:
         """Raise UsageError where a line of a file that may run no code would."""
-        if self.foreign:
+        if self.fence is not None:
             raise UsageError(f"a file may {what} only with --allow-code", "look at it first: it would run as you")
 
     def write(self, text: str) -> None:
@@ -161,9 +164,7 @@ class Streams:
             self.require_own("run a program")
             _to_command(captured.as_piped(settings), typed.target, self._stream)
         elif typed.sign == ">":
-            if Path(typed.target).expanduser().exists():
-                self.require_own(f"write over {typed.target!r}")
-            _to_file(captured, typed.target, self.stderr, settings, typed.words)
+            _to_file(captured, typed.target, self.stderr, settings)
         elif self._pages(settings, live):
             if captured.text.count("\n") >= settings.terminal(self._stream).height:
                 self.page(captured.text)
@@ -204,12 +205,10 @@ def _to_command(text: str, command: str, stdout: TextIO) -> None:
         raise TinytfError(f"{command!r} ended with status {process.returncode}")
 
 
-def _to_file(
-    captured: Capture, name: str, stderr: TextIO | None, settings: Settings, words: Iterable[str] = ()
-) -> None:
-    """Write the output of a line of ``words`` to a file, in the format of its extension: as -o does, or as text."""
+def _to_file(captured: Capture, name: str, stderr: TextIO | None, settings: Settings) -> None:
+    """Write the output of a line to a file, in the format of its extension: as -o does, or as text."""
     path = Path(name).expanduser()
-    require_place(path, words)
+    require_place(path)
     output = Output(settings.terminal(Capture()), "text", path, stderr=stderr)
     extension = path.suffix.lower()
     if extension == ".tsv":

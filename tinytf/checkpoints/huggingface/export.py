@@ -16,8 +16,9 @@ from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
-from tinytf.files import filling, to_json, write_whole
+from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
+from tinytf.outputs import filling, write_state
 from tinytf.report import Report
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
@@ -79,7 +80,7 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     with filling(directory):
         contents = _contents(family, written, config, state, tokenizer)
         for name, data in contents.items():
-            write_whole(directory / name, data)
+            write_state(directory / name, data)
     files = tuple((directory / name, len(data)) for name, data in contents.items())
     return Exported(family.name, written["architectures"][0], directory, files)
 

@@ -1,0 +1,48 @@
+"""Command lines that work, at least one of every command; ``test_every_output`` makes the files that they read."""
+
+from collections.abc import Mapping
+
+TEXT = "The cat sat"
+OPEN = ("--model", "m", "--device", "cpu")
+GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "ablate": (("ablate", TEXT, *OPEN, "--at", "L0H0", "--how", "mean", "--reference", "book.txt"),),
+    "attention": (("attention", TEXT, *OPEN),),
+    "attribute": (("attribute", TEXT, *OPEN, "--adapter", "adapter"),),
+    "blame": (("blame", "--texts", "lines.txt", *OPEN, "--versus", "decoder"),),
+    "certify": (("certify", "m", "--texts", "lines.txt", "--device", "cpu"),),
+    "check": (("check", "student.py:Student", "--like", "gpt2-tiny", "--names", "names.toml"),),
+    "diff": (
+        ("diff", TEXT, *OPEN, "--versus", "dump.safetensors", "--names", "names.toml"),
+        ("diff", TEXT, "-m", "decoder", "--versus", "m", "--device", "cpu"),
+    ),
+    "doctor": (("doctor",),),
+    "experts": (("experts", TEXT, *OPEN, "--corpus", "corpus"),),
+    "explain": (("explain", "L0H0.scores[1,0]", TEXT, *OPEN),),
+    "export": (("export", "m", "exported", "--to", "huggingface"),),
+    "generate": (("generate", TEXT, *OPEN, "--max-tokens", "2"),),
+    "grad": (("grad", TEXT, *OPEN),),
+    "heads": (("heads", "corpus", *OPEN),),
+    "info": (("info", "m"),),
+    "learn": (("learn", "2", "--text", TEXT, *OPEN),),
+    "lens": (("lens", TEXT, *OPEN),),
+    "models": (("models",),),
+    "neighbours": (("neighbours", "cat", *OPEN),),
+    "neurons": (("neurons", TEXT, *OPEN),),
+    "patch": (("patch", TEXT, "The dog sat", *OPEN, "--at", "L0H0"),),
+    "replay": (("replay", "run"),),
+    "rollout": (("rollout", TEXT, *OPEN),),
+    "runs": (("runs", "run"),),
+    "score": (("score", "--chat", "messages.json", *OPEN),),
+    "sweep": (("sweep", "recipe.toml", "book.txt=2", "corpus", "--out", "sweeps", "--lr", "1e-3,2e-3"),),
+    "tokens": (("tokens", TEXT, "-m", "m"),),
+    "trace": (("trace", TEXT, *OPEN, "--adapter", "adapter"), ("trace", TEXT, "-m", "cached", "--device", "cpu")),
+    "train": (
+        ("train", "book.txt=3", "corpus", "--recipe", "recipe.toml", "--out", "new"),
+        ("train", "book.txt=3", "corpus", "--recipe", "recipe.toml", "--out", "new", "--dry-run"),
+        ("train", "--out", "run", "--resume"),
+        ("train", "book.txt", "--recipe", "recipe.toml", "--out", "new", "--from", "m"),
+    ),
+    "verify": (("verify", "worked.toml"),),
+    "watch": (("watch", "run"),),
+}
+"""By the name of the command."""

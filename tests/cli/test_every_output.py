@@ -1,0 +1,185 @@
+"""No command writes over what it reads, whichever option names the output and whichever name leads to the file."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+import torch
+from driving import CORPUS, Tinytf, is_a_clean_error
+from every_command import GIVEN, TEXT
+from safetensors.torch import load_file, save_file
+
+from tinytf.checkpoints.run import load_run
+from tinytf_cli.main import COMMANDS, cli
+
+WITHOUT_OUTPUT = ("explore", "repl")
+FOLDERS = {"export": "directory", "sweep": "out", "train": "out"}
+"""The option or argument that names a folder to write, of each command that has one."""
+OTHERS = ("adapter", "corpus", "data")
+"""Folders of no model and no run: a sweep may make folders of its own in them."""
+CONTINUED = {"ablate": (), "blame": (), "patch": ("--sweep", "heads")}
+"""What else makes a command measure what ``--resume FILE`` keeps."""
+READ = {
+    "adapter",
+    "corpus",
+    "files",
+    "names",
+    "reference",
+    "texts",
+    "versus",
+    "recipe",
+    "write_to",
+    "run",
+    "folder",
+    "folders",
+    "resume",
+}
+"""Options and arguments of paths that are read, or that are none of a command's outputs."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, tinytf: Tinytf) -> Path:
+    """A folder with something of every kind that commands read; weights lie outside their model's folder."""
+    world = tmp_path_factory.mktemp("world")
+    shutil.copytree(decoder, world / "decoder")
+    (world / "data").mkdir()
+    shutil.copytree(llama, world / "m")
+    for name in ("model.safetensors", "tokenizer.json"):
+        shutil.move(world / "m" / name, world / "data" / name)
+        (world / "m" / name).symlink_to(f"../data/{name}")
+    shutil.copytree(world / "m", world / "hub" / "snapshots" / "1", symlinks=True)
+    (world / "hub" / "blobs").mkdir()
+    for name in ("model.safetensors", "tokenizer.json"):
+        shutil.copy(world / "data" / name, world / "hub" / "blobs" / f"blob-{name}")
+        (world / "hub" / "snapshots" / "1" / name).unlink()
+        (world / "hub" / "snapshots" / "1" / name).symlink_to(f"../../blobs/blob-{name}")
+    (world / "cached").symlink_to("hub/snapshots/1")
+    (world / "corpus").mkdir()
+    for name in ("book.txt", "corpus/a.txt", "corpus/b.md"):
+        (world / name).write_text(CORPUS[0], "utf-8")
+    (world / "lines.txt").write_text("The cat sat on the mat\nThe dog saw the cat\n", "utf-8")
+    (world / "messages.json").write_text(json.dumps([{"role": "user", "content": TEXT}]), "utf-8")
+    (world / "names.toml").write_text("", "utf-8")
+    (world / "student.py").write_text("import torch\nclass Student(torch.nn.Module):\n    pass\n", "utf-8")
+    (world / "worked.toml").write_text('title = "one"\n[[given]]\nname = "a"\nvalue = [1.0]\n', "utf-8")
+    recipe = 'tokenizer = "char"\nsteps = 2\nbatch = 2\nblock = 8\nwarmup = 0\neval_every = 2\nprobe_every = 1\n'
+    model = "[model]\nd_model = 8\nn_layers = 1\nn_heads = 1\nd_ff = 8\ncontext = 16\n"
+    (world / "recipe.toml").write_text(recipe + model, "utf-8")
+    adapter = world / "adapter"
+    adapter.mkdir()
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "target_modules": ["q_proj"], "bias": "none"}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings), "utf-8")
+    weight = load_file(world / "data" / "model.safetensors")["model.layers.1.self_attn.q_proj.weight"]
+    name = "base_model.model.model.layers.1.self_attn.q_proj"
+    ones = {f"{name}.lora_A.weight": torch.ones(2, weight.shape[1]),
+            f"{name}.lora_B.weight": torch.ones(weight.shape[0], 2)}  # fmt: skip
+    save_file(ones, adapter / "adapter_model.safetensors")
+    assert load_run(world / "decoder").config.n_layers == 2
+    before = Path.cwd()
+    os.chdir(world)
+    try:
+        train = ("train", "book.txt", "--recipe", "recipe.toml", "--out", "run")
+        assert tinytf(*train, "--steps", "3").status == 0
+        assert tinytf("trace", TEXT, "-m", "m", "-o", "dump.safetensors").status == 0
+    finally:
+        os.chdir(before)
+    np.savez(world / "other.npz", a=np.zeros(1))
+    return world
+
+
+@pytest.fixture
+def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, which is the working directory; its run knows the copy of its text."""
+    world = Path(shutil.copytree(made, tmp_path / "world", symlinks=True))
+    corpus = world / "run" / "corpus.json"
+    corpus.write_text(corpus.read_text("ascii").replace(str(made), str(world)), "ascii")
+    monkeypatch.chdir(world)
+    return world
+
+
+def read_by(words: tuple[str, ...], world: Path) -> list[Path]:
+    """Every file that a word of a command line leads to: named, in a named folder, or behind a link in one."""
+    named = [world / word.rpartition("=3")[0] if word.endswith("=3") else world / word.removesuffix("=2").split(":")[0]
+             for word in words]  # fmt: skip
+    found = []
+    for path in named:
+        if path.is_dir():
+            found += [inside for inside in sorted(path.rglob("*")) if inside.is_file()]
+        elif path.is_file():
+            found.append(path)
+    if "--resume" in words:
+        found.append(world / "book.txt")
+    return list(dict.fromkeys(Path(os.path.realpath(path)) for path in found))
+
+
+def contents(world: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in world.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def cases() -> list[tuple[str, tuple[str, ...]]]:
+    return [(command, words) for command, lines in GIVEN.items() for words in lines]
+
+
+@pytest.mark.parametrize(("command", "words"), cases(), ids=lambda value: value if isinstance(value, str) else "")
+def test_no_output_takes_the_place_of_what_a_command_reads(
+    world: Path, tinytf: Tinytf, command: str, words: tuple[str, ...]
+) -> None:
+    before = contents(world)
+    for number, read in enumerate(read_by(words, world)):
+        alias = world / f"alias-{number}.{'safetensors' if read.suffix == '.safetensors' else 'txt'}"
+        alias.symlink_to(read)
+        for target in (read, alias):
+            for new in ("new", "sweeps", "exported"):
+                shutil.rmtree(new, ignore_errors=True)
+            ran = tinytf(*words, "-o", target)
+            said = f"{' '.join(words)} -o {target}: {ran.out}{ran.err}"
+            assert ran.status == 2, said
+            assert ran.data == b"", said
+            assert re.search(r"^tinytf: error: [^\n]+\nhint: [^\n]+\n\Z", ran.err, re.MULTILINE), said
+            changed = {path for path, data in before.items() if path.read_bytes() != data}
+            assert not changed, f"{' '.join(words)} -o {target} changed {changed}"
+
+
+@pytest.mark.parametrize("command", CONTINUED)
+def test_no_measurement_is_kept_in_a_file_that_holds_anything_else(world: Path, tinytf: Tinytf, command: str) -> None:
+    before = contents(world)
+    words = GIVEN[command][0]
+    for read in [*read_by(words, world), world / "book.txt", world / "other.npz"]:
+        assert is_a_clean_error(tinytf(*words, *CONTINUED[command], "--resume", read))
+        assert contents(world) == before
+
+
+@pytest.mark.parametrize("command", FOLDERS)
+def test_no_folder_that_holds_anything_else_is_written_to(world: Path, tinytf: Tinytf, command: str) -> None:
+    before = contents(world)
+    words = GIVEN[command][0]
+    old = words[2] if command == "export" else words[words.index("--out") + 1]
+    for folder in ("m", "run", "run/checkpoints", "hub/snapshots/1", *(OTHERS if command != "sweep" else ())):
+        ran = tinytf(*(folder if word == old else word for word in words))
+        assert is_a_clean_error(ran), f"{folder}: {ran.err}"
+        after = contents(world)
+        assert {path: after.get(path) for path in before} == before
+
+
+def test_every_option_of_a_path_is_known_to_this_file() -> None:
+    paths = {
+        (name, parameter.name)
+        for name in COMMANDS
+        for parameter in command_of(name).params
+        if isinstance(parameter.type, click.Path)
+    }
+    outputs = {(name, "file") for name in GIVEN} | set(FOLDERS.items()) | {(name, "resume") for name in CONTINUED}
+    assert outputs <= paths
+    assert {name for _, name in paths - outputs} <= READ
+    assert set(COMMANDS) - set(GIVEN) == set(WITHOUT_OUTPUT)
+
+
+def command_of(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
