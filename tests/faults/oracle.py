@@ -5,8 +5,6 @@ from pathlib import Path
 
 from failing_disk import Operation
 
-CACHE = "cache/"
-"""A folder whose files may be removed at any time; what a killed process leaves there goes with the rest."""
 LOGS = (".jsonl", ".ndjson", "/history")
 """Files that grow by a line at a time; of their last line there may be a part."""
 _BY_THE_CLOCK = "speed.jsonl"
@@ -31,24 +29,29 @@ def lasting(files: dict[str, bytes]) -> dict[str, bytes]:
 
 @dataclass
 class Undisturbed:
-    """What ``before`` stood in a folder, every version of a file that an undisturbed act put in place, and the end."""
+    """What ``before`` stood in a folder, every version of a file that an undisturbed act put in place, and the end.
+
+    Where it ``removes`` what stood before, that may be gone already.
+    """
 
     folder: Path
     before: dict[str, bytes]
+    removes: bool = False
     versions: dict[str, list[bytes]] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     after: dict[str, bytes] = field(default_factory=dict)
 
     def saw(self, operation: Operation) -> None:
         """Keep what an operation put in place, and what it removed."""
+        name = operation.path.relative_to(self.folder).as_posix()
         if operation.what == "unlink":
-            self.removed.add(operation.path.relative_to(self.folder).as_posix())
-        if operation.what not in ("rename", "link"):
+            self.removed.add(name)
+        if operation.what not in ("rename", "link") and not (operation.what == "write" and f"/{name}".endswith(LOGS)):
             return
         for path in [operation.path, *operation.path.rglob("*")]:
             if path.is_file():
-                name = path.relative_to(self.folder).as_posix()
-                self.versions.setdefault(name, []).append(path.read_bytes())
+                placed = path.relative_to(self.folder).as_posix()
+                self.versions.setdefault(placed, []).append(path.read_bytes())
         if operation.what == "rename" and operation.source is not None:
             source = operation.source.relative_to(self.folder).as_posix()
             self.removed |= {name for name in [*self.before, *self.versions] if f"{name}/".startswith(f"{source}/")}
@@ -61,8 +64,8 @@ class Undisturbed:
             whole = [version for version in known if version is not None]
             if data in whole:
                 continue
-            if name.endswith(LOGS) and any(version.startswith(data) for version in whole):
+            if f"/{name}".endswith(LOGS) and any(version.startswith(data) for version in whole):
                 continue
             found.append(f"{name} is neither what stood before nor whole: {len(data)} bytes, {[*map(len, whole)]}")
-        gone = lasting(self.before).keys() - left.keys() - self.removed
+        gone = lasting(self.before).keys() - left.keys() - (self.removed if self.removes else self.removed - {*self.after})
         return [*found, *(f"{name} is gone" for name in sorted(gone))]

@@ -1,6 +1,7 @@
 """What writes files: a training run and its resumption, a sweep, recordings, exports, a session, what is remembered."""
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ RECIPE = changed(
 )  # fmt: skip
 """Every kind of file is written, and after the second step a checkpoint removed."""
 
+SAME, TIDY, REFUSED, ANY = "same", "tidy", "refused", "any"
+"""After a fault the act leaves the same; and no temporary file; or is refused; or looks itself at what it leaves."""
+
 Act = Callable[[], int]
 
 
@@ -33,16 +37,15 @@ Act = Callable[[], int]
 class Scenario:
     """``prepare`` makes what stands before in the folder that it is in, ``act`` writes there; both in that folder.
 
-    ``again`` is done after a fault, and leaves what ``act`` would have left, without temporary files where it
-    ``tidies``; or is refused where ``refused``.
+    ``again`` is done after a fault; what it is to leave says ``then``. It first ``removes`` what is asked to.
     """
 
     name: str
     prepare: Callable[[], None]
     act: Act
     again: Act
-    tidies: bool = False
-    refused: bool = False
+    then: str = SAME
+    removes: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -107,6 +110,12 @@ def _cached() -> Act:
     return act
 
 
+def _cached_anew() -> int:
+    """Another run on the same text, which needs the cache."""
+    shutil.rmtree("run", ignore_errors=True)
+    return _cached()()
+
+
 def _sweep() -> Act:
     """Two runs of a grid, one after the other in this process."""
 
@@ -121,10 +130,9 @@ def _sweep() -> Act:
             outcomes = sweeps.sweep(
                 [Path("corpus.txt")], trials, Path("out"), begin=_begin, jobs=os.cpu_count() or 1
             )
-        for outcome in outcomes:
-            if outcome.problem:
-                say(outcome.problem)
-        return int(not all(outcome.finished for outcome in outcomes))
+        if problems := "; ".join(outcome.problem for outcome in outcomes if outcome.problem):
+            say(problems)
+        return int(bool(problems))
 
     return act
 
@@ -156,6 +164,15 @@ def _remember() -> int:
     return 0
 
 
+def _remember_again() -> int:
+    """A status other than 0 where the file holds a line that nobody typed, or misses one that was."""
+    _remember()
+    found = list(history.FileHistory(Path("state", "history")).load_history_strings())
+    typed = {"run The cat", "step", *(f"run line {number}" for number in range(30))}
+    print(*(strange := [line for line in found if not any(one.startswith(line) for one in typed)]))
+    return int(bool(strange) or found[:2] != ["step", "run The cat"])
+
+
 def _lesson() -> None:
     Path("state").mkdir()
     Place(Path("state", "learn.json")).write(3)
@@ -172,18 +189,18 @@ _EXPORT = ("export", "model", "new/folder", "--to", "huggingface")
 _SWEPT = ("ablate", "The cat sat", "--sweep", "heads", "-m", "model", "--resume", "heads.ndjson")
 
 SCENARIOS = (
-    Scenario("train", _text, _train(resume=True), _train(resume=True), tidies=True),
-    Scenario("resume", _trained(1), _train(resume=True), _train(resume=True), tidies=True),
-    Scenario("overwrite", _trained(2, seed=9), _train(overwrite=True), _train(overwrite=True), tidies=True),
-    Scenario("train with a cache", _text, _cached(), _cached(), tidies=True),
-    Scenario("sweep", _text, _sweep(), _sweep(), tidies=True),
+    Scenario("train", _text, _train(resume=True), _train(resume=True), TIDY),
+    Scenario("resume", _trained(1), _train(resume=True), _train(resume=True), TIDY),
+    Scenario("overwrite", _trained(2, seed=9), _train(overwrite=True), _train(overwrite=True), TIDY, removes=True),
+    Scenario("train with a cache", _text, _cached(), _cached_anew),
+    Scenario("sweep", _text, _sweep(), _sweep(), TIDY),
     _output("rec.safetensors", *_TRACE, "rec.safetensors"),
     _output("x.json", *_TRACE, "x.json"),
     _output("x.html", "heads", "-m", "model", "-o", "x.html"),
     _output("x.session", *_SESSION, "save --force x.session"),
     _output("x.txt", *_SESSION, "tokens The > x.txt"),
     Scenario("measurement", _model, command(*_SWEPT), command(*_SWEPT)),
-    Scenario("export", _model, command(*_EXPORT), command(*_EXPORT), refused=True),
-    Scenario("history", _history, _remember, lambda: 0),
+    Scenario("export", _model, command(*_EXPORT), command(*_EXPORT), REFUSED),
+    Scenario("history", _history, _remember, _remember_again, ANY),
     Scenario("lesson", _lesson, _next_lesson, _next_lesson),
 )

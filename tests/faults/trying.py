@@ -12,11 +12,10 @@ from failing_disk import Disk, Fault, failing
 
 from faults.child import Ended, in_child, there
 from faults.oracle import Undisturbed, contents, is_temporary, lasting
-from faults.scenarios import Scenario
+from faults.scenarios import ANY, REFUSED, TIDY, Scenario
 from hostile.watchdog import fault_in
 
 ALL = 0
-_STAYING = ".lock"
 
 
 @dataclass
@@ -51,13 +50,15 @@ class Trying:
         ended = in_child(self.scenario.again, Disk(self.folder))
         assert_clean(ended, self.folder, about)
         left = contents(self.folder)
-        if self.scenario.refused and ended.status:
+        if self.scenario.then == REFUSED and ended.status:
             assert left == before, about
             return
         assert ended.status == 0, f"{about}\n{ended.said}"
+        if self.scenario.then == ANY:
+            return
         assert not (other := differing(lasting(left), lasting(self.undisturbed.after))), f"{about}: {other}"
-        if self.scenario.tidies:
-            temporary = [name for name in left if is_temporary(name) and not name.endswith(_STAYING)]
+        if self.scenario.then == TIDY:
+            temporary = [name for name in left if is_temporary(name) and not name.endswith(".lock")]
             assert not temporary, f"{about}: {temporary}"
 
 
@@ -79,7 +80,7 @@ def trying(scenario: Scenario, folder: Path) -> Trying:
     with there(folder):
         scenario.prepare()
         shutil.copytree(folder, template)
-        undisturbed = Undisturbed(folder, contents(folder))
+        undisturbed = Undisturbed(folder, contents(folder), scenario.removes)
         said = TextIOWrapper(BytesIO(), encoding="utf-8", write_through=True)
         with redirect_stdout(said), redirect_stderr(said), failing(Disk(folder, log=undisturbed.saw)) as disk:
             status = scenario.act()

@@ -5,6 +5,7 @@ tokenizer.json), optimizer.safetensors (moments, random state), training.json (a
 sha256sum writes it. The model of the newest is also that of the run itself.
 """
 
+import filecmp
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,6 +142,15 @@ def publish(run: Path, step: int) -> None:
     """Give the run itself the model of a checkpoint: second names of its files, or copies where that is impossible."""
     for name in _MODEL:
         link(place_of(run, step) / name, run / name)
+
+
+def is_published(run: Path, step: int) -> bool:
+    """Whether the run itself has the model of a step; without checkpoints, whether it has one."""
+    try:
+        place = place_of(run, step) if checkpoints_of(run) else run
+        return all(filecmp.cmp(place / name, run / name, shallow=False) for name in _MODEL)
+    except OSError:
+        return False
 
 
 def keep_checkpoints(run: Path, step: int, count: int, also: Collection[int]) -> None:

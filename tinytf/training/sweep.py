@@ -17,6 +17,7 @@ import torch
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.weighted import find_corpus
+from tinytf.training.checkpoints import is_published
 from tinytf.training.loop import train
 from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
@@ -128,8 +129,9 @@ _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 
 
 def _is_finished(run: Path) -> bool:
+    """Whether a run has logged its last step and holds the model of it: it may have been killed in between."""
     try:
-        return is_run(run) and read_history(run).finished
+        return is_run(run) and (history := read_history(run)).finished and is_published(run, history.last)
     except TinytfError:  # a damaged one is told when it is resumed
         return False
 
