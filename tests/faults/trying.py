@@ -35,10 +35,14 @@ class Trying:
         drawn = every if count == ALL or count >= len(every) else Random(self.scenario.name).sample(every, count)
         yield from drawn
 
-    def with_fault(self, kind: Fault, number: int) -> Ended:
-        """Act with a fault on the folder as it was before; what is left then must be whole."""
+    def reset(self) -> None:
+        """Make the folder what it was before the act."""
         shutil.rmtree(self.folder)
         shutil.copytree(self.template, self.folder)
+
+    def with_fault(self, kind: Fault, number: int) -> Ended:
+        """Act with a fault on the folder as it was before; what is left then must be whole."""
+        self.reset()
         ended = in_child(self.scenario.act, Disk(self.folder, number, kind))
         wrong = self.undisturbed.faults_in(contents(self.folder))
         assert not wrong, f"{self.scenario} {kind} at {number}: {wrong}\n{ended.said}"
