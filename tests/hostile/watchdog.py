@@ -7,13 +7,14 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
 import unicodedata
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -70,6 +71,7 @@ def tried(case: Case) -> Tried:
     """Run one case in a folder of its own, in this process."""
     with _folder() as folder:
         _make(folder, case)
+        unchanged = [(folder / name, state_of(folder / name)) for name in case.unchanged]
         out, err, before = _Stream(), _Stream(), _reset_peak()
         began, status, escaped = time.process_time(), -1, ""
         around = _streams(out, err, _Stream(case.stdin)), _environment(case.environment)
@@ -85,6 +87,8 @@ def tried(case: Case) -> Tried:
             fault = escaped or "".join(written) or fault_in(status, out.got(), err.got(), folder, case.lines)
         except ValueError as error:  # a stream that was closed
             fault = f"{error}"
+        if changed := [path for path, state in unchanged if state_of(path) != state]:
+            fault = f"changed {changed}"
         if rang:
             fault = "still at work, or waiting"
         elif peak > MOST:
@@ -128,6 +132,17 @@ def fault_in(status: int, data: bytes, said: bytes, folder: Path, lines: int = 1
         if wrong := _wrong_in(path):
             return f"{path.suffix[1:]}: {wrong}"
     return ""
+
+
+def state_of(path: Path) -> dict[str, object]:
+    """What tells whether a file or folder, with all in it that can be seen, has been changed."""
+    found: dict[str, object] = {}
+    for place in [path, *(sorted(path.rglob("*")) if path.is_dir() else ())]:
+        with suppress(OSError):
+            status = place.lstat()
+            content = place.read_bytes() if stat.S_ISREG(status.st_mode) and os.access(place, os.R_OK) else b""
+            found[str(place)] = (status.st_ino, status.st_mode, status.st_uid, status.st_size, content)
+    return found
 
 
 def acting_in(text: str) -> str:
