@@ -87,8 +87,11 @@ def tried(case: Case) -> Tried:
             fault = escaped or "".join(written) or fault_in(status, out.got(), err.got(), folder, case.lines)
         except ValueError as error:  # a stream that was closed
             fault = f"{error}"
-        if changed := [path for path, state in unchanged if state_of(path) != state]:
+        if changed := [path for path, state in unchanged if not state.items() <= state_of(path).items()]:
             fault = f"changed {changed}"
+        for name, data in case.leaves.items():
+            if not status and (folder / name).read_bytes() != data:
+                fault = f"{name} is not what it should be"
         if rang:
             fault = "still at work, or waiting"
         elif peak > MOST:
@@ -101,7 +104,7 @@ def left(case: Case) -> dict[str, bytes]:
     out, err = _Stream(), _Stream()
     with _folder() as folder:
         _make(folder, case)
-        with _streams(out, err, _Stream()), _environment({}):
+        with _streams(out, err, _Stream()), _environment(case.environment):
             assert _run(list(case.words)) == 0, err.got().decode()
         return dict(read(folder))
 
@@ -134,14 +137,14 @@ def fault_in(status: int, data: bytes, said: bytes, folder: Path, lines: int = 1
     return ""
 
 
-def state_of(path: Path) -> dict[str, object]:
-    """What tells whether a file or folder, with all in it that can be seen, has been changed."""
-    found: dict[str, object] = {}
-    for place in [path, *(sorted(path.rglob("*")) if path.is_dir() else ())]:
+def state_of(path: Path) -> dict[Path, object]:
+    """What tells whether a file or folder, or something in it, has been changed; files may be added to a folder."""
+    found: dict[Path, object] = {}
+    for place in [path, *(path.rglob("*") if path.is_dir() else ())]:
         with suppress(OSError):
             status = place.lstat()
-            content = place.read_bytes() if stat.S_ISREG(status.st_mode) and os.access(place, os.R_OK) else b""
-            found[str(place)] = (status.st_ino, status.st_mode, status.st_uid, status.st_size, content)
+            readable = stat.S_ISREG(status.st_mode) and os.access(place, os.R_OK)
+            found[place] = status.st_ino, status.st_mode, status.st_uid, place.read_bytes() if readable else b""
     return found
 
 
