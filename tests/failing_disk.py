@@ -43,11 +43,11 @@ BROKEN = Fault("broken", errno.EIO, _WRITING, lasts=False)
 STUCK = Fault("stuck", errno.EIO, _REMOVING, lasts=False)
 DENIED = Fault("denied", errno.EACCES, _REMOVING | _WRITING - {"write", "fsync"})
 ACROSS = Fault("across", errno.EXDEV, frozenset(("link", "rename")))
-KILLED = Fault("killed", 0, _WRITING | _REMOVING)
+KILLED = Fault("killed", 0, _WRITING | _REMOVING | {"utime"})
 KILLED_MIDWAY = Fault("killed midway", 0, _WRITING, tears=True)
 
 _NAMES = {"fsync": "fsync", "link": "link", "mkdir": "mkdir", "rename": "rename", "replace": "rename",
-          "unlink": "unlink", "remove": "unlink", "rmdir": "rmdir"}  # fmt: skip
+          "unlink": "unlink", "remove": "unlink", "rmdir": "rmdir", "utime": "utime"}  # fmt: skip
 
 
 @dataclass(frozen=True)

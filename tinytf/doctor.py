@@ -20,9 +20,8 @@ from tinytf.report import Data, Report, Verified
 from tinytf.trace.check import check as check_trace
 from tinytf.version import __version__
 
-_PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "jinja2", "click", "rich", "prompt_toolkit")
+_PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "gguf", "jinja2", "click", "rich", "prompt_toolkit")
 _EXTRAS = (
-    ("gguf", "models in .gguf files", 'pip install "tinytf[gguf]"'),
     ("huggingface_hub", "hub:ORG/NAME, models of the hub", 'pip install "tinytf[hub]"'),
     ("transformers", "certify, and models in memory", 'pip install "tinytf[certify]"'),
     ("tensorboard", "train --tensorboard", 'pip install "tinytf[tensorboard]"'),

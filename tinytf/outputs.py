@@ -206,7 +206,8 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
         _require_writable(path)
     place = beside(path)
     with _named(path):
-        descriptor = os.open(place, _NEW, 0o666)
+        usual = mode is None and not os.path.lexists(path)
+        descriptor = os.open(place, _NEW, 0o666 if usual else 0o600)
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 _like(path, stream.fileno(), mode)
@@ -243,13 +244,13 @@ def link(source: Path, path: Path) -> None:
 
 
 @contextmanager
-def appending(path: Path) -> Iterator[BinaryIO]:
-    """Yield a stream that adds to the end of a file that tinytf keeps, in one write a call. A link is not followed.
+def appending(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Yield a stream that adds to the end of a file that tinytf keeps, new with ``mode``. A link is not followed.
 
-    A new one is for its user alone. Raises OSError.
+    Raises OSError.
     """
     _permit(path)
-    with os.fdopen(os.open(path, _APPENDING, 0o600), "ab", buffering=0) as stream:
+    with os.fdopen(os.open(path, _APPENDING, mode), "ab") as stream:
         yield stream
 
 

@@ -19,8 +19,12 @@ def takes_pictures(terminal: Terminal) -> bool:
     return terminal.cuts and not terminal.plain and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
-def quiet_seconds(run: Path) -> float:
-    """Seconds since the last line was written."""
+def quiet_seconds(run: Path) -> float | None:
+    """Seconds since the last line of a run; 0 where that is not known, None where it was stopped."""
+    from tinytf.training.run_files import is_stopped
+
+    if is_stopped(run):
+        return None
     try:
         return max(0.0, time.time() - (run / "metrics.jsonl").stat().st_mtime)
     except OSError:

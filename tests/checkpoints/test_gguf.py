@@ -1,6 +1,5 @@
 """GGUF files against transformers with the same numbers, against the library's own reader, and what is refused."""
 
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -288,13 +287,3 @@ def test_weights_that_are_no_numbers_are_said(tmp_path):
     parts.tensors["output_norm.weight"][0][3] = np.nan
     parts.write(tmp_path / "a.gguf")
     assert "the weights hold NaN or infinities: final_norm.weight" in load(str(tmp_path / "a.gguf")).notes
-
-
-@pytest.mark.parametrize("opened", [read_gguf, gguf_tokenizer])
-def test_without_the_library_one_line_says_how_to_get_it(tmp_path, monkeypatch, opened):
-    path = small_parts().write(tmp_path / "a.gguf")
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(CheckpointError) as caught:
-        opened(path)
-    assert "the gguf library, which is not installed" in caught.value.message
-    assert caught.value.hint == 'pip install "tinytf[gguf]"'

@@ -1,7 +1,9 @@
 """Models of transformers that are in memory: the same as their directories, and their own weights, not copies."""
 
 import copy
+import gc
 import json
+import os
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from directories import LAYOUTS
 from hard_strings import hard_strings
 
 import tinytf
+from tinytf.checkpoints.weights import Mapped
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.text.huggingface import load_tokenizer_directory
 
@@ -148,3 +151,15 @@ def test_a_tokenizer_goes_with_a_model_in_memory_alone(gpt2_tokenizer):
         tinytf.load("tiny", gpt2_tokenizer)
     with pytest.raises(UsageError, match="a str has no backend_tokenizer"):
         tinytf.load(llama(), "gpt2")
+
+
+def test_an_open_file_of_weights_is_closed_by_no_code_of_ours(tmp_path):
+    """A ``__del__`` may run when Python is taken down, and the names that it uses are gone."""
+    (tmp_path / "weights").write_bytes(b"numbers")
+    mapped = Mapped(tmp_path / "weights")
+    assert not hasattr(mapped, "__del__")
+    descriptor = mapped.file.fileno()
+    del mapped
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

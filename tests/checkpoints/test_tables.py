@@ -1,7 +1,10 @@
 """What a table can say of a layout, whichever family has it: both ways, and against the modules that store it so."""
 
+import inspect
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,16 +12,19 @@ import torch
 import torch.nn.functional as F
 from architectures import config_of, lively
 from gguf_files import Kind, model_and_parts
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers import RoFormerConfig, RoFormerForMaskedLM
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 
 from tinytf.checkpoints.gguf import read_gguf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface import export as export_room
+from tinytf.checkpoints.huggingface import load
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
 from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.checkpoints.table import Key, Stored, fused
+from tinytf.errors import CheckpointError
 from tinytf.sources import ASSETS
 from tinytf.text.tokenizer import Tokenizer
 
@@ -149,3 +155,27 @@ def test_a_gguf_file_may_hold_queries_keys_and_values_as_one(tmp_path, monkeypat
     monkeypatch.setitem(ARCHITECTURES, "qwen2", replace(table, stored=stored, settings=settings))
     joint = read_gguf(parts.write(tmp_path / "joint.gguf")).load(torch.float32).transformer
     assert all(torch.equal(a, b) for a, b in zip(joint.parameters(), plain.parameters(), strict=True))
+
+
+def test_no_family_is_listed_twice() -> None:
+    listed = re.search(r"for family in \((.*?)\)\n\}", inspect.getsource(load), re.DOTALL)
+    assert listed is not None
+    names = re.findall(r"[A-Z][A-Z0-9_]+", listed[1])
+    assert len(names) == len(set(names)) > 60
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_stored_rotary_table_of_roformer_is_the_one_that_is_computed(tmp_path: Path, dtype: torch.dtype) -> None:
+    theirs = RoFormerForMaskedLM(
+        RoFormerConfig(vocab_size=50, hidden_size=16, embedding_size=16, num_hidden_layers=1, num_attention_heads=2,
+                       intermediate_size=16, max_position_embeddings=1536)
+    )  # fmt: skip
+    theirs.to(dtype).save_pretrained(tmp_path)
+    path, name = tmp_path / "model.safetensors", "roformer.encoder.embed_positions.weight"
+    stored = load_file(path)
+    assert stored[name].dtype == dtype
+    read_directory(tmp_path).load()
+    stored[name][3, 1] += 0.01 if dtype == torch.float32 else 0.1
+    save_file(stored, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"embed_positions\.weight is not the table that the configuration gives"):
+        read_directory(tmp_path).load()

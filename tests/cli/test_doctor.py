@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def test_it_tells_what_the_system_and_the_packages_say_themselves(tinytf: Tinytf
     assert cpu["check"]["holds"]
     assert cpu["check"]["difference"] <= cpu["check"]["allowed"]
     assert {one["name"] for one in found["devices"]} >= {"cpu", *(["cuda"] if torch.cuda.is_available() else [])}
-    assert next(one for one in found["extras"] if one["name"] == "gguf")["version"]
+    assert found["versions"]["gguf"] == version("gguf")
 
 
 def test_it_is_twenty_lines_and_one_event_each_in_a_stream(tinytf: Tinytf, tmp_path: Path):
@@ -39,7 +40,7 @@ def test_it_is_twenty_lines_and_one_event_each_in_a_stream(tinytf: Tinytf, tmp_p
     assert ran.lines[0].startswith("tinytf 0.1.0 · ")
     events = [json.loads(line) for line in tinytf("doctor", "--format", "ndjson").lines]
     assert [event["type"] for event in events if event["type"] != "device"] == [
-        "doctor", *["place"] * 6, *["extra"] * 5, "terminal",
+        "doctor", *["place"] * 6, *["extra"] * 4, "terminal",
     ]  # fmt: skip
 
 
@@ -64,13 +65,13 @@ def test_models_of_a_folder_are_counted_and_those_that_do_not_open(tinytf: Tinyt
 
 
 def test_what_is_missing_is_said_with_what_it_is_for_and_how_to_get_it(tinytf: Tinytf, monkeypatch):
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gguf" else "1.0")
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "huggingface_hub" else "1.0")
     monkeypatch.setenv("CXX", "no-such-compiler")
     ran = tinytf("doctor", "--width", 140)
     assert ran.status == 0
     missing = [line.split(maxsplit=1) for line in ran.lines if "missing" in line]
-    assert [name for name, _ in missing] == ["gguf", "C++"]
-    assert missing[0][1].split("  ")[-1].strip() == 'for models in .gguf files: pip install "tinytf[gguf]"'
+    assert [name for name, _ in missing] == ["huggingface_hub", "C++"]
+    assert missing[0][1].split("  ")[-1].strip() == 'for hub:ORG/NAME, models of the hub: pip install "tinytf[hub]"'
     assert "for generate --compile: install g++ or clang++" in missing[1][1]
 
 

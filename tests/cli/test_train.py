@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from driving import CORPUS, Tinytf, is_a_clean_error
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 
 def test_a_trained_model_can_be_opened_and_what_it_learned_from_is_reported(
@@ -358,3 +359,22 @@ def test_plain_leaves_the_tokens_of_a_vocabulary_as_they_are(tinytf: Tinytf, tmp
                   "--block", "8", "--d-model", "8", "--plain").out  # fmt: skip
     assert "+ / a b c" in said
     assert not re.search(r"\b(plus|over)\b", said)
+
+
+def test_a_weight_that_is_no_number_is_named_before_anything_is_trained_or_removed(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out, begun = tmp_path / "run", tmp_path / "begun"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    shutil.copytree(out, begun)
+    weights = load_file(begun / "model.safetensors")
+    weights["blocks.0.attention.q.weight"][0, 0] = float("nan")
+    (begun / "model.safetensors").unlink()  # a second name of the checkpoint's
+    save_file(weights, begun / "model.safetensors")
+    before = (out / "model.safetensors").read_bytes()
+    for words in (("--out", out, "--overwrite"), ("--out", tmp_path / "new"), ("--out", tmp_path / "new", "--dry-run")):
+        ran = tinytf("train", corpus, "--from", begun, "--block", "8", "--steps", "2", "--warmup", "0", *words)
+        assert is_a_clean_error(ran, 1)
+        assert f"{begun}: the weights hold NaN or infinities: blocks.0.attention.q.weight" in ran.err
+        assert "--lr" not in ran.err
+    assert (out / "model.safetensors").read_bytes() == before

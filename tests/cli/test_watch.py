@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from driving import Stream, Tinytf, is_a_clean_error, streams
+from filelock import FileLock
 from followed import append, files, line, measured, on_a_screen, on_a_terminal, watching
 from rich.cells import cell_len
 
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.run_files import LOCK, is_stopped
 from tinytf_cli.main import run as run_command
 
 
@@ -125,3 +127,32 @@ def test_the_terminal_is_left_clean(two: Path, number: signal.Signals, status: i
     assert shown[-1] == ""
     assert "?25l" not in written
     assert "?1049" not in written
+
+
+@pytest.mark.parametrize("form", ["text", "ndjson", "screen"])
+def test_a_run_that_was_stopped_is_told_and_ends_the_watching(tinytf: Tinytf, two: Path, form: str) -> None:
+    run = two / "good"
+    with FileLock(run / LOCK):
+        assert not is_stopped(run)
+        assert "stopped" not in tinytf("watch", run, "--once").out
+    assert "stopped at step 15; --resume continues" in tinytf("watch", run, "--once").out
+    ran = tinytf("watch", run, *(("--format", form) if form != "screen" else ()), screen=form == "screen")
+    assert ran.status == 1
+    if form == "ndjson":
+        assert json.loads(ran.lines[-1]) == {"type": "stopped", "step": 15, "steps": 20}
+    else:
+        assert "stopped at step 15; --resume continues" in ran.out
+    append(run, measured(20, 1.5))
+    assert tinytf("watch", run, *(("--format", form) if form != "screen" else ())).status == 0
+
+
+def test_a_run_that_is_trained_elsewhere_is_followed_until_its_process_is_gone(two: Path) -> None:
+    run = two / "good"
+    with FileLock(run / LOCK) as lock, watching(run, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"good: step 15 of 20")
+        append(run, line(16))
+        lock.release()
+        rest = process.communicate(timeout=60)[0]
+    assert rest.decode().splitlines()[-1] == "stopped at step 16; --resume continues"
+    assert process.returncode == 1

@@ -15,7 +15,6 @@ from tinytf.analysis.damage import Asked, Damage, Estimate, estimates
 from tinytf.analysis.differing import Texts, addresses_of
 from tinytf.analysis.swaps import Swapping, Values
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
-from tinytf.checkpoints.gguf.header import gguf_library
 from tinytf.errors import UsageError
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer, evaluating
@@ -178,7 +177,9 @@ class _Tensors:
         return sum(self.parameters[path].numel() for path in self.paths[name])
 
     def n_bytes(self, name: str, kind: str) -> int:
-        block, size = gguf_library().GGML_QUANT_SIZES[gguf_library().GGMLQuantizationType[kind]]
+        import gguf
+
+        block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
         return int(self.numbers(name) // block * size)
 
     @cached_property
@@ -233,10 +234,11 @@ def _matrices(model: Transformer) -> Iterator[tuple[str, str]]:
 
 def quantised(weight: Tensor, kind: str) -> Tensor:
     """What is left of a tensor in a type of GGUF, in its own dtype; its last axis is cut into blocks."""
-    library = gguf_library()
-    number = library.GGMLQuantizationType[kind]
+    import gguf
+
+    number = gguf.GGMLQuantizationType[kind]
     rows = weight.detach().float().cpu().reshape(-1, weight.shape[-1]).numpy()
-    meant = library.quants.dequantize(library.quants.quantize(rows, number), number)
+    meant = gguf.quants.dequantize(gguf.quants.quantize(rows, number), number)
     return torch.from_numpy(meant).view(weight.shape).to(weight)
 
 

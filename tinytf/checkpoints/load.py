@@ -1,5 +1,6 @@
 """From files to a model: first what they say without their weights, then every stored tensor to its place."""
 
+import math
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 
 Shapes = dict[str, tuple[int, ...]]
+_RADIANS = 5e-4
+"""By how much a frequency in float32 makes the angle of a position in the thousands too large or small."""
 
 
 def damaged(path: Path, said: str, what: str = "damaged") -> CheckpointError:
@@ -46,12 +49,14 @@ class Opened(NamedTuple):
 class Plan:
     """A model without its weights, and where every stored tensor goes.
 
-    It goes to parameters of the model, or is compared with the tensor that it copies, or goes nowhere.
+    It goes to parameters of the model, or is compared with the tensor that it copies or that is computed here, or goes
+    nowhere.
     """
 
     model: Transformer
     goes_to: Mapping[str, list[tuple[str, Stored]]]
     copy_of: Mapping[str, str]
+    computed: Mapping[str, Tensor]
     notes: tuple[str, ...]
 
     @property
@@ -96,6 +101,7 @@ class Checkpoint:
                 needed[name] = how.stored_shape(shape if how.expert is None else shape[1:], self.config)
                 goes_to.setdefault(name, []).append((parameter, how))
         copy_of: dict[str, str] = {}
+        computed: dict[str, Tensor] = {}
         skipped, said = set(), set()
         for plain, name in stored.items():
             if name in goes_to:
@@ -105,12 +111,14 @@ class Checkpoint:
                 copy_of |= {name: stored[table.copies[plain]]} if self.config.tied_head else {}
             elif left is None:
                 continue
+            elif left.computed is not None:
+                computed[name] = left.computed(self.config, found[name])
             elif left.said:
                 said.add(f"not opened: {left.why} ({plain.split('.')[0]})")
             skipped.add(name)
         there = {name: shape for name, shape in found.items() if name not in skipped}
         require_match(needed, there, self.source, f"a {table.name} model")
-        return Plan(model, goes_to, copy_of, tuple(sorted(said)))
+        return Plan(model, goes_to, copy_of, computed, tuple(sorted(said)))
 
     def load(self, dtype: torch.dtype = torch.float32) -> Opened:
         """The model, its weights in ``dtype``: views of the mapped files where these hold that dtype.
@@ -124,6 +132,8 @@ class Checkpoint:
         for name, tensor in self.weights.tensors(dtype, plan.pieces):
             if name in plan.copy_of:
                 self._require_copy(name, plan.copy_of[name])
+            if name in plan.computed:
+                self._require_computed(name, plan.computed[name])
             for parameter, how in plan.goes_to.get(name, ()):
                 if not tensor.is_floating_point():
                     raise CheckpointError(f"{self.source}: {name} holds {tensor.dtype}, which are no weights")
@@ -142,6 +152,17 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.source}: {name} differs from {copied}, and the configuration says that they are one",
                 'if they are two, config.json has to say: "tie_word_embeddings": false',
+            )
+
+    def _require_computed(self, name: str, computed: Tensor) -> None:
+        """Raise CheckpointError for a stored table that is not, but for its rounding, the one computed here."""
+        stored = self.weights.stored(name)
+        rounding = _RADIANS + (torch.finfo(stored.dtype).eps if stored.is_floating_point() else 0.0)
+        apart = (stored.double() - computed.double()).abs().max().item() if stored.shape == computed.shape else math.inf
+        if not apart <= rounding:
+            raise CheckpointError(
+                f"{self.source}: {name} is not the table that the configuration gives; they differ by {apart:.3g}",
+                "a table of its own is not implemented",
             )
 
 

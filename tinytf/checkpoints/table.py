@@ -187,11 +187,15 @@ def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", 
 
 
 class Left(NamedTuple):
-    """Stored tensors that are skipped, and why; ``said`` is for what a user would miss."""
+    """Stored tensors that are skipped, and why; ``said`` is for what a user would miss.
+
+    One that is ``computed`` here, from the configuration and its shape, has to hold just that.
+    """
 
     pattern: str
     why: str
     said: bool = False
+    computed: Callable[[ModelConfig, tuple[int, ...]], Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 import os
 import pickle
+import weakref
 from collections.abc import Container, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -39,11 +39,12 @@ class Mapped:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._descriptor = path, os.open(path, os.O_RDONLY)
+        self.path, self.file = path, open_bytes(path)
+        weakref.finalize(self, self.file.close)
         self._before = self._now()
 
     def _now(self) -> tuple[int, int]:
-        found = os.fstat(self._descriptor)
+        found = os.fstat(self.file.fileno())
         return found.st_size, found.st_mtime_ns
 
     def require_unchanged(self) -> None:
@@ -53,10 +54,6 @@ class Mapped:
 
     def __deepcopy__(self, memo: object) -> "Mapped":
         return self
-
-    def __del__(self) -> None:
-        with suppress(AttributeError, OSError):  # it was never opened
-            os.close(self._descriptor)
 
 
 class Safetensors:

@@ -145,12 +145,13 @@ def publish(run: Path, step: int) -> None:
 
 
 def is_published(run: Path, step: int) -> bool:
-    """Whether the run itself has the model of a step; without checkpoints, whether it has one."""
+    """Whether the newest checkpoint is of this step, and the run itself has its model."""
+    place = place_of(run, step)
     try:
-        place = place_of(run, step) if checkpoints_of(run) else run
-        return all(filecmp.cmp(place / name, run / name, shallow=False) for name in _MODEL)
+        same = [filecmp.cmp(run / name, place / name, shallow=False) for name in _MODEL]
     except OSError:
         return False
+    return checkpoints_of(run)[-1:] == [place] and all(same)
 
 
 def keep_checkpoints(run: Path, step: int, count: int, also: Collection[int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,6 @@ from tinytf.training.history import NAMES, History, Series
 from tinytf.training.lines import json_or_none
 from tinytf.training.reader import read_history
 from tinytf.training.run_files import FRAMES, PROBES, frame_step
-
-if TYPE_CHECKING:
-    pass
 
 Numbers = NDArray[np.float32]
 KINDS = ("punctuation", "spelling", "words", "names", "copying")

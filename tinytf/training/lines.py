@@ -43,6 +43,7 @@ def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> No
     with said, appending(path) as lines:
         lines.write(f"{json.dumps(row)}\n".encode("ascii"))
         if sync:
+            lines.flush()
             os.fsync(lines.fileno())
 
 

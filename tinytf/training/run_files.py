@@ -50,6 +50,18 @@ def holds_run(directory: Path) -> bool:
         return False
 
 
+def is_stopped(directory: Path) -> bool:
+    """Whether a process has trained in a folder and none does now: its lock is free. False where that is unknown."""
+    try:
+        import fcntl
+
+        with (directory / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
+    except (ImportError, OSError):
+        return False
+    return True
+
+
 def is_free(directory: Path) -> bool:
     """Whether a new run may use a folder: it is empty, or holds what a run leaves if killed before it begins."""
     begun = (directory / LOCK).is_file()

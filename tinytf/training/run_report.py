@@ -14,7 +14,7 @@ from tinytf.files import resolved
 from tinytf.report import Report
 from tinytf.training.history import History, Series
 from tinytf.training.reader import RunReader, read_history
-from tinytf.training.run_files import find_runs
+from tinytf.training.run_files import find_runs, is_stopped
 
 
 @dataclass(frozen=True)
@@ -211,15 +211,20 @@ ORDERS: dict[str, Callable[[History], float | None]] = {
 
 
 def follow(name: str, reader: RunReader, every: int, interval: float) -> Iterator[dict[str, Any]]:
-    """Yield the run as it is now, then the news of it, until it is finished; ``interval`` is in seconds."""
+    """Yield the run as it is now, then the news of it, until it is finished or stopped; ``interval`` is in seconds."""
     history = reader.read()
     yield {"type": "run", **RunReport(name, reader.directory, history).summary()}
     last = history.last
     while not history.finished:
-        time.sleep(interval)
+        stopped = is_stopped(reader.directory)  # what it wrote last may still be unread
+        if not stopped:
+            time.sleep(interval)
         history = reader.read()
         yield from _news(history, last, every)
         last = history.last
+        if stopped and not history.finished:
+            yield {"type": "stopped", "step": last, "steps": history.steps}
+            return
 
 
 def _news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:

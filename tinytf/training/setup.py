@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError, UsageError
+from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.model.transformer import ADDED, Transformer
 from tinytf.outputs import write_state
 from tinytf.text.corpus import Corpus, Documents
@@ -62,8 +63,8 @@ def prepare(
     """Tokenizer, examples and initial model for a corpus; a given tokenizer or model is used as it is.
 
     The tokens are kept in ``folder``, mapped into memory, and found there the next time. Raises TrainingError for too
-    little text, UsageError for a model that does not fit tokenizer or objective, and for a vocabulary that the text
-    cannot fill.
+    little text and a model with a weight that is not finite, UsageError for a model that does not fit tokenizer or
+    objective, and for a vocabulary that the text cannot fill.
     """
     characters = recipe.tokenizer == "char" and (tokenizer is None or tokenizer.kind == CHARACTERS)
     corpus = corpus.whole_files() if characters else corpus
@@ -88,6 +89,11 @@ def prepare(
         model = first_model(recipe, tokenizer.vocab_size)
     else:
         _require_fit(model.config, tokenizer, recipe)
+        for note in not_finite(dict(model.named_parameters())):
+            raise TrainingError(
+                f"{recipe.begun_from or 'the model to begin from'}: {note}",
+                "its file is damaged or was badly converted",
+            )
     masked, chat = recipe.objective == "masked", recipe.objective == "chat"
     tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked, on_progress=on_progress)
     weights = [weight for _, weight in corpus.weights]

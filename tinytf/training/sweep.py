@@ -129,9 +129,10 @@ _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 
 
 def _is_finished(run: Path) -> bool:
-    """Whether a run has logged its last step and holds the model of it: it may have been killed in between."""
+    """Whether a run came to its end, also with its model; one that was killed before that is resumed."""
     try:
-        return is_run(run) and (history := read_history(run)).finished and is_published(run, history.last)
+        history = read_history(run) if is_run(run) else None
+        return history is not None and history.finished and is_published(run, history.last)
     except TinytfError:  # a damaged one is told when it is resumed
         return False
 

@@ -30,10 +30,10 @@ class Asked:
 
 
 @command("watch")
-def watch(asked: Asked, output: Output) -> None:
+def watch(asked: Asked, output: Output) -> int | None:
     """RUN is its folder, where nothing is written. A terminal shows a picture that is redrawn in place; elsewhere (and
     with --plain) a line appears now and then. JSON and files hold the present state, as with --once; --format ndjson
-    follows.
+    follows. It ends when the run is finished, or with status 1 when it was stopped.
     """
     from tinytf.training.reader import RunReader
     from tinytf.training.run_report import RunReport, follow
@@ -46,7 +46,7 @@ def watch(asked: Asked, output: Output) -> None:
     if asked.once or output.file is not None or output.format == "json":
         output.show(present)
     elif output.format == "text" and takes_pictures(output.terminal):
-        _on_screen(name, reader, asked, output)
+        return _on_screen(name, reader, asked, output)
     else:
         events = partial(follow, name, reader, asked.every, asked.interval)
 
@@ -54,10 +54,13 @@ def watch(asked: Asked, output: Output) -> None:
             return (Span(event_in_words(event) + "\n") for event in events())
 
         output.show(replace(present, events=events, text=lines, live=True))
+        return 0 if reader.read().finished else 1
+    return 0
 
 
-def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> None:
-    """Redraw the run in place until it is finished; Ctrl-C interrupts only the pauses between pictures."""
+def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> int:
+    """Redraw the run in place until it is finished or stopped; Ctrl-C interrupts only the pauses between pictures."""
+    from tinytf.training.run_files import is_stopped
     from tinytf_cli.interrupt import current
     from tinytf_cli.screen import Screen, clean_exit
 
@@ -71,6 +74,8 @@ def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> 
             except BrokenPipeError:
                 raise ReaderGone from None
             if history.finished:
-                return
+                return 0
+            if is_stopped(asked.run):  # what it wrote last may still be unread
+                return 0 if board.draw().finished else 1
             with current().let_in():
                 time.sleep(asked.interval)

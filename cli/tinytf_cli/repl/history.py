@@ -87,7 +87,7 @@ def _newest(path: Path) -> list[str]:
 
 def _append(path: Path, line: str) -> None:
     begin = "\n" if _is_torn(path) else ""
-    with appending(path) as file:
+    with appending(path, mode=0o600) as file:
         file.write(f"{begin}{line}\n".encode("utf-8", "backslashreplace"))
 
 

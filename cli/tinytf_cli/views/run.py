@@ -32,6 +32,7 @@ from tinytf_cli.views.parts import row_limit
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
 """The scores of a head in the order shown, each with the role that colours it."""
+STOPPED = "stopped at step {:,}; --resume continues"
 _FEW_HEADS, _LAYERS = 16, 12
 _METERS_NEED = 72
 _FULL = 1000
@@ -79,7 +80,8 @@ _HEALTH = {
 
 
 class RunView:
-    """The report of a run that is not damaged, drawn; ``quiet`` are the seconds since its last line.
+    """The report of a run that is not damaged, drawn; ``quiet`` are the seconds since its last line, None for one that
+    was stopped.
 
     ``doing`` says what it does where it does not train; ``log`` counts steps in powers of ten.
     """
@@ -88,7 +90,7 @@ class RunView:
         self,
         found: RunReport,
         seconds_left: float | None = None,
-        quiet: float = 0.0,
+        quiet: float | None = 0.0,
         layout: Layout = LAYOUTS[0],
         doing: str = "",
         log: bool = False,
@@ -130,6 +132,8 @@ class RunView:
     def _state(self) -> str:
         if self.doing or self.history.finished:
             return self.doing or "finished"
+        if self.quiet is None:
+            return STOPPED.format(self.history.last)
         return f"no new line for {duration(self.quiet)}" if self.quiet >= _QUIET else "not finished"
 
     def _numbers(self) -> list[tuple[str, str]]:
@@ -311,6 +315,8 @@ def event_in_words(event: Mapping[str, Any]) -> str:
     """An event of a followed run as one line."""
     lead = f"step {event['step']:,} of {event['steps']:,}"
     kind = event["type"]
+    if kind == "stopped":
+        return STOPPED.format(event["step"])
     if kind == "milestone":
         return f"{lead}  milestone: {printable(str(event['text']), spaces=False)}"
     if kind == "sample":

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -55,17 +54,6 @@ class Header:
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
-
-
-def gguf_library() -> ModuleType:
-    """The library; CheckpointError that says how to install it where it is missing."""
-    try:
-        import gguf
-    except ImportError:
-        raise CheckpointError(
-            "GGUF files are opened with the gguf library, which is not installed", 'pip install "tinytf[gguf]"'
-        ) from None
-    return gguf
 
 
 class Cursor:
@@ -157,7 +145,6 @@ def read_header(path: Path, brief: bool = False) -> Header:
 
     A ``brief`` one has of the tokenizer's arrays of strings only their length, as a range.
     """
-    gguf_library()
     try:
         with open_bytes(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _walk(Cursor(data, path, brief))
@@ -278,10 +265,11 @@ def _placed(
 
 def _kind(path: Path, name: str, number: int) -> tuple[Any, int, int]:
     """A tensor type with the numbers and the bytes of its blocks."""
-    library = gguf_library()
+    import gguf
+
     try:
-        kind = library.GGMLQuantizationType(number)
-        block, block_bytes = library.GGML_QUANT_SIZES[kind]
+        kind = gguf.GGMLQuantizationType(number)
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     except (ValueError, KeyError):
         raise CheckpointError(f"{path}: {quoted(name)} is of tensor type {number}, which is not known") from None
     return kind, block, block_bytes

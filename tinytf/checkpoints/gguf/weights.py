@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.gguf.header import Header, StoredTensor, gguf_library
+from tinytf.checkpoints.gguf.header import Header, StoredTensor
 from tinytf.checkpoints.load import damaged
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
@@ -48,9 +48,10 @@ class GgufWeights:
 @cache
 def _is_read(kind: Any) -> bool:
     """Whether the library can dequantise a tensor type: it is asked with one block of zeros."""
-    library = gguf_library()
+    import gguf
+
     try:
-        library.quants.dequantize(np.zeros(library.GGML_QUANT_SIZES[kind][1], np.uint8), kind)
+        gguf.quants.dequantize(np.zeros(gguf.GGML_QUANT_SIZES[kind][1], np.uint8), kind)
     except NotImplementedError:
         return False
     return True
@@ -65,6 +66,8 @@ def read_tensor(
 
     ``each`` applies a function to the first row of every piece, and may do so in threads.
     """
+    import gguf
+
     path, (*rows_of, width) = stored.path, stored.shape
     rows = math.prod(rows_of)
     row_bytes = stored.n_bytes // rows
@@ -77,7 +80,7 @@ def read_tensor(
         if data.size != len(piece) * row_bytes:
             raise damaged(path, f"it ends within {quoted(stored.name)}", "truncated")
         with np.errstate(all="ignore"):  # scales that are no numbers make weights that are none: those are said
-            numbers = gguf_library().quants.dequantize(data, stored.kind)
+            numbers = gguf.quants.dequantize(data, stored.kind)
         piece.copy_(torch.from_numpy(numbers).view_as(piece))
 
     try:

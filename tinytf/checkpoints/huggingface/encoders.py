@@ -3,11 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
 from tinytf.checkpoints.huggingface.table import SIZES
 from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
+from tinytf.steps.operations.rotate import rotary_frequencies
 
 _LAYER = "encoder.layer.{n}"
 
@@ -85,6 +89,12 @@ def _read_width(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any
     return {"d_embed": width if narrow else 0, "projection_bias": narrow}
 
 
+def _rotary_waves(config: ModelConfig, shape: tuple[int, ...]) -> Tensor:
+    """The sines of each position's angles, then their cosines (positions, head width)."""
+    angles = torch.arange(shape[0])[:, None] * rotary_frequencies(config.rope).double()
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
 ROFORMER = replace(
     BERT,
     name="RoFormer",
@@ -100,7 +110,10 @@ ROFORMER = replace(
         "blocks.{n}.attention.q": Stored(f"{_LAYER}.attention.self.query", paired="n_heads"),
         "blocks.{n}.attention.k": Stored(f"{_LAYER}.attention.self.key", paired="n_heads"),
     },
-    left=(*BERT.left, Left(r"encoder\.embed_positions\.weight", "sines and cosines, stored as a table")),
+    left=(
+        *BERT.left,
+        Left(r"encoder\.embed_positions\.weight", "sines and cosines, stored as a table", computed=_rotary_waves),
+    ),
 )
 """Su et al. 2021: rotary positions in a post-norm encoder."""
 
