@@ -1,4 +1,4 @@
-"""A disk that fills up, or breaks, or a process that is killed, at a chosen one of the operations below a folder."""
+"""A disk that fills up, breaks or denies, or a process that is killed, at a chosen operation below a folder."""
 
 import errno
 import io
@@ -11,50 +11,108 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-FULL, BROKEN, TORN, KILLED = "full", "broken", "torn", "killed"
-_CHANGING = ("fsync", "link", "mkdir", "rename", "replace")
-_REMOVING = ("unlink", "rmdir", "utime")
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens at an operation: an error of this ``number``, or SIGKILL where it is 0.
+
+    ``at`` are the operations that it may happen to, and, where it ``lasts``, those that fail from then on. One that
+    ``tears`` happens to a write, after half of its data.
+    """
+
+    name: str
+    number: int
+    at: frozenset[str]
+    lasts: bool = True
+    tears: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def counts(self, what: str) -> bool:
+        """Whether it may happen at such an operation."""
+        return what == "write" if self.tears else what in self.at
+
+
+_WRITING = frozenset(("open", "write", "fsync", "link", "mkdir", "rename"))
+_REMOVING = frozenset(("unlink", "rmdir"))
+
+FULL = Fault("full", errno.ENOSPC, _WRITING)
+TORN = Fault("torn", errno.ENOSPC, _WRITING, tears=True)
+BROKEN = Fault("broken", errno.EIO, _WRITING, lasts=False)
+STUCK = Fault("stuck", errno.EIO, _REMOVING, lasts=False)
+DENIED = Fault("denied", errno.EACCES, _REMOVING | _WRITING - {"write", "fsync"})
+ACROSS = Fault("across", errno.EXDEV, frozenset(("link", "rename")))
+KILLED = Fault("killed", 0, _WRITING | _REMOVING | {"utime"})
+KILLED_MIDWAY = Fault("killed midway", 0, _WRITING, tears=True)
+
+_NAMES = {"fsync": "fsync", "link": "link", "mkdir": "mkdir", "rename": "rename", "replace": "rename",
+          "unlink": "unlink", "remove": "unlink", "rmdir": "rmdir", "utime": "utime"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on the disk; ``source`` is where a file or folder that is renamed or linked was before."""
+
+    what: str
+    path: Path
+    source: Path | None = None
 
 
 @dataclass
 class Disk:
-    """Writes below ``folder`` pass until the ``fails_at``-th, from 1; 0 is a disk without faults.
+    """Operations below ``folder`` pass until the ``fails_at``-th that the fault may happen to, from 1; 0 is no fault.
 
-    A FULL disk stays full, though files can be removed. A TORN one is full after half of the data of that write; it
-    fails at writes of data alone. A BROKEN one fails that once, with an input/output error. At one that is KILLED,
-    removals among them, SIGKILL ends the process; at a write once half of the data are there. ``failed`` is what did,
-    and ``at`` which file.
+    ``tried`` are the operations up to that one, ``failed`` is what failed first, and ``at`` its file. ``log`` is told
+    of each operation below the folder that has been done.
     """
 
     folder: Path
     fails_at: int = 0
-    kind: str = FULL
-    done: int = 0
+    kind: Fault = FULL
+    tried: list[str] = field(default_factory=list)
     failed: str = ""
     at: Path = Path()
+    log: Callable[[Operation], None] = lambda _: None
     _opened: dict[int, Path] = field(default_factory=dict)
 
     def passes(self, what: str, path: Path) -> bool:
         """Count an operation; False for a write that is to be torn. Raises OSError where the disk fails."""
         if not path.is_relative_to(self.folder):
             return True
-        if what in _REMOVING and self.kind != KILLED:
-            return True
-        self.done += self.kind != TORN or what == "write" or bool(self.failed)
-        if not self.fails_at or self.done < self.fails_at or (self.kind == BROKEN and self.failed):
-            return True
-        if not self.failed:
+        if self.failed:
+            if not self.kind.lasts or what not in self.kind.at:
+                return True
+        else:
+            self.tried.append(what)
+            if not self.kind.counts(what) or self.count(self.kind) != self.fails_at:
+                return True
             self.failed, self.at = what, path
-            if self.kind == KILLED and what != "write":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.kind in (TORN, KILLED):
+            if self.kind.tears:
                 return False
-        number = errno.EIO if self.kind == BROKEN else errno.ENOSPC
-        raise OSError(number, os.strerror(number), *(() if what in ("write", "fsync") else (str(path),)))
+        self.strike(*(() if what in ("write", "fsync") else (str(path),)))
+        return True
 
-    def place(self, file: Any) -> Path:
-        """Where an open file, or one by its name, is."""
-        return self._opened.get(file, Path()) if isinstance(file, int) else Path(os.path.abspath(os.fspath(file)))
+    def count(self, kind: Fault) -> int:
+        """How many operations were tried at which a fault may happen."""
+        return sum(map(kind.counts, self.tried))
+
+    def strike(self, *named: str) -> None:
+        """Kill this process, or raise the OSError."""
+        if not self.kind.number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(self.kind.number, os.strerror(self.kind.number), *named)
+
+    def did(self, what: str, path: Path, source: Path | None = None) -> None:
+        if path.is_relative_to(self.folder):
+            self.log(Operation(what, path, source))
+
+    def place(self, file: Any, folder: int | None = None) -> Path:
+        """Where an open file is, or one by its name, which may be relative to an open folder."""
+        if isinstance(file, int):
+            return self._opened.get(file, Path())
+        path = Path(os.fsdecode(file))
+        return Path(os.path.abspath(path if folder is None else self._opened.get(folder, Path()) / path))
 
 
 class _File(io.FileIO):
@@ -67,17 +125,25 @@ class _File(io.FileIO):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        whole = self._disk.passes("write", self._place)
-        written = super().write(view if whole else view[: len(view) // 2])
-        if not whole and self._disk.kind == KILLED:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return written
+        return _written(self._disk, self._place, view, super().write)
+
+
+def _written(disk: Disk, place: Path, view: memoryview, write: Callable[[memoryview], int]) -> int:
+    """Write some bytes, or half of them; how many."""
+    if whole := disk.passes("write", place):
+        size = write(view)
+    else:
+        size = write(view[: len(view) // 2])
+        if not disk.kind.number:
+            disk.strike()
+    disk.did("write", place)
+    return size if whole else len(view) // 2
 
 
 @contextmanager
 def failing(disk: Disk) -> Iterator[Disk]:
     """Everything that this process writes below the folder of ``disk`` passes through it."""
-    genuine = {name: getattr(os, name) for name in ("open", *_CHANGING, *_REMOVING)}
+    genuine = {name: getattr(os, name) for name in ("open", "close", "write", "sendfile", *_NAMES) if hasattr(os, name)}
     genuine_open = io.open
 
     def open_file(file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
@@ -89,28 +155,58 @@ def failing(disk: Disk) -> Iterator[Disk]:
             disk.passes("open", place)
         plain = "".join(letter for letter in mode if letter not in "bt")
         raw = _File(disk, place, file, plain, closefd, opener)
+        if not isinstance(file, int):
+            disk.did("open", place)
         if buffering == 0:
             return raw
         stream = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
         return stream if "b" in mode else io.TextIOWrapper(stream, encoding, errors, newline)
 
-    def open_descriptor(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        place = disk.place(path)
-        if flags & os.O_CREAT:
+    def open_descriptor(path: Any, flags: int, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> int:
+        place = disk.place(path, dir_fd)
+        writes = flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
+        if writes:
             disk.passes("open", place)
-        descriptor: int = genuine["open"](path, flags, *args, **kwargs)
+        descriptor: int = genuine["open"](path, flags, *args, dir_fd=dir_fd, **kwargs)
         disk._opened[descriptor] = place
+        if writes:
+            disk.did("open", place)
         return descriptor
 
+    def close(descriptor: int) -> None:
+        disk._opened.pop(descriptor, None)
+        genuine["close"](descriptor)
+
+    def write(descriptor: int, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        return _written(disk, disk.place(descriptor), view, lambda part: genuine["write"](descriptor, part))
+
+    def sendfile(target: int, source: int, offset: int, count: int) -> int:
+        size = min(count, os.fstat(source).st_size - offset)
+        view = memoryview(bytes(max(0, size)))
+        return _written(
+            disk, disk.place(target), view, lambda part: genuine["sendfile"](target, source, offset, len(part))
+        )
+
     def changing(name: str) -> Callable[..., Any]:
+        what = _NAMES[name]
+
         def change(*args: Any, **kwargs: Any) -> Any:
-            if name == "mkdir" and os.path.exists(args[0]):
+            if what == "mkdir" and os.path.exists(args[0]):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(args[0]))
-            disk.passes(name, disk.place(args[1] if name in ("link", "rename", "replace") else args[0]))
-            return None if name == "fsync" else genuine[name](*args, **kwargs)  # nobody pulls the plug here
+            *sources, path = args[:2] if what in ("link", "rename") else args[:1]
+            place = disk.place(path, kwargs.get("dir_fd", kwargs.get("dst_dir_fd")))
+            if what in _REMOVING and not os.path.lexists(place):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
+            disk.passes(what, place)
+            if what != "fsync":  # nobody pulls the plug here
+                genuine[name](*args, **kwargs)
+            disk.did(what, place, *(disk.place(source, kwargs.get("src_dir_fd")) for source in sources))
 
         return change
 
-    patched = {"open": open_descriptor, **{name: changing(name) for name in (*_CHANGING, *_REMOVING)}}
+    patched = {"open": open_descriptor, "close": close, "write": write, "sendfile": sendfile}
+    patched = {name: made for name, made in patched.items() if name in genuine}
+    patched |= {name: changing(name) for name in _NAMES}
     with patch.multiple(os, **patched), patch("io.open", open_file), patch("builtins.open", open_file):
         yield disk

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from driving import SENTENCE, Ran, Stream, Tinytf, is_a_clean_error, streams
-from failing_disk import BROKEN, FULL, TORN, Disk, failing
+from failing_disk import BROKEN, FULL, TORN, Disk, Fault, failing
 from training_runs import CAUSAL, STORY, changed
 
 from tinytf.training.loop import train
@@ -29,7 +29,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def every_fault(folder: Path, kind: str, write: Callable[[], Ran], named: str) -> int:
+def every_fault(folder: Path, kind: Fault, write: Callable[[], Ran], named: str) -> int:
     """Write once for each fault, until a disk has none; how many there were. Each leaves the folder as it was."""
     before, entries = contents(folder), sorted(folder.rglob("*"))
     for number in itertools.count(1):
@@ -46,9 +46,9 @@ def every_fault(folder: Path, kind: str, write: Callable[[], Ran], named: str) -
     raise AssertionError
 
 
-@pytest.mark.parametrize(("command", "name", "kind"), OUTPUTS)
+@pytest.mark.parametrize(("command", "name", "kind"), OUTPUTS, ids=str)
 def test_an_output_file_appears_whole_or_not_at_all(
-    tinytf: Tinytf, decoder: Path, tmp_path: Path, command: str, name: str, kind: str
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, command: str, name: str, kind: Fault
 ) -> None:
     path = tmp_path / name
     path.write_text("what stood before", "utf-8")
@@ -57,10 +57,10 @@ def test_an_output_file_appears_whole_or_not_at_all(
     assert path.read_bytes() != b"what stood before"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("place", ["out", "new/folder/out"])
 def test_an_export_leaves_no_half_of_a_model(
-    tinytf: Tinytf, decoder: Path, tmp_path: Path, place: str, kind: str
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, place: str, kind: Fault
 ) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()

@@ -12,7 +12,8 @@ Made = bytes | Callable[[Path], None]
 class Case:
     """``about`` says what is hostile; ``words`` name files by their names in ``files``, relative to the folder.
 
-    Each of ``lines`` of a session may fail by itself.
+    Each of ``lines`` of a session may fail by itself. The files and folders ``unchanged`` must be left as they are made,
+    and those of ``leaves`` be so afterwards.
     """
 
     about: str
@@ -21,3 +22,5 @@ class Case:
     stdin: bytes = b""
     environment: Mapping[str, str] = field(default_factory=dict)
     lines: int = 1
+    unchanged: tuple[str, ...] = ()
+    leaves: Mapping[str, bytes] = field(default_factory=dict)

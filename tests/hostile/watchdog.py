@@ -7,13 +7,14 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
 import unicodedata
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -70,6 +71,7 @@ def tried(case: Case) -> Tried:
     """Run one case in a folder of its own, in this process."""
     with _folder() as folder:
         _make(folder, case)
+        unchanged = [(folder / name, state_of(folder / name)) for name in case.unchanged]
         out, err, before = _Stream(), _Stream(), _reset_peak()
         began, status, escaped = time.process_time(), -1, ""
         around = _streams(out, err, _Stream(case.stdin)), _environment(case.environment)
@@ -85,6 +87,11 @@ def tried(case: Case) -> Tried:
             fault = escaped or "".join(written) or fault_in(status, out.got(), err.got(), folder, case.lines)
         except ValueError as error:  # a stream that was closed
             fault = f"{error}"
+        if changed := [path for path, state in unchanged if not state.items() <= state_of(path).items()]:
+            fault = f"changed {changed}"
+        for name, data in case.leaves.items():
+            if not status and (folder / name).read_bytes() != data:
+                fault = f"{name} is not what it should be"
         if rang:
             fault = "still at work, or waiting"
         elif peak > MOST:
@@ -97,7 +104,7 @@ def left(case: Case) -> dict[str, bytes]:
     out, err = _Stream(), _Stream()
     with _folder() as folder:
         _make(folder, case)
-        with _streams(out, err, _Stream()), _environment({}):
+        with _streams(out, err, _Stream()), _environment(case.environment):
             assert _run(list(case.words)) == 0, err.got().decode()
         return dict(read(folder))
 
@@ -128,6 +135,17 @@ def fault_in(status: int, data: bytes, said: bytes, folder: Path, lines: int = 1
         if wrong := _wrong_in(path):
             return f"{path.suffix[1:]}: {wrong}"
     return ""
+
+
+def state_of(path: Path) -> dict[Path, object]:
+    """What tells whether a file or folder, or something in it, has been changed; files may be added to a folder."""
+    found: dict[Path, object] = {}
+    for place in [path, *(path.rglob("*") if path.is_dir() else ())]:
+        with suppress(OSError):
+            status = place.lstat()
+            readable = stat.S_ISREG(status.st_mode) and os.access(place, os.R_OK)
+            found[place] = status.st_ino, status.st_mode, status.st_uid, place.read_bytes() if readable else b""
+    return found
 
 
 def acting_in(text: str) -> str:

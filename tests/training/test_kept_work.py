@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from failing_disk import BROKEN, FULL, TORN, Disk, failing
+from failing_disk import BROKEN, FULL, TORN, Disk, Fault, failing
 from training_runs import CAUSAL, STORY, changed, files_of, metrics_of, stopping_after
 
 from tinytf.checkpoints.run import load_run
@@ -64,8 +64,8 @@ def survives(run: Path, whole: Path, disk: Disk, recipe: Recipe, *, resume: bool
     return True
 
 
-@pytest.mark.parametrize(("kind", "least"), [(FULL, 90), (TORN, 20)])
-def test_a_disk_that_fills_at_any_write_costs_no_work(kind: str, least: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "least"), [(FULL, 90), (TORN, 20)], ids=str)
+def test_a_disk_that_fills_at_any_write_costs_no_work(kind: Fault, least: int, tmp_path: Path) -> None:
     recipe, run, faults = changed(TINY, steps=1), tmp_path / "run", 1
     train(STORY, recipe, tmp_path / "whole")
     while survives(run, tmp_path / "whole", Disk(run, faults, kind), recipe):

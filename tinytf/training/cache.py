@@ -22,7 +22,7 @@ FOLDER, TAG, MARK = "tinytf-tokens", "CACHEDIR.TAG", ".tinytf-cache"
 """The folder in the user's cache, the file that marks it, and the one that marks each entry in it."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of tinytf. It may be removed at any time.\n"
 _FINGERPRINT = re.compile(r"(?:[a-z]+-)?[0-9a-f]{64}")
-_ENTRY = re.compile(rf"{re.escape(MARK)}|\.?(?:tokenizer|index)\.json.*|\.?(?:train|held_out)\.bin.*")
+_ENTRY = re.compile(rf"\.?{re.escape(MARK)}.*|\.?(?:tokenizer|index)\.json.*|\.?(?:train|held_out)\.bin.*")
 """The files of an entry, and what a process that was killed leaves of them."""
 
 
@@ -34,7 +34,7 @@ def cache_folder() -> Path | None:
     folder = (user_cache_path("tinytf") if named is None else Path(named)) / FOLDER
     try:
         make_folder(folder)
-        if all(path.name.startswith(f".{TAG}.") for path in folder.iterdir()):  # new, or left so by a killed process
+        if all(path.name.startswith(f".{TAG}.") for path in folder.iterdir()):  # left by a killed process
             write_state(folder / TAG, _SIGNATURE)
         return folder if (folder / TAG).read_bytes() == _SIGNATURE else None
     except OSError:

@@ -1,7 +1,7 @@
 """Training: start a run, or resume it, in one process or several together."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -134,10 +134,10 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
     except TinytfError:
         if group.writes and new and not (out / METRICS).exists():
             lock.release()
-            remove(out / LOCK)
             remove_all(out / TOKENS)
-            if not any(out.iterdir()):
-                remove_folder(out)
+            with suppress(OSError):
+                remove(out / LOCK)
+                remove_folder(out)  # unless it is not empty
         raise
     finally:
         lock.release()

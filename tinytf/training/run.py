@@ -338,13 +338,13 @@ class Trainer:
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
         with self._writing():
             self._publish()
-            keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})
 
     def _publish(self) -> None:
-        """Give the run itself the model of its newest checkpoint, and its adapters."""
+        """Give the run itself the model of its newest checkpoint, and its adapters; remove checkpoints not to keep."""
         publish(self.out, self.progress.step)
         if self.adapters is not None:
             self.adapters.save(self.out)
+        keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})
 
     def _writing(self) -> AbstractContextManager[None]:
         return writing(self.out, "continue with --resume", TrainingError)

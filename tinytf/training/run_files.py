@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tinytf.errors import CheckpointError, UsageError
@@ -81,20 +81,30 @@ def written_files(directory: Path) -> Iterator[Path]:
 
 
 def clear_leftovers(directory: Path) -> None:
-    """Remove what a process left when it was killed while writing a file or writing or removing a checkpoint."""
-    _remove(
-        path
-        for path in written_files(directory)
-        if _UNFINISHED.search(path.name) or path.parent.name.startswith(".step-")
-    )
+    """Remove what a process left when it was killed while writing a file or writing or removing a checkpoint.
+
+    Raises UsageError where it cannot be removed.
+    """
+    with _removing(directory):
+        _remove(
+            path
+            for path in written_files(directory)
+            if _UNFINISHED.search(path.name) or path.parent.name.startswith(".step-")
+        )
     for folder in directory.glob("checkpoints/.step-*"):
         with contextlib.suppress(OSError):  # not empty
             remove_folder(folder)
 
 
 def remove_run(directory: Path) -> None:
-    """Remove what a run wrote, except its tokens, which the next run may use; all other files stay."""
-    _remove(path for path in written_files(directory) if path.parent.name != TOKENS)
+    """Remove what a run wrote, except its tokens, which the next run may use; all other files stay.
+
+    The recipe goes last: by it the folder is that of a run, so that what an interruption leaves can be removed too.
+    Raises UsageError where something cannot be removed.
+    """
+    written = (path for path in written_files(directory) if path.parent.name != TOKENS)
+    with _removing(directory):
+        _remove(sorted(written, key=lambda path: path == directory / RECIPE))
 
 
 def remove_checkpoint(place: Path) -> None:
@@ -106,6 +116,16 @@ def remove_checkpoint(place: Path) -> None:
         move(hidden, place)
 
 
+@contextlib.contextmanager
+def _removing(directory: Path) -> Iterator[None]:
+    """Raise an OSError of a removal inside as UsageError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        said = f"cannot remove {error.filename or directory}: {error.strerror or error}"
+        raise UsageError(said, "give another --out") from None
+
+
 def _files_in(run: Path, inside: Path = Path()) -> Iterator[tuple[str, bool]]:
     """The name of every file in a folder of a run, relative to the run, and whether a run writes such a file."""
     for folder, _, files in os.walk(run / inside):
@@ -114,7 +134,7 @@ def _files_in(run: Path, inside: Path = Path()) -> Iterator[tuple[str, bool]]:
             yield name, _MANIFEST.fullmatch(_UNFINISHED.sub(r"\1", name)) is not None
 
 
-def _remove(files: Iterator[Path]) -> None:
+def _remove(files: Iterable[Path]) -> None:
     """Remove files, and the folders that this leaves empty, below that of the run."""
     for path in list(files):
         remove(path)

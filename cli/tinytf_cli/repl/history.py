@@ -86,8 +86,17 @@ def _newest(path: Path) -> list[str]:
 
 
 def _append(path: Path, line: str) -> None:
+    begin = "\n" if _is_torn(path) else ""
     with appending(path, mode=0o600) as file:
-        file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+        file.write(f"{begin}{line}\n".encode("utf-8", "backslashreplace"))
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the last line has no end: its process was killed, or its disk was full."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+    return False
 
 
 def _shorten(path: Path) -> None:
