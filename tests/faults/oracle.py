@@ -22,9 +22,7 @@ def is_temporary(name: str) -> bool:
 
 def lasting(files: dict[str, bytes]) -> dict[str, bytes]:
     """The files that have their final names, but how fast a run went."""
-    return {
-        name: data for name, data in files.items() if not is_temporary(name) and not name.endswith(_BY_THE_CLOCK)
-    }
+    return {name: data for name, data in files.items() if not is_temporary(name) and not name.endswith(_BY_THE_CLOCK)}
 
 
 @dataclass
@@ -67,5 +65,7 @@ class Undisturbed:
             if f"/{name}".endswith(LOGS) and any(version.startswith(data) for version in whole):
                 continue
             found.append(f"{name} is neither what stood before nor whole: {len(data)} bytes, {[*map(len, whole)]}")
-        gone = lasting(self.before).keys() - left.keys() - (self.removed if self.removes else self.removed - {*self.after})
+        gone = (
+            lasting(self.before).keys() - left.keys() - (self.removed if self.removes else self.removed - {*self.after})
+        )
         return [*found, *(f"{name} is gone" for name in sorted(gone))]

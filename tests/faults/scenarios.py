@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from hostile.bases import ours
 from training_runs import CAUSAL, STORY, changed, stopping_after
 
-from hostile.bases import ours
 from tinytf.errors import TinytfError
 from tinytf.text.corpus import find_files
 from tinytf.training import cache
@@ -127,9 +127,7 @@ def _sweep() -> Act:
     def act() -> int:
         trials = sweeps.grid(changed(RECIPE, steps=1, warmup=0, probe_every=0), {}, seeds=2)
         with patch.object(sweeps, "_in_processes", here):
-            outcomes = sweeps.sweep(
-                [Path("corpus.txt")], trials, Path("out"), begin=_begin, jobs=os.cpu_count() or 1
-            )
+            outcomes = sweeps.sweep([Path("corpus.txt")], trials, Path("out"), begin=_begin, jobs=os.cpu_count() or 1)
         if problems := "; ".join(outcome.problem for outcome in outcomes if outcome.problem):
             say(problems)
         return int(bool(problems))

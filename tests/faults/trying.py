@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 
 from failing_disk import Disk, Fault, failing
+from hostile.watchdog import fault_in
 
 from faults.child import Ended, in_child, there
 from faults.oracle import Undisturbed, contents, is_temporary, lasting
 from faults.scenarios import ANY, REFUSED, TIDY, Scenario
-from hostile.watchdog import fault_in
 
 ALL = 0
 

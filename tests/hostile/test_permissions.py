@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from failing_disk import Disk
-
 from faults.child import in_child, needs_fork
+
 from hostile.case import Case
 from hostile.permissions import ANOTHER, cases
 from hostile.watchdog import tried, watched

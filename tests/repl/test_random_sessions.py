@@ -5,8 +5,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
 from hostile.watchdog import acting_in
+
 from tinytf_cli.main import COMMANDS
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
