@@ -29,17 +29,25 @@ def faults_of(screen: str) -> str:
     return "" if screen.strip() else "nothing"
 
 
+def _text_of(screen: str) -> str:
+    """The text whose tokens stand in the first line; empty while it is edited."""
+    tokens = screen.split("\n")[0].split("  ")[0]
+    return tokens.translate({ord("·"): " ", **dict.fromkeys(map(ord, "│[]"))}) if "│" in tokens else ""
+
+
 def test_after_each_edit_the_screen_is_drawn_anew(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     rng = Random(0)
     seen, _ = explore(tmp_path, size=(110, 34))
     for number in range(pytestconfig.getoption("hostile") // 10):
         text = " ".join(rng.choices(_WORDS, k=rng.randrange(1, 5))) + f" {number}."
-        seen.type(f"t{_CLEAR}{text}\r")
-        shown = seen.shows(f" {number}.")
+        seen.type(f"t{_CLEAR}{text}x\x7f\r")  # in one burst, as over a slow line
+        shown = seen.until(
+            lambda shown, number=number: _text_of(shown).endswith(f" {number}."), f"edit {number}, {text!r}"
+        )
         assert not (fault := faults_of(shown)), f"edit {number}, {text!r}: {fault}\n{shown}"
         if key := rng.choice(_AROUND):
             seen.type(key)
-    seen.type("\x1b\x1bq")
+    seen.type("q")
     assert "Traceback" not in assert_given_back(seen, 0)
 
 

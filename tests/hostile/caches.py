@@ -23,17 +23,12 @@ _KEPT_BY_OTHERS: dict[str, Made] = {
 _MODEL = "new/model.safetensors"
 
 
-def keep_small_texts() -> "patch":
-    """Keep texts of any size, so that these small ones are."""
-    return patch.object(tokens_cache, "LEAST", 1)
-
-
 @cache
 def _filled() -> tuple[Files, bytes]:
     """The files of a cache after two runs on different texts, and the model that the second run makes."""
     from hostile.watchdog import left
 
-    with keep_small_texts():
+    with patch.object(tokens_cache, "LEAST", 1):
         other = left(Case("", _WORDS, {**_TEXTS, "corpus.txt": TEXT.upper().encode()}, environment=_HERE))
         first = {name: data for name, data in other.items() if name.startswith("cache/")}
         files = left(Case("", _WORDS, {**_TEXTS, **first}, environment=_HERE))

@@ -14,6 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
+from tinytf.errors import UsageError
 from tinytf.outputs import is_fenced, link, make_folder, remove, remove_folder, write_state
 
 LEAST, MOST = 1 << 20, 4 << 30
@@ -37,7 +38,7 @@ def cache_folder() -> Path | None:
         if all(path.name.startswith(f".{TAG}.") for path in folder.iterdir()):  # left by a killed process
             write_state(folder / TAG, _SIGNATURE)
         return folder if (folder / TAG).read_bytes() == _SIGNATURE else None
-    except OSError:
+    except (OSError, UsageError):
         return None
 
 
@@ -55,8 +56,9 @@ def kept(fingerprint: str, size: int) -> Iterator[Path | None]:
     try:
         lock.acquire()
         make_folder(entry)
-        write_state(entry / MARK, b"")
-    except OSError:
+        if not (entry / MARK).is_file():
+            write_state(entry / MARK, b"")
+    except (OSError, UsageError):
         lock.release()
         yield None
         return

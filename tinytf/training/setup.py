@@ -14,6 +14,7 @@ import torch
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError, UsageError
+from tinytf.files import SMALL, TOKENIZER, read_bytes
 from tinytf.model.transformer import ADDED, Transformer
 from tinytf.outputs import write_state
 from tinytf.text.corpus import Corpus, Documents
@@ -33,6 +34,8 @@ from tinytf.version import __version__
 _EMBEDDED, _FIRST_ADDED = 0.02, 0.02
 """Of ``even`` first weights: the deviation of embeddings (Radford et al. 2019), and how much of the usual is added."""
 _OF_TOKENS = ("embed.tokens.weight", "embed.positions.weight", "embed.types.weight", "head.decoder.weight")
+
+_SUM = "tokenizer.json.sha256"
 
 _LOOKED_AT = 20
 """The batches whose tokens are counted."""
@@ -140,15 +143,30 @@ def _new_tokenizer(corpus: Corpus, recipe: Recipe, texts: Sequence[Documents], o
     name = f"{recipe.tokenizer}-{hashlib.sha256(json.dumps(said).encode('ascii')).hexdigest()}"
 
     with kept(name, sum(file.size for file in corpus.files)) as folder:
-        if folder is not None:
-            with suppress(CheckpointError):
-                return Tokenizer.load(folder / "tokenizer.json")
+        if folder is not None and (stored := _stored_tokenizer(folder)) is not None:
+            return stored
         total = sum(file.characters for file in corpus.files)
         made = TRAINERS[recipe.tokenizer](_Counted(texts, total, on_progress), size)
         if folder is not None:
-            with suppress(OSError):
-                write_state(folder / "tokenizer.json", made.to_json().encode("utf-8"))
+            with suppress(OSError, UsageError):
+                data = made.to_json().encode("utf-8")
+                write_state(folder / "tokenizer.json", data)
+                write_state(folder / _SUM, _sum_of(folder, data))
         return made
+
+
+def _stored_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer in a folder of the cache, if it is the one that was made for that."""
+    with suppress(CheckpointError, OSError):
+        path = folder / "tokenizer.json"
+        if read_bytes(folder / _SUM, SMALL) == _sum_of(folder, read_bytes(path, TOKENIZER)):
+            return Tokenizer.load(path)
+    return None
+
+
+def _sum_of(folder: Path, data: bytes) -> bytes:
+    """A checksum of what stands in a folder, and of the folder's name, which says for which text."""
+    return hashlib.sha256(folder.name.encode("ascii") + data).hexdigest().encode("ascii")
 
 
 @torch.no_grad()

@@ -82,7 +82,7 @@ def tokenise(
         if shared is not None and stored is None:
             try:
                 _fill(shared, *said)
-            except OSError:  # there is no room in the cache
+            except (OSError, UsageError):  # there is no room in the cache, or a read-only file
                 shared = None
         with writing(folder, "give another folder", UsageError):
             if shared is None:

@@ -21,7 +21,7 @@ from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.arrange import arranged
 from tinytf_cli.explore.engine import Engine, Superseded
-from tinytf_cli.explore.lines import CommandLine
+from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.lists import head_blocks, head_order, next_blocks, outline, text_line, token_spans
 from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
 from tinytf_cli.explore.pane import Pane
@@ -85,6 +85,7 @@ class Explorer(App[int]):
         self.opened: list[str] = []
         self.in_sight: set[str] = set()
         self.trail: list[Place] = []
+        self._asked_text = ""
         self.seconds = 0.0
         self._note: Span | None = None
         self._waiting = ""
@@ -102,7 +103,7 @@ class Explorer(App[int]):
         self.panes = {name: Pane(name, terminal, chosen.get(name)) for name in lists}
         self.panels = {name: Panel(name, terminal) for name in (*LINES, "output")}
         self.panes |= self.panels
-        self.edit = Input(id="edit", compact=True, select_on_focus=False)
+        self.edit = BurstInput(id="edit", compact=True, select_on_focus=False)
         self.line = CommandLine(session, self.panes["offers"], self._place_offers)
         self.edit.cursor_blink = self.line.cursor_blink = False  # a slow line has better things to carry
         ground = BACKGROUNDS[terminal.theme]
@@ -446,7 +447,7 @@ class Explorer(App[int]):
     def edit_text(self) -> None:
         """Open the line in which the text is edited."""
         self.engine.asked += 1
-        self.edit.value = self.trace.encoding.text
+        self._asked_text = self.edit.value = self.trace.encoding.text
         self._open_input(self.edit)
 
     def ask(self, sign: str) -> None:
@@ -475,10 +476,16 @@ class Explorer(App[int]):
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input is self.line and self.line.display:
             self.line.complete()
-        if event.input is not self.edit or not self.edit.display or event.value == self.trace.encoding.text:
+        if event.input is self.edit and self.edit.display:
+            self._follow(event.value)
+
+    def _follow(self, text: str) -> None:
+        """Run a text that is being typed, unless it was asked for last."""
+        if text == self._asked_text:
             return
+        self._asked_text = text
         self.engine.asked += 1
-        number, text, began = self.engine.asked, event.value, time.perf_counter()
+        number, began = self.engine.asked, time.perf_counter()
         self.engine.submit(
             lambda: self.engine.live(text, number),
             lambda found, error: self._later(lambda: self._typed(found, error, began)),
@@ -503,6 +510,7 @@ class Explorer(App[int]):
         value = event.value.strip()
         self._close_inputs()
         if event.input is self.edit:
+            self._follow(event.value)  # of a burst of keys no change has been heard of yet
             self.engine.submit(self.engine.settle, lambda *_: None)
             self.draw()
         elif value and self.line.sign == ":":

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.widgets import Input
 
 from tinytf_cli.explore.pane import Pane
@@ -18,7 +19,18 @@ _MOST = 200
 _SHOWN = 10
 
 
-class CommandLine(Input):
+class BurstInput(Input):
+    """An input that acts on each key before it takes the next, so that a burst of keys stays in order."""
+
+    async def _on_key(self, event: Key) -> None:
+        # Textual inserts a letter at once, but leaves a key like Backspace to the app, which hears of it later.
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            event.stop()
+            event.prevent_default()
+            await self.run_action(binding.action)
+
+
+class CommandLine(BurstInput):
     """A line of the session, or with ``sign`` / a search; what it can become stands in ``offers`` above it.
 
     Tab takes the chosen offer, the arrows choose one; without offers they go through the lines of the session.
