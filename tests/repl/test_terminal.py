@@ -1,6 +1,7 @@
 """A session in a real pseudo-terminal, seen as a terminal shows it: typed, completed, stepped, interrupted, left."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -156,3 +157,15 @@ def test_f2_explores_the_text_of_the_session_and_q_comes_back(tmp_path: Path) ->
     assert "2  goto L3H0.weights" in shown
     seen.type("\x04")
     assert "Traceback" not in seen.shows("status 0", "as before")
+
+
+def test_a_terminal_that_hangs_up_is_given_back(tmp_path: Path) -> None:
+    note = tmp_path / "number"
+    seen = _begin(10, 3, tmp_path, f"import os; open({str(note)!r}, 'w').write(str(os.getpid()))")
+    seen.prompts()
+    assert 2004 << 5 in seen.screen.mode
+    for _ in ("the system", "the shell"):
+        os.kill(int(note.read_text("utf-8")), signal.SIGHUP)
+    assert "129" in seen.shows("as before")
+    assert 2004 << 5 not in seen.screen.mode
+    assert not seen.screen.cursor.hidden
