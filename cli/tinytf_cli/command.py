@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from click.core import Context
 from click.formatting import HelpFormatter
 from click.types import FloatParamType, IntParamType
 
+from tinytf.errors import TinytfError
 from tinytf_cli.truncated import tell_of_cut_files
 from tinytf_cli.working import working
 
@@ -177,6 +179,14 @@ def build(made: Any, values: Mapping[str, Any]) -> Any:
     return found if declaring is made else found.resolved()
 
 
+def _require_folder() -> None:
+    """Raise TinytfError in a folder that was deleted: there Intel's oneMKL, which torch uses, ends the process."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise TinytfError("the folder you are in is gone", "go to one that exists, such as: cd ~") from None
+
+
 def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
     """Make a command of a function; each of its parameters is annotated with a dataclass that declares options.
 
@@ -191,6 +201,7 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
         debug.group = "Other"
 
         def run(**values: Any) -> int | None:
+            _require_folder()
             tell_of_cut_files()
             found = {keyword: build(made, values) for keyword, made in kinds.items()}
             if name == "repl":  # each of its lines works by itself
