@@ -183,11 +183,11 @@ def build(made: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _require_folder() -> None:
-    """Raise TinytfError where the working directory is gone; libraries that ask for it would end the process."""
+    """Raise TinytfError in a folder that was deleted: there Intel's oneMKL, which torch uses, ends the process."""
     try:
         os.getcwd()
     except OSError:
-        raise TinytfError("the folder that you are in is gone", "change to another one: cd") from None
+        raise TinytfError("the folder you are in is gone", "go to one that exists, such as: cd ~") from None
 
 
 def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
@@ -204,8 +204,8 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
         debug.group = "Other"
 
         def run(**values: Any) -> int | None:
-            tell_of_cut_files()
             _require_folder()
+            tell_of_cut_files()
             with command_files() if host() is None else nullcontext():
                 found = {keyword: build(made, values) for keyword, made in kinds.items()}
                 if name == "repl":  # each of its lines works by itself

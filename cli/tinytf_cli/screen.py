@@ -15,7 +15,7 @@ _AT_ONCE, _DONE = "\x1b[?2026h", "\x1b[?2026l"
 
 
 class Terminated(SystemExit):
-    """SIGTERM or SIGHUP has told the program to end."""
+    """SIGTERM, or SIGHUP of a terminal that goes, has told the program to end."""
 
 
 class Screen:
@@ -52,20 +52,23 @@ class Screen:
 
 @contextmanager
 def clean_exit(redraw: Callable[[], None] | None = None) -> Iterator[None]:
-    """Take the screen: raise Terminated on SIGTERM and SIGHUP, and call ``redraw`` after a stop (Ctrl-Z)."""
+    """Take the screen: raise Terminated on SIGTERM and SIGHUP, and call ``redraw`` after a stop (Ctrl-Z).
+
+    SIGHUP stays off where ``nohup`` has switched it off.
+    """
     quiet()
 
-    def end(number: int, _: Any) -> None:
+    def end(number: int, *_: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a shell passes on a second one, which would break off what this begins
         raise Terminated(128 + number)
 
     wanted: dict[str, Any] = {"SIGTERM": end, "SIGHUP": end}
     if redraw is not None:
         wanted["SIGCONT"] = lambda *_: redraw()
-    numbers = {getattr(signal, name): handler for name, handler in wanted.items() if hasattr(signal, name)}
     before = {
-        number: signal.signal(number, handler)
-        for number, handler in numbers.items()
-        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup leaves SIGHUP
+        getattr(signal, name): signal.signal(getattr(signal, name), handler)
+        for name, handler in wanted.items()
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN
     }
     try:
         yield

@@ -77,6 +77,7 @@ def test_it_fits_the_terminal(width: str, tinytf: Tinytf) -> None:
         (("mine.py:GPT", "--like", "gpt3"), 2, "there is no model 'gpt3'", ""),
         (("mine.py:GPT", "--names", "none.toml"), 1, "there is no file none.toml", ""),
         (("bad.py:GPT",), 1, "bad.py, line 2: ZeroDivisionError", "it says: x = 1 / 0"),
+        (("leaves.py:GPT",), 1, "leaves.py: it left Python (os._exit)", ""),
     ],
 )
 def test_what_goes_wrong_is_a_line_and_a_hint(
@@ -90,6 +91,7 @@ def test_what_goes_wrong_is_a_line_and_a_hint(
 ) -> None:
     monkeypatch.chdir(right.parent)
     (right.parent / "bad.py").write_text("\nx = 1 / 0\n", "utf-8")
+    (right.parent / "leaves.py").write_text("import os; os._exit(0)\n", "utf-8")
     ran = tinytf("check", *words)
     assert (ran.status, ran.out) == (status, "")
     error, *more = ran.err.splitlines()

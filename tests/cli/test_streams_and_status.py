@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 from driving import SENTENCE, Ran, Stream, Tinytf, is_a_clean_error, streams
-from every_command import GIVEN
 
 from tinytf import tolerance
 from tinytf_cli.commands.trace import trace as trace_command
-from tinytf_cli.main import COMMANDS, run
+from tinytf_cli.main import run
 
 
 @pytest.mark.parametrize("command", ["trace", "attention", "tokens"])
@@ -208,18 +207,3 @@ def test_control_c_before_anything_is_imported_is_130_in_a_line() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (130, "tinytf: interrupted\n")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_that_is_gone_is_one_line(tinytf: Tinytf, tmp_path: Path, command: str) -> None:
-    folder, before = tmp_path / "gone", Path.cwd()
-    folder.mkdir()
-    os.chdir(folder)
-    try:
-        folder.rmdir()
-        ran = tinytf(*GIVEN.get(command, ((command,),))[0])
-        assert tinytf(command, "--help").status == 0
-    finally:
-        os.chdir(before)
-    assert is_a_clean_error(ran, status=1)
-    assert "the folder that you are in is gone" in ran.err

@@ -100,13 +100,29 @@ def test_ctrl_c_of_a_python_loop_ends_the_line_alone(typed: Typist) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_told_to_end_it_ends_also_while_python_runs(typed: Typist) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as ended, clean_exit():
-        typed(f"! import os, signal; os.kill(os.getpid(), signal.SIGTERM){ENTER}{RUN}")
-    assert ended.value.code == 143
-    assert typed.lines == []
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_told_to_end_it_ends_also_while_python_runs(name: str, status: int, typed: Typist) -> None:
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended, clean_exit():
+            typed(f"! import os, signal; os.kill(os.getpid(), signal.{name}){ENTER}{RUN}")
+        assert ended.value.code == status
+        assert typed.lines == []
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_nohup_keeps_a_session_from_ending_with_its_terminal(typed: Typist) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with clean_exit():
+            typed(f"! import os, signal; os.kill(os.getpid(), signal.SIGHUP){ENTER}{RUN}")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert len(typed.lines) == 2
 
 
 def test_pasted_lines_run_one_after_the_other(typed: Typist) -> None:

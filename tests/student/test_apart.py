@@ -3,9 +3,9 @@
 import os
 import random
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -13,9 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from students import checked, edited, like
 
+from tinytf.memory import free_bytes
 from tinytf.student.apart import Ended, apart
 from tinytf.student.checked import check
 from tinytf.student.opened import StudentError
+from tinytf.text.apart import Apart
 
 GPT = "gpt.py:GPT"
 FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
@@ -31,7 +33,7 @@ FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
         ("import os; os.kill(os.getpid(), 9)", r"Python crashed \(SIGKILL\), out of memory\?"),
         ("input()", r"line \d+: EOFError"),
         ("(lambda f: f(f))(lambda f: f(f))", r"line \d+: RecursionError"),
-        ("while True: print('again')", r".*it was still running after 3 seconds"),  # the place is seldom lost to a race
+        ("while True: print('again')", r"line \d+: it was still running after 3 seconds"),
         ("import time; time.sleep(60)", r"line \d+: it was still running after 3 seconds"),
         ("raise type('Odd', (Exception,), {'__init__': lambda self, a, b: None})(1, 2)", r"line \d+: Odd"),
     ],
@@ -58,16 +60,92 @@ def test_a_thread_that_goes_on_holds_nothing_up(tmp_path: Path) -> None:
     assert checked(GPT, tmp_path, (IMPORT, IMPORT + thread)).holds
 
 
-def test_a_process_that_it_starts_ends_with_it(tmp_path: Path) -> None:
-    child = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)\n"
-    found = checked(GPT, tmp_path, (IMPORT, IMPORT + child))
+POPEN = "import subprocess; print(subprocess.Popen(['sleep', '600']{}).pid)\n"
+DAEMON = """
+import os, time
+ours, theirs = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if (daemon := os.fork()) == 0:
+        time.sleep(600)
+    os.write(theirs, str(daemon).encode())
+    os._exit(0)
+print(int(os.read(ours, 20)))
+"""
+
+
+@pytest.mark.parametrize("code", [POPEN.format(""), POPEN.format(", start_new_session=True"), DAEMON])
+def test_a_process_that_it_starts_ends_with_it(code: str, tmp_path: Path) -> None:
+    found = checked(GPT, tmp_path, (IMPORT, IMPORT + code))
     assert found.holds
-    status = Path(f"/proc/{int(found.printed)}/stat")
-    for _ in range(600):  # a signal takes its time
-        if not status.exists() or status.read_text("utf-8").rpartition(")")[2].split()[0] in "ZX":
-            return
-        time.sleep(0.05)
-    raise AssertionError("it still runs")
+    assert not psutil.pid_exists(int(found.printed))
+
+
+def test_interrupting_a_check_ends_all_of_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    code = DAEMON.replace("print(", f"open({str(note)!r}, 'w').write(str(").replace("20)))", "20))))")
+    code += f"os.kill({os.getpid()}, 2)\ntime.sleep(600)\n"
+    with pytest.raises(KeyboardInterrupt):
+        checked(GPT, tmp_path, (IMPORT, IMPORT + code))
+    assert not psutil.pid_exists(int(note.read_text()))
+
+
+WRITE = """
+import os, pickle, stat
+class Forged:
+    def __reduce__(self): return os.system, ("touch {marker}",)
+for name in os.listdir("/proc/self/fd"):
+    try:
+        if stat.S_IFMT(os.fstat(int(name)).st_mode) in ({kinds}): os.write(int(name), {data})
+    except OSError: pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("pickle.dumps((True, Forged()))", "it wrote into the answer of its check"),
+        ("(2**40).to_bytes(8, 'big')", "its answer has 1,099,511,627,776 bytes, more than"),
+        ("(12).to_bytes(8, 'big') + b'{\"value\": 1}'", "it wrote into the answer of its check: what it sent is no"),
+        (
+            "(900).to_bytes(8, 'big') + b'{\"value\": 1}'",
+            "it wrote into the answer of its check: its answer is cut short",
+        ),
+        ("b''", "it left Python"),
+    ],
+)
+def test_an_answer_that_a_file_forges_is_an_error_and_runs_nothing(data: str, says: str, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    forging = WRITE.format(marker=marker, kinds="stat.S_IFREG,", data=data)
+    with pytest.raises(StudentError, match=says):
+        checked(GPT, tmp_path, (IMPORT, f"{IMPORT}{forging}\nos._exit(0)\n"))
+    assert not marker.exists()
+
+
+def test_a_file_reaches_no_other_process_that_listens_to_this_one(tmp_path: Path) -> None:
+    template, marker = Apart("the template"), tmp_path / "ran"
+    assert template(len, "abc") == 3
+    forging = WRITE.format(marker=marker, kinds="stat.S_IFIFO, stat.S_IFSOCK", data="pickle.dumps(Forged())")
+    assert checked(GPT, tmp_path, (IMPORT, IMPORT + forging)).holds
+    assert template(len, "abc") == 3
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("grow", ["x.append(bytearray(2**24))", "x.append(torch.ones(2**22))"])
+def test_a_file_that_takes_all_memory_is_stopped(grow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinytf.student.apart.MEMORY", 2**28 / free_bytes(torch.device("cpu")))
+    with pytest.raises(StudentError, match=r"line \d+: it takes more memory than is free") as error:
+        checked(GPT, tmp_path, (FORWARD, f"{FORWARD}        x = []\n        while len(x) < 99: {grow}\n"))
+    assert error.value.hint == f"it says: while len(x) < 99: {grow}"
+
+
+@pytest.mark.parametrize(
+    "way", ["faulthandler.cancel_dump_traceback_later()", "signal.signal(signal.SIGABRT, signal.SIG_IGN)"]
+)
+def test_a_loop_that_shuts_out_signals_and_watchdogs_ends_too(way: str, tmp_path: Path) -> None:
+    code = f"import faulthandler, signal; {way}\nwhile True: pass\n"
+    with pytest.raises(StudentError, match="it was still running after 1 seconds"):
+        checked(GPT, tmp_path, (IMPORT, IMPORT + code), seconds=1)
 
 
 def test_what_a_file_sets_is_neither_used_by_the_check_nor_left(tmp_path: Path) -> None:

@@ -56,3 +56,21 @@ def test_requests_of_several_threads_have_each_their_own_answer():
 def test_what_cannot_be_sent_is_told():
     with pytest.raises(UsageError, match="the template cannot be given this"):
         Apart("the template")(len, lambda: 0)
+
+
+FORGED = """
+import os, pickle
+class Forged:
+    def __reduce__(self): return os.system, ("touch {marker}",)
+for number in range(3, 99):
+    try: os.write(number, pickle.dumps((True, Forged())))
+    except OSError: pass
+"""
+
+
+def test_an_answer_that_is_forged_there_runs_nothing_here(tmp_path):
+    apart, marker = Apart("the file x"), tmp_path / "ran"
+    with pytest.raises(CheckpointError, match="the file x gives what is no answer, and was stopped"):
+        apart(exec, FORGED.format(marker=marker), {})
+    assert not marker.exists()
+    assert apart(len, "abc") == 3

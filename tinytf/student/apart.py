@@ -1,32 +1,44 @@
-"""Foreign code in a process of its own: whatever it does, what comes back is an answer or an error.
+"""Foreign code in a process of its own: whatever it does, what comes back is data or an error.
 
-Exits, crashes and endless loops end that process alone, and what the code changes in Python or torch is gone with it.
+Two processes are forked. The code runs in the second, within limits of time and memory. The first, its supervisor, ends
+that one and, on Linux, every process that it has started, however far those have detached themselves.
 This is no sandbox: the code may do what its user may.
 """
 
+import ctypes
 import faulthandler
 import io
+import math
 import os
-import pickle
 import re
 import signal
+import stat
 import sys
-import traceback
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from mmap import mmap
 from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn, TypeVar
 
+import psutil
 import torch
 
+from tinytf.confined import BadAnswer, limit, read_answer, write_answer
 from tinytf.errors import TinytfError
+from tinytf.memory import free_bytes
 
 T = TypeVar("T")
-SECONDS = 30.0
+SECONDS, MEMORY = 30.0, 0.9
+"""What foreign code may take: seconds at a stretch, and a share of the memory that is free when it starts."""
 _MOST_PRINTED = 2**16
-_limits: list[tuple[float, IO[bytes]]] = []
-"""In the process of the foreign code: how long a stretch of it may take, and where the lines that it stands at go."""
+_TICK, _DUMP_SECONDS = 0.1, 2.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+_ANSWERED, _OUT_OF_TIME = 0, 255
+"""Exit statuses of a supervisor; any other is the signal that ended the process of the foreign code."""
+_stretch: "list[tuple[float, ctypes.c_double]]" = []
+"""In the process of the foreign code: seconds that a stretch may take, and when the present one has to end."""
 
 
 class Ended(TinytfError):
@@ -38,60 +50,118 @@ class Ended(TinytfError):
 
 
 def apart(work: Callable[[], T], seconds: float = SECONDS) -> T:
-    """What ``work`` returns or raises in a forked process, in which each ``limited`` stretch may take that long.
+    """What ``work`` returns, as its annotation says, or raises in another process, each ``limited`` stretch in time.
 
     Raises Ended where that process ends without an answer.
     """
     if not hasattr(os, "fork"):
         raise TinytfError("this needs a system that can fork a process", "run it on Linux or macOS")
     with TemporaryFile() as answer, TemporaryFile() as dump:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: the child starts none
-            child = os.fork()
-        if child == 0:
-            _answer(work, seconds, answer, dump)
+        supervisor = _fork()
+        if supervisor == 0:
+            _supervise(work, seconds, answer, dump)
         try:
-            _, status = os.waitpid(child, 0)
+            _, status = os.waitpid(supervisor, 0)
         except BaseException:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            os.kill(supervisor, signal.SIGTERM)
+            os.kill(supervisor, signal.SIGCONT)
+            os.waitpid(supervisor, 0)
             raise
-        finally:
-            with suppress(ProcessLookupError, PermissionError):  # what it started itself
-                os.killpg(child, signal.SIGKILL)
+        ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         answer.seek(0)
-        written = answer.read()
-        if not written:
-            dump.seek(0)
-            raise _ended(status, seconds, dump.read().decode("utf-8", "replace"))
-        returned, found = pickle.loads(written)
-    if not returned:
-        raise found
-    return found
+        dump.seek(0)
+        if ended != _ANSWERED:
+            raise _ended(ended, seconds, dump.read().decode("utf-8", "replace"))
+        try:
+            return read_answer(answer, work)
+        except EOFError:
+            raise Ended("it left Python (os._exit)") from None
+        except BadAnswer as error:
+            raise Ended(f"it wrote into the answer of its check: {error}") from None
 
 
-def _answer(work: Callable[[], Any], seconds: float, answer: IO[bytes], dump: IO[bytes]) -> NoReturn:
-    """In the child: run the work without a terminal, and write what comes of it."""
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: the child starts none
+        return os.fork()
+
+
+def _supervise(work: Callable[[], Any], seconds: float, answer: IO[bytes], dump: IO[bytes]) -> NoReturn:
+    """In the first process: run the work in a second one, wait for that, and end whatever it leaves."""
+    ended, worker = int(signal.SIGKILL), 0
     try:
         os.setsid()  # Ctrl-C is the parent's
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(nothing, stream)
+        _control(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _control(_PR_SET_CHILD_SUBREAPER, 1)
+        _close_channels()
+        end = ctypes.c_double.from_buffer(mmap(-1, ctypes.sizeof(ctypes.c_double)))
+        end.value = math.inf
+        signal.signal(signal.SIGTERM, _stop)
+        worker = _fork()
+        if worker == 0:
+            _stretch.append((seconds, end))
+            _answer(work, answer, dump)
+        signal.signal(signal.SIGALRM, lambda *_: _stop() if time.monotonic() > end.value else None)
+        signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
+        try:
+            _, status = os.waitpid(worker, 0)
+            ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else _ANSWERED
+        except TimeoutError:
+            ended = _OUT_OF_TIME
+            end.value = time.monotonic() + _DUMP_SECONDS
+            os.kill(worker, signal.SIGABRT)  # faulthandler writes where it stands
+            os.waitpid(worker, 0)
+    finally:
+        with suppress(BaseException):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            _kill_descendants(worker)
+        os._exit(ended)
+
+
+def _stop(*_: object) -> NoReturn:
+    raise TimeoutError
+
+
+def _control(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _close_channels() -> None:
+    """Let the parent's terminals, pipes and sockets lead nowhere: what reads from them trusts what it reads."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/dev/fd")):
+        with suppress(OSError):  # the folder itself, which is closed again
+            kind = stat.S_IFMT(os.fstat(number).st_mode)
+            if number <= 2 or kind in (stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK):
+                os.dup2(nothing, number)
+
+
+def _kill_descendants(worker: int) -> None:
+    """End the group of ``worker`` and, as those of a process that ends become children of this one, all others."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(worker, signal.SIGKILL)
+    with suppress(ChildProcessError, psutil.Error):
+        while True:
+            os.waitpid(-1, os.WNOHANG)  # raises where there are no more
+            for child in psutil.Process().children():
+                child.kill()
+            os.waitpid(-1, 0)
+
+
+def _answer(work: Callable[[], Any], answer: IO[bytes], dump: IO[bytes]) -> NoReturn:
+    """In the second process: run the work, and write what comes of it."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setsid()
+        _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
         sys.stdin, sys.stdout = open(0), io.TextIOWrapper(_Kept(), "utf-8", "replace", write_through=True)  # noqa: SIM115
         sys.stderr = sys.stdout
         torch.set_num_threads(1)  # threads of the parent's are not here
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the reference is on the processor
         faulthandler.enable(dump)
-        _limits.append((seconds, dump))
-        try:
-            written = pickle.dumps((True, work()))
-        except BaseException as error:
-            if not isinstance(error, TinytfError):  # a fault of tinytf, and perhaps of a class that cannot be sent
-                error = RuntimeError(f"{type(error).__name__}: {error}")
-            error.add_note(traceback.format_exc())  # a traceback cannot be sent
-            written = pickle.dumps((False, error))
-        answer.write(written)
-        answer.flush()
+        limit(int(MEMORY * free_bytes(torch.device("cpu"))))
+        write_answer(answer, work)
     finally:
         os._exit(0)
 
@@ -112,20 +182,18 @@ def printed() -> str:
 @contextmanager
 def limited() -> Iterator[None]:
     """A stretch of foreign code; one that takes too long ends its process, whatever it is doing."""
-    for seconds, dump in _limits:
-        faulthandler.dump_traceback_later(seconds, exit=True, file=dump)
+    for seconds, end in _stretch:
+        end.value = time.monotonic() + seconds
     try:
         yield
     finally:
-        if _limits:
-            faulthandler.cancel_dump_traceback_later()
+        for _, end in _stretch:
+            end.value = math.inf
 
 
-def _ended(status: int, seconds: float, dump: str) -> Ended:
+def _ended(ended: int, seconds: float, dump: str) -> Ended:
     frames = tuple((file, int(line)) for file, line in re.findall(r'^  File "(.*)", line (\d+)', dump, re.MULTILINE))
-    if dump.startswith("Timeout"):
+    if ended == _OUT_OF_TIME:
         return Ended(f"it was still running after {seconds:g} seconds", frames)
-    if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
-        return Ended(f"Python crashed ({name})" + (", out of memory?" if name == "SIGKILL" else ""), frames)
-    return Ended("it left Python (os._exit)", frames)
+    name = signal.Signals(ended).name
+    return Ended(f"Python crashed ({name})" + (", out of memory?" if name == "SIGKILL" else ""), frames)

@@ -19,7 +19,6 @@ from tinytf.student.running import Runner
 from tinytf.student.seen import watch
 from tinytf.student.steps import Compared, Tensors
 from tinytf.student.weights import NameRow, Pair, give, guess, others, table
-from tinytf.text.tokenizer import Encoding
 from tinytf.tolerance import STUDENT, allowed
 from tinytf.trace.trace import Trace
 
@@ -132,14 +131,16 @@ def check(
     """
     model.transformer.require_vocabulary("there are no logits to compare")
 
-    def found() -> tuple[Checked, Encoding]:
-        trace = model.trace(text)
+    encoding = model.encode(text)
+
+    def found() -> Checked:
+        trace = model.trace_of(encoding)
         limit = allowed(STUDENT, trace.last_hidden.dtype) if tolerance is None else tolerance
         student = open_student(target, model.config, args or {})
-        return _Check(model, trace, student, names or {}, limit).report(), trace.encoding
+        return _Check(model, trace, student, names or {}, limit).report()
 
     try:
-        report, encoding = apart(found, seconds)
+        report = apart(found, seconds)
     except Ended as end:
         raise failed(split_target(target)[0], end.message, end.frames) from None
     return replace(report, about=About(model, encoding))

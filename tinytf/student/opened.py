@@ -106,6 +106,8 @@ def running(file: Path, seed: int = 0) -> Iterator[None]:
             frames.insert(0, (error.filename, error.lineno or 0))
         elif isinstance(error, SystemExit):
             said = "it leaves Python (sys.exit) instead of returning"
+        elif isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
+            said = "it takes more memory than is free"
         raise failed(file, said, frames) from error
     finally:
         torch.set_default_dtype(dtype)

@@ -1,7 +1,7 @@
 """Work on what strangers wrote, in a process of its own: time or memory that runs out ends that process alone.
 
-It is a fresh Python without torch, started at the first request and kept for the next ones. The system holds the limits
-(``setrlimit``); where it has none, as Windows, there are none. Nothing that is written there reaches a screen.
+It is a fresh Python without torch, started at the first request and kept for the next ones. Nothing that is written
+there reaches a screen. Requests are pickled; answers are data (``tinytf.confined``).
 """
 
 import os
@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from tinytf.confined import BadAnswer, limit, read_answer, write_answer
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.files import MEBI
 
@@ -78,25 +79,25 @@ class Apart:
         try:
             process.stdin.write(asked)
             process.stdin.flush()
-            answer = pickle.load(process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(SECONDS)
+            return read_answer(process.stdout, work)
+        except TinytfError:
+            raise
+        except MemoryError:
+            raise self._stopped(_OUT_OF_MEMORY) from None
+        except BaseException as error:  # it has ended, or what it answers later is nobody's
+            if isinstance(error, OSError | EOFError):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(SECONDS)
             status, self._process = process.returncode, None
             self.close()
-            raise self._exhausted(-(status or 0)) from None
-        except BaseException:  # interrupted: what it answers later is nobody's
-            self._process = None
-            self.close()
+            if isinstance(error, OSError | EOFError | BadAnswer):
+                raise self._stopped(-(status or 0)) from None
             raise
-        returned, found = answer
-        if returned:
-            return found
-        raise self._exhausted(int(_OUT_OF_MEMORY or 0)) if found is None else found
 
-    def _exhausted(self, ended_by: int) -> CheckpointError:
+    def _stopped(self, ended_by: int | None) -> CheckpointError:
         took = {_OUT_OF_TIME: f"takes more than {SECONDS:g} seconds",
-                _OUT_OF_MEMORY: f"takes more than {GROWTH // MEBI:,} MiB of memory"}  # fmt: skip
+                _OUT_OF_MEMORY: f"takes more than {GROWTH // MEBI:,} MiB of memory",
+                0: "gives what is no answer"}  # fmt: skip
         what = took.get(ended_by, f"ends the process that it is read in ({ended_by})")
         return CheckpointError(
             f"{self.what} {what}, and was stopped", "it comes with the model: is that to be trusted?"
@@ -122,25 +123,5 @@ def serve() -> None:
             seconds, growth, work, given, named = pickle.load(requests)
         except EOFError:
             return
-        _limit(seconds, growth)
-        try:
-            answer = pickle.dumps((True, work(*given, **named)))
-        except MemoryError:
-            answer = pickle.dumps((False, None))
-        except BaseException as error:
-            kept = error if isinstance(error, TinytfError) else RuntimeError(f"{type(error).__name__}: {error}")
-            answer = pickle.dumps((False, kept))
-        answers.write(answer)
-        answers.flush()
-
-
-def _limit(seconds: int, growth: int) -> None:
-    """Let the system end this process where it takes more than that from now on."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, int(time.process_time()) + 1 + seconds)):
-            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
-        with open("/proc/self/statm") as file:  # pages of the address space
-            size = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + growth, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        limit(growth, seconds)
+        write_answer(answers, partial(work, *given, **named))
