@@ -15,6 +15,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.text.chat import Conversation, Written
+from tinytf.text.library import MOST, Limit
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
@@ -78,21 +79,27 @@ class TextModel(Brief):
             "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "note": self.tokenizer_note},
         }
 
-    def encode(self, text: Written, *, truncate: bool = False, any_length: bool = False) -> Encoding:
+    def encode(self, text: Written, *, truncate: bool = False, limit: Limit | None = None) -> Encoding:
         """Tokens of ``text``, or of a conversation, as this model takes them.
 
-        Raises UsageError for a text without a word, or longer than the context, unless ``truncate`` or ``any_length``
-        is true.
+        Raises UsageError for a text without a word, or of more tokens than the ``limit``, which is the context, unless
+        ``truncate`` cuts it there.
         """
+        limit = limit or self._context
+        most = MOST if truncate else limit
         if isinstance(text, Conversation):
-            return self._fitting(self.tokenizer.converse(text), truncate, any_length)
+            return self._fitting(self.tokenizer.converse(text, limit=most), truncate, limit)
         _require_string(text)
         if not text.strip():
             what = "empty" if not text else "only white space"
             raise UsageError(f"the text is {what}", "give a few words, such as: The cat sat")
-        return self._fitting(self.tokenizer.encode(text), truncate, any_length)
+        return self._fitting(self.tokenizer.encode(text, limit=most), truncate, limit)
 
-    def _fitting(self, encoding: Encoding, truncate: bool, any_length: bool = False) -> Encoding:
+    @property
+    def _context(self) -> Limit:
+        return Limit(self.config.context, self.name, "shorten it, or add --truncate")
+
+    def _fitting(self, encoding: Encoding, truncate: bool, limit: Limit) -> Encoding:
         for file in self.transformer.mapped:
             file.require_unchanged()
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
@@ -100,15 +107,10 @@ class TextModel(Brief):
             raise TokenizerError(
                 f"token {beyond[0].shown} has id {beyond[0].id}, and the model knows {self.config.vocab_size} tokens"
             )
-        limit = self.config.context
-        if len(encoding.tokens) <= limit or (any_length and not truncate):
-            return encoding
-        if not truncate:
-            raise UsageError(
-                f"the text has {len(encoding.tokens):,} tokens, and {self.name} takes at most {limit:,}",
-                "shorten it, or add --truncate",
-            )
-        return encoding.truncated(limit)
+        if truncate and len(encoding.tokens) > self.config.context:
+            return encoding.truncated(self.config.context)
+        limit.require(len(encoding.tokens))
+        return encoding
 
     def encode_ids(self, ids: Any, *, truncate: bool = False) -> Encoding:
         """The tokens of ``ids``: numbers in a list, an array or a tensor, of one text; nothing is added to them.
@@ -121,7 +123,7 @@ class TextModel(Brief):
             rows = [listed[0]]  # a batch of one
         if not rows or not all(isinstance(one, int) and one >= 0 for one in rows[0]):
             raise UsageError(f"{brief(ids)} is no list of token ids", "such as ids=[464, 3797, 3332], of one text")
-        return self._fitting(self.tokenizer.of_ids([int(one) for one in rows[0]]), truncate)
+        return self._fitting(self.tokenizer.of_ids([int(one) for one in rows[0]]), truncate, self._context)
 
     def prompt(self, text: Written, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to continue: no end token after it, and the start token alone where it is empty.
@@ -131,7 +133,8 @@ class TextModel(Brief):
         Raises UsageError as ``encode`` does, and for an empty text where there is no start token.
         """
         if isinstance(text, Conversation):
-            return self._fitting(self.tokenizer.converse(text, continued=True), truncate)
+            most = MOST if truncate else self._context
+            return self._fitting(self.tokenizer.converse(text, continued=True, limit=most), truncate, self._context)
         _require_string(text)
         if not text:
             start = self.tokenizer.start()

@@ -16,7 +16,9 @@ from tinytf.generate.loop import CONTEXT_FULL, END_TOKEN, MAX_TOKENS, require_pr
 from tinytf.generate.options import Options, by_keyword
 from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling, penalise_repetition
+from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
+from tinytf.steps.work import cache_bytes_per_token
 
 GoOn = Callable[[Sequence[int], Sequence[int]], Tensor]
 Adjust = Callable[[Tensor, Sequence[Sequence[int]]], Tensor]
@@ -143,6 +145,7 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
     Sampling(repetition_penalty=penalty)  # for its range
     steps = min(max_tokens, room)
     _require_settings(options.beams, steps, options.length_penalty)
+    _require_beams(model, options.beams, min(context, len(ids) + steps) if options.use_cache else 0)
 
     cache = None
     if options.use_cache and not model.recomputes:
@@ -172,6 +175,10 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
     return steps_of_search()
 
 
+_LOGITS, _CANDIDATE, _SHARES = 12, 200, 2
+"""Bytes of a logit, its log-probability and the sum so far; of a candidate; and how much more must be free."""
+
+
 search = by_keyword(BeamOptions)(searched)
 
 
@@ -188,6 +195,16 @@ def _require_settings(beams: int, max_tokens: int, length_penalty: float) -> Non
             f"a length penalty of {length_penalty} is outside ±{limit:.0f}, the limit for {max_tokens:,} tokens",
             "1 scores by the mean log-probability of a token, 0 leaves the length out",
         )
+
+
+def _require_beams(model: Transformer, beams: int, cached: int) -> None:
+    """Raise UsageError for more beams than tokens, MemoryShortage where a step takes over half of the free memory."""
+    weight, vocabulary = next(model.parameters()), model.config.vocab_size
+    if beams > vocabulary:
+        raise UsageError(f"{beams:,} beams are more than the {vocabulary:,} tokens that can come next", "4 is usual")
+    rows = beams * (_LOGITS * vocabulary + cached * cache_bytes_per_token(model.config, weight.itemsize))
+    needed = rows + _CANDIDATE * beams**2
+    require_free(f"a step of {beams:,} beams takes", _SHARES * needed, weight.device, "ask for fewer beams; 4 is usual")
 
 
 def _candidates(

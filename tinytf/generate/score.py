@@ -17,6 +17,7 @@ from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Report
 from tinytf.text.chat import Written
+from tinytf.text.library import Limit
 from tinytf.text_model import TextModel
 
 _ROWS = 128
@@ -122,22 +123,33 @@ class Score(Report):
         }
 
 
+SCORED = 2**15
+"""Tokens that are scored unless more are asked for: minutes of work for a model of a hundred million parameters."""
+
+
 @overload
-def score(model: TextModel, text: Written, *, truncate: bool = False, int8: bool = False) -> Score: ...
-@overload
-def score(model: TextModel, text: list[Written], *, truncate: bool = False, int8: bool = False) -> list[Score]: ...
 def score(
-    model: TextModel, text: Written | list[Written], *, truncate: bool = False, int8: bool = False
+    model: TextModel, text: Written, *, truncate: bool = False, int8: bool = False, limit: int = SCORED
+) -> Score: ...
+
+
+@overload
+def score(
+    model: TextModel, text: list[Written], *, truncate: bool = False, int8: bool = False, limit: int = SCORED
+) -> list[Score]: ...
+def score(
+    model: TextModel, text: Written | list[Written], *, truncate: bool = False, int8: bool = False, limit: int = SCORED
 ) -> Score | list[Score]:
     """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
 
     A text longer than the context is read in overlapping windows, unless ``truncate`` cuts it. A list of texts goes
-    through the model in batches, and has a list of scores. Raises UsageError as ``encode`` does, and for a text of one
-    token; with ``int8`` also for one that is longer than the context.
+    through the model in batches, and has a list of scores. Raises UsageError as ``encode`` does, for a text of one
+    token and for one of more than ``limit``; with ``int8`` also for one that is longer than the context.
     """
     require_decoder(model.config)
     texts = text if isinstance(text, list) else [text]
-    encodings = [model.encode(one, truncate=truncate, any_length=not int8) for one in texts]
+    most = None if int8 else Limit(limit, "score", "--limit N takes more, --truncate only what fits the context")
+    encodings = [model.encode(one, truncate=truncate, limit=most) for one in texts]
     leads = [int(encoding.tokens[0].special) for encoding in encodings]
     every = scored_all(model.transformer, [encoding.ids for encoding in encodings], leads)
     found, context = [], model.config.context

@@ -4,6 +4,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from tinytf.errors import TokenizerError
+from tinytf.text.library import MOST, Limit
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 
@@ -17,11 +18,11 @@ class IdTokenizer(Tokenizer):
         super().__init__(library)
         self.kind = "ids"
 
-    def encode(self, text: str, *, special: bool = True) -> Encoding:
+    def encode(self, text: str, *, special: bool = True, limit: Limit = MOST) -> Encoding:
         for word in text.split():
             if self.id_of(word) is None:
                 raise TokenizerError(
                     f"{printable(word)[:60]!r} is no id below {self.vocab_size:,}, and this model has no tokenizer",
                     "give it one, as tinytf.load(model, tokenizer), or a text of ids, as 464 3797",
                 )
-        return super().encode(text, special=special)
+        return super().encode(text, special=special, limit=limit)

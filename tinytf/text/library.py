@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer as Library
 
-from tinytf.errors import CheckpointError, TinytfError, TokenizerError
+from tinytf.errors import CheckpointError, TinytfError, TokenizerError, UsageError
+from tinytf.files import MEBI
 from tinytf.text.apart import Apart
 from tinytf.text.printable import printable
 from tinytf.text.strange import is_strange
@@ -22,6 +23,34 @@ class Pieces(NamedTuple):
     masks: list[int]
 
 
+class Limit(NamedTuple):
+    """The most tokens of a text, and who takes no more; checked before anything is made of each token."""
+
+    tokens: int = 2**19
+    whose: str = "tinytf"
+    hint: str = "give a part of it"
+
+    def require(self, count: int) -> None:
+        """Raise UsageError for a text of more tokens."""
+        if count > self.tokens:
+            raise UsageError(
+                f"the text has {count:,} tokens, and {self.whose} takes at most {self.tokens:,}", self.hint
+            )
+
+    def require_characters(self, count: int, longest: int) -> None:
+        """Raise UsageError for a long text that is beyond the limit even in tokens of ``longest`` characters."""
+        if count > max(_ALWAYS_SPLIT, self.tokens * longest):
+            raise UsageError(
+                f"the text has {count:,} characters, and {self.whose} takes at most {self.tokens:,} tokens", self.hint
+            )
+
+
+MOST = Limit()
+"""What is taken where nothing else sets a limit: each token is an object of some hundred bytes."""
+_ALWAYS_SPLIT = MEBI
+"""Characters that are always counted in tokens, which takes about a second."""
+
+
 @contextmanager
 def library_errors(kind: type[TinytfError], said: str) -> Iterator[None]:
     """Raise what the library raises, plain Exception and its own PanicException, as ``kind``, after ``said``."""
@@ -33,11 +62,12 @@ def library_errors(kind: type[TinytfError], said: str) -> Iterator[None]:
         raise kind(f"{said}: {printable(str(error), spaces=False)}") from None
 
 
-def split(library: Library, text: str, special: bool, name: str = "the tokenizer") -> Pieces:
-    """The tokens of a text; ``special`` adds the tokens that the tokenizer adds. Raises TokenizerError."""
+def split(library: Library, text: str, special: bool, name: str = "the tokenizer", limit: Limit = MOST) -> Pieces:
+    """The tokens of a text; ``special`` adds the tokens that the tokenizer adds. Raises TokenizerError, UsageError."""
     with library_errors(TokenizerError, f"{name} cannot take this text"):
         found = library.encode(text, add_special_tokens=special)
-        return Pieces(found.ids, found.offsets, found.special_tokens_mask)
+    limit.require(len(found))
+    return Pieces(found.ids, found.offsets, found.special_tokens_mask)
 
 
 class Stranger:
@@ -54,8 +84,8 @@ class Stranger:
         """Work as this one from now on, which is of the same file."""
         self._apart.begin_with(_keep, library.to_str(), self.path, library.encode_special_tokens)
 
-    def split(self, text: str, special: bool) -> Pieces:
-        return self._apart(_split_kept, text, special)
+    def split(self, text: str, special: bool, limit: Limit = MOST) -> Pieces:
+        return self._apart(_split_kept, text, special, limit)
 
     def decode(self, ids: list[int]) -> str:
         return self._apart(_decode_kept, ids)
@@ -72,9 +102,9 @@ def _keep(stored: str, path: str, encode_special_tokens: bool = False) -> None:
     _kept[:] = [(path, library)]
 
 
-def _split_kept(text: str, special: bool) -> Pieces:
+def _split_kept(text: str, special: bool, limit: Limit) -> Pieces:
     path, library = _kept[0]
-    return split(library, text, special, path)
+    return split(library, text, special, path, limit)
 
 
 def _decode_kept(ids: list[int]) -> str:

@@ -15,7 +15,7 @@ from tinytf.brief import Brief, shown
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
 from tinytf.text.chat import ChatTemplate, Conversation, Said, template_of
-from tinytf.text.library import Pieces, Stranger, library_errors, split, stranger_in
+from tinytf.text.library import MOST, Limit, Pieces, Stranger, library_errors, split, stranger_in
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -291,8 +291,12 @@ class Tokenizer:
             return f"#{token_id}"
         return printable(self.piece_bytes(token_id).decode("utf-8", "backslashreplace"))
 
-    def encode(self, text: str, *, special: bool = True) -> Encoding:
-        """Tokens of ``text``; ``special`` lets the tokenizer add its [CLS], [SEP] or start token."""
+    def encode(self, text: str, *, special: bool = True, limit: Limit = MOST) -> Encoding:
+        """Tokens of ``text``; ``special`` lets the tokenizer add its [CLS], [SEP] or start token.
+
+        Raises TokenizerError for a text that it cannot take, UsageError for one of more tokens than the ``limit``.
+        """
+        limit.require_characters(len(text), self._longest)
         for place, char in enumerate(text):
             if "\ud800" <= char <= "\udfff":
                 raise TokenizerError(
@@ -301,13 +305,15 @@ class Tokenizer:
                 )
         if self.kind == CHARACTERS:
             self._refuse_unknown(text)
-        pieces = self._split(text, special)
+        pieces = self._split(text, special, limit)
         said = self._added(pieces)
         found = Encoding(text, tuple(self._tokens(text, pieces)), said)
         return replace(found, added=f"{said}; the text has a start token of its own") if found.starts_twice else found
 
-    def _split(self, text: str, special: bool) -> Pieces:
-        return self._stranger.split(text, special) if self._stranger else split(self.library, text, special)
+    def _split(self, text: str, special: bool, limit: Limit = MOST) -> Pieces:
+        if self._stranger:
+            return self._stranger.split(text, special, limit)
+        return split(self.library, text, special, limit=limit)
 
     def ids_of(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without added tokens."""
@@ -338,10 +344,10 @@ class Tokenizer:
         tokens = (Token(i, self.shown(i), 0, 0, self.piece_bytes(i), i in self.special_ids) for i in ids)
         return Encoding(text, tuple(tokens), "ids as given")
 
-    def converse(self, conversation: Conversation, *, continued: bool = False) -> Encoding:
+    def converse(self, conversation: Conversation, *, continued: bool = False, limit: Limit = MOST) -> Encoding:
         """Tokens of a conversation, as the chat template of the model writes it, and none that it does not write.
 
-        Raises UsageError where there is no template, and as ``ChatTemplate.render`` does.
+        Raises UsageError where there is no template, and as ``ChatTemplate.render`` and ``encode`` do.
         """
         if self.chat is None:
             raise UsageError(
@@ -349,7 +355,7 @@ class Tokenizer:
                 "leave out --chat, or open an Instruct model",
             )
         text, said = self.chat.render(conversation, continued=continued)
-        found = self.encode(text, special=False)
+        found = self.encode(text, special=False, limit=limit)
         return replace(found, added=f"chat template: {conversation.in_words}", said=said)
 
     def _refuse_unknown(self, text: str) -> None:
@@ -383,6 +389,11 @@ class Tokenizer:
             if 0 in masks:
                 return masks.index(0)
         return 0
+
+    @cached_property
+    def _longest(self) -> int:
+        """Characters of the longest entry of the vocabulary, as the library spells it."""
+        return max(map(len, self.library.get_vocab()), default=1)
 
     def id_of(self, piece: str) -> int | None:
         """The id of a vocabulary entry; None where there is none, as for a word that is no Unicode."""

@@ -16,6 +16,7 @@ class Asked:
     quantize: str | None = option(
         type=click.Choice(["int8"]), help="Score again with 8-bit weights, and report the difference."
     )
+    limit: int = option(type=click.IntRange(2), shown=32_768, help="Most tokens of a text.")
 
 
 @command("score")
@@ -25,5 +26,7 @@ def score(asked: Asked, extent: Extent, texts: Texts, opening: Opening, output: 
     from tinytf_cli.views.score import ScoreView
 
     model = opening.open()
-    found = (model.score(text, truncate=texts.truncate, int8=asked.quantize is not None) for text in texts)
+    found = (
+        model.score(text, truncate=texts.truncate, int8=asked.quantize is not None, limit=asked.limit) for text in texts
+    )
     return show_views(output, (ScoreView(model, one, extent.all) for one in found), "scores", texts.lines)
