@@ -1,4 +1,4 @@
-"""The explorer in a real pseudo-terminal, edited again and again: after each edit its screen is whole and drawn anew."""
+"""The explorer in a real pseudo-terminal, edited again and again: each screen is whole and drawn anew."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A disk that is full, broken, read-only or another one at any call: a result or one line, and no file is half there."""
+"""A disk that is full, broken, read-only or another one at any call: a result or one line, and no half file."""
 
 from pathlib import Path
 

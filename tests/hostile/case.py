@@ -12,8 +12,8 @@ Made = bytes | Callable[[Path], None]
 class Case:
     """``about`` says what is hostile; ``words`` name files by their names in ``files``, relative to the folder.
 
-    Each of ``lines`` of a session may fail by itself. The files and folders ``unchanged`` must be left as they are made,
-    and those of ``leaves`` be so afterwards.
+    Each of ``lines`` of a session may fail by itself. The files and folders ``unchanged`` must be left as they
+    are made, and those of ``leaves`` be so afterwards.
     """
 
     about: str

@@ -43,8 +43,7 @@ def _try_all(count: int, folder: Path) -> int:
     with watched():
         for case in islice(cases(count, 0), count):
             if fault := tried(case).fault:
-                print(f"{case.about}\n{case.words!a}\n{fault}")
-                return 1
+                raise AssertionError(f"{case.about}\n{case.words!a}\n{fault}")
     return 0
 
 

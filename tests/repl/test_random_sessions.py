@@ -16,8 +16,8 @@ from tinytf_cli.repl.streams import Capture
 LINES = 6
 SLOW = {"explore", "learn", "watch", "check", "certify", "doctor", "sweep", "train", "chat", "quit", "model", "verify"}
 TEXTS = ("The cat sat", "a dog", "Once upon a time there was", '"The cat sat" --quiet', "")
-ADDRESSES = ("L0H0", "L3H1.weights", "L0.ffn", "logits", "embed", "L2", "L9H9", "L1H2.weights[1,0]", "L0H0.scores[sat,cat]",
-             "17", "E", "cat", "1", "-1", "%")  # fmt: skip
+ADDRESSES = ("L0H0", "L3H1.weights", "L0.ffn", "logits", "embed", "L2", "L9H9", "L1H2.weights[1,0]",
+             "L0H0.scores[sat,cat]", "17", "E", "cat", "1", "-1", "%")  # fmt: skip
 SIGNS = ("", "", "", "", " > out.txt", " > out.json", " > out.csv", " | head -1", " --json", " -o out.json", " /shape")
 STANDING = {"notes.txt": "mine", "look.session": "run The cat\nstep\n", "theirs.json": '{"a": 1}', "out.dir/x": "x"}
 
