@@ -84,6 +84,33 @@ def test_a_change_in_transformers_is_named_with_its_cause(
     assert found.cause.words.startswith(words)
 
 
+def test_embeddings_without_their_scale_are_no_cause_elsewhere(tmp_path: Path) -> None:
+    """The norm of an unscaled stream has the numbers of another eps; only the rescaling is known."""
+
+    def unscaled(model: Any) -> None:
+        model.model.embed_tokens.embed_scale = torch.tensor(1.0)
+
+    found = compared("gemma 3", unscaled, tmp_path / "theirs.safetensors")
+    assert found.first is not None
+    assert found.first.name == "L0.norm1"
+    assert found.cause is None
+    assert found.rescaled is not None
+    assert found.rescaled.step == "embed.tokens"
+    assert found.rescaled.factor == pytest.approx(24**0.5, rel=1e-3)
+
+
+def test_a_cause_is_named_where_the_stream_after_rescaled_embeddings_is_right(tmp_path: Path) -> None:
+    def swapped_and_raw(model: Any) -> None:
+        swapped(model)
+        raw = model.model.embed_tokens.weight
+        model.model.embed_tokens.register_forward_hook(lambda *_: raw[IDS][None])
+        model.model.layers[0].register_forward_pre_hook(lambda _, given: (given[0] * 24**0.5, *given[1:]))
+
+    found = compared("gemma 3", swapped_and_raw, tmp_path / "theirs.safetensors")
+    assert found.cause is not None
+    assert (found.cause.step, found.cause.found, found.rescaled) == ("L1.ffn.hidden", True, None)
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert with a masked head", "starcoder", "pythia"])
 def test_without_a_change_nothing_differs(tmp_path: Path, family: str) -> None:
     found = compared(family, lambda model: None, tmp_path / "theirs.npz")

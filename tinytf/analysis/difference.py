@@ -13,7 +13,7 @@ import torch
 from tinytf.analysis.alignment import Alignment, AnySide, Side, align
 from tinytf.analysis.causes import Cause
 from tinytf.analysis.compared import BothPredict, Compared, Moved, Position, moved_weights
-from tinytf.analysis.in_step import Attention, Incomparable, Walk
+from tinytf.analysis.in_step import Attention, Incomparable, Rescaled, Walk
 from tinytf.config import ModelConfig
 from tinytf.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.dumps.read import Dump
@@ -46,7 +46,8 @@ class Difference(Report):
     masks of an encoder. ``losses`` (nats a token) and ``moved`` are of two models. ``tolerance`` is relative, in units
     of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the
     relative difference that is too large. ``missing`` are the steps that a dump does not have,
-    ``cause`` is why it differs first where it does; ``settings`` are those of the two configurations that differ.
+    ``cause`` is why it differs first where it does; None where a step of the dump before it, ``rescaled``, was
+    multiplied to fit. ``settings`` are those of the two configurations that differ.
     """
 
     KIND = "difference"
@@ -74,6 +75,7 @@ class Difference(Report):
     fail_over: float | None = None
     missing: tuple[str, ...] = ()
     cause: Cause | None = None
+    rescaled: Rescaled | None = None
     settings: tuple[Setting, ...] = ()
 
     @property
@@ -96,7 +98,7 @@ class Difference(Report):
             **self.members("settings", "tolerance", "equal"),
             "first_difference": first and first.name,
             "largest_difference": worst and worst.name,
-            **self.members("cause"),
+            **self.members("cause", "rescaled"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": one.index, "kl": one.kl, "first": _top(one.first), "second": _top(one.second)}
@@ -259,6 +261,7 @@ def _difference(
         asked.fail_over,
         tuple(run.missing),
         run.cause,
+        run.rescaled,
         _settings(*(_said(side) for side in sides)),
     )
 

@@ -12,6 +12,8 @@ from tinytf.analysis.alignment import Alignment, AnySide
 from tinytf.analysis.causes import Cause, cause_of
 from tinytf.analysis.compared import Compared, Ends, Position, Sums, loss_of
 from tinytf.dumps.dumped import Dumped
+from tinytf.report import Data
+from tinytf.steps.operations import Add
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import Place, Step
 from tinytf.trace.trace import Trace
@@ -29,6 +31,14 @@ class Incomparable:
 
     name: str
     why: str
+
+
+@dataclass(frozen=True)
+class Rescaled(Data):
+    """A ``step`` of a dump whose numbers are ours only when multiplied by ``factor``."""
+
+    step: str
+    factor: float
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ class Walk:
     ) -> None:
         self.tolerance = tolerance
         self.cause: Cause | None = None
+        self.rescaled: Rescaled | None = None
         self.differs = False
         self.sides, self.alignment, self.wanted = (first, second), alignment, head
         self.steps: list[Compared] = []
@@ -160,8 +171,15 @@ class Walk:
                 said = dict.fromkeys(words for part in dumps for words in part.said.get(name, ()))
                 found = sums.compared(name, layer, note=", ".join(said))
                 self.steps.append(found)
-                if not self.differs and found.relative > self.tolerance:
-                    self.differs = True
+                if self.differs:
+                    continue
+                factors = [part.factors[name] for part in dumps if name in part.factors]
+                self.differs = found.relative > self.tolerance
+                if factors:
+                    self.rescaled = Rescaled(name, factors[0])
+                elif isinstance(step.operation, Add) and not self.differs:
+                    self.rescaled = None  # the stream as the file has it is ours: only what was kept lacked the factor
+                if self.differs and self.rescaled is None:
                     cause = self._cause(both, (step.name, layer), b if heads is None else None)
                     self.cause = cause if cause and (cause.found or not found.unlike) else None
 

@@ -33,7 +33,7 @@ class Dumped:
     """The tensors of a ``dump`` as steps of a model of ``config``, of the text ``encoding``.
 
     ``note`` says that it has only some of the tokens, ``said`` what was done to the tensors of each step, by its full
-    name.
+    name, and ``factors`` what those were multiplied by that were rescaled.
     """
 
     dump: Dump
@@ -43,6 +43,7 @@ class Dumped:
     named: Named
     note: str = ""
     said: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    factors: dict[str, float] = field(default_factory=dict, repr=False)
     _decided: dict[str, Place] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -122,7 +123,10 @@ class Dumped:
                 best = found
         if best is None:
             return None
-        self.said[self.steps.at(name, layer).full_name(layer)] = best.said
+        full_name = self.steps.at(name, layer).full_name(layer)
+        self.said[full_name] = best.said
+        if best.factor != 1:
+            self.factors[full_name] = best.factor
         return best.tensor
 
     def _meant(self, stored: str, beside: Beside | None) -> Place:

@@ -27,11 +27,15 @@ _HIDDEN = -5_000.0
 
 @dataclass(frozen=True)
 class Fitted:
-    """A tensor in our axes, with what was done to it in words; ``apart`` is how far it is from ours."""
+    """A tensor in our axes, with what was done to it in words; ``apart`` is how far it is from ours.
+
+    ``factor`` is what its numbers were multiplied by.
+    """
 
     tensor: Tensor
     said: tuple[str, ...]
     apart: float = math.inf
+    factor: float = 1.0
 
     @property
     def close(self) -> bool:
@@ -75,7 +79,8 @@ def _ways(
                 yield Fitted(way.tensor, said)
                 if isinstance(step.operation, Lookup) and config.embed_scale != 1:
                     scale = config.embed_scale
-                    yield Fitted(way.tensor * scale, (*said, f"multiplied by {scale:.4g}, the scale of the embeddings"))
+                    said = (*said, f"multiplied by {scale:.4g}, the scale of the embeddings")
+                    yield Fitted(way.tensor * scale, said, factor=scale)
 
 
 def _masked(found: Fitted) -> Fitted:

@@ -195,7 +195,12 @@ class DifferenceView:
 
     def _cause(self) -> Iterator[Block]:
         """Why it begins there, or where else it may begin."""
-        cause = self.found.cause
+        cause, rescaled = self.found.cause, self.found.rescaled
+        if rescaled is not None:
+            said = f": {rescaled.step} of B is that of A only when multiplied by {rescaled.factor:.4g}, as done here"
+            yield titled(
+                "rescaled", f"{said}; a program that lacks this factor would differ next, so no cause is named"
+            )
         if cause is None:
             return
         if cause.found:
