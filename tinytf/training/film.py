@@ -182,7 +182,7 @@ class Film(Report):
             frame.loss[probe.name][place - probe.copies - 1] if kind == "copying" else probe.baseline[place]
             for probe, place in found
         ]
-        return float(np.mean(without, dtype=np.float64)) - self.loss_of(kind, frame)
+        return float(np.array(without, dtype=np.float64).mean()) - self.loss_of(kind, frame)
 
     @cached_property
     def learned(self) -> tuple[Learned, ...]:
