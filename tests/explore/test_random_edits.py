@@ -38,7 +38,7 @@ def _text_of(screen: str) -> str:
 def test_after_each_edit_the_screen_is_drawn_anew(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     rng = Random(0)
     seen, _ = explore(tmp_path, size=(110, 34))
-    for number in range(pytestconfig.getoption("hostile") // 10):
+    for number in range(pytestconfig.getoption("hostile") // 20):
         text = " ".join(rng.choices(_WORDS, k=rng.randrange(1, 5))) + f" {number}."
         seen.type(f"t{_CLEAR}{text}x\x7f\r")  # in one burst, as over a slow line
         shown = seen.until(

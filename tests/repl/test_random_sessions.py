@@ -47,7 +47,7 @@ def test_no_line_of_a_random_session_is_a_fault(
     for name, text in STANDING.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, "utf-8")
-    for number in range(part, pytestconfig.getoption("hostile") // 10, 2):
+    for number in range(part, pytestconfig.getoption("hostile") // 20, 2):
         session = Session(VERBS, Spec("tiny"), stdout=Capture(), stderr=Capture())
         for line in lines(Random(f"sessions {number}")):
             outcome = session.execute(line)
