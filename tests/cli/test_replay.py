@@ -44,7 +44,22 @@ def test_a_pipe_gets_a_table_with_a_line_for_each_frame(tinytf: Tinytf, run: Pat
     assert ran.status == 0
     assert ran.out.splitlines()[1].startswith("learned")
     rows = re.findall(r"^ +(\d+) +(\d\.\d{3}) ", ran.out, re.MULTILINE)
-    assert rows == [(str(frame.step), f"{frame.mean('held-out'):.3f}") for frame in film.frames]
+    assert rows == [(str(frame.step), f"{frame.mean('unseen'):.3f}") for frame in film.frames]
+
+
+def test_what_falls_short_is_not_learned_and_says_by_how_much(tinytf: Tinytf, run: Path, film: Film) -> None:
+    short = {one.kind: one.gain for one in film.learned if one.by is None}
+    assert "copying" in short  # six steps of training do not teach it
+    nearest = ", ".join(f"{kind} {short[kind]:.2f}" for kind in sorted(short, key=lambda kind: -short[kind]))
+    assert f"; short of 1.0 nats: {nearest}" in tinytf("replay", run, "--width", "200").out.splitlines()[1]
+
+
+def test_held_out_is_the_loss_that_the_board_has(film: Film) -> None:
+    one = player(film)
+    one.press("last")
+    (line,) = [line for line in seen(one.lines(200, 45)).splitlines() if "held-out" in line]
+    assert f" · held-out {film.history.held_out[-1][1]:.4f}" in line
+    assert f"unseen {film.at(6).mean('unseen'):.3f} ({film.probes[0].predicted} tokens)" in line
 
 
 def test_json_has_every_loss_and_a_line_for_each_frame(tinytf: Tinytf, run: Path, film: Film) -> None:

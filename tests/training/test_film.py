@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_the_probes_are_the_starts_of_the_texts_and_tokens_said_twice(run: Path)
     said = {name: tokenizer.decode(ids) for name, (ids, _) in ids_of(run).items()}
     kept = np.fromfile(run / "tokens" / "held_out.bin", dtype=np.uint16)[:13].tolist()
     assert said["seen"] == STORY[:24]
-    assert said["held-out"].startswith(tokenizer.decode(kept))
+    assert said["unseen"].startswith(tokenizer.decode(kept))
     assert said["twice"] == tokenizer.decode(kept[:12] + kept[:11])
 
 
@@ -155,26 +156,70 @@ def test_with_frames_the_model_of_every_frame_opens(run: Path, film: Film) -> No
 
 def test_kinds_of_tokens_are_what_would_help_to_predict_them() -> None:
     tokens = ("The", "·c", "at", "·sat", ".", "·The", "·c", "at", "·met", "·To")
-    probe = Probe("x", "", tokens, (*tokens[1:], "m"))
+    probe = Probe("unseen", "", tokens, (*tokens[1:], "m"), (1.0,) * 10)
     assert probe.kinds == (
-        "words", "spelling", "words", "punctuation", "names", "words", "copying", "words", "names", "spelling",
+        "words", "spelling", "words", "punctuation", "names", "words", "spelling", "words", "names", "spelling",
     )  # fmt: skip
 
 
-def test_what_was_learned_is_the_step_by_which_half_of_the_way_was_made(film: Film) -> None:
-    for one in film.learned:
-        losses = [
-            np.mean([
-                loss
-                for probe in film.probes
-                for loss, kind in zip(frame.loss[probe.name], probe.kinds, strict=True)
-                if kind == one.kind
-            ])
-            for frame in film.frames
-        ]  # fmt: skip
-        assert (one.first, one.last) == (pytest.approx(losses[0]), pytest.approx(losses[-1]))
-        steps = [f.step for f, loss in zip(film.frames, losses, strict=True) if loss <= (losses[0] + min(losses)) / 2]
-        assert one.half == steps[0]
+TWICE = Probe("twice", "", ("·a", "·b", "·c", "·a", "·b"), ("·b", "·c", "·a", "·b", "·c"), (9.0,) * 5)
+
+
+def filmed(film: Film, probe: Probe, *losses: list[float]) -> Film:
+    """The film of one probe with these losses in its frames, at steps 0, 1, 2 …"""
+    frames = [replace(film.frames[0], step=step, loss={probe.name: np.array(loss)}) for step, loss in enumerate(losses)]
+    return replace(film, probes=(probe,), frames=tuple(frames))
+
+
+def test_only_the_second_copy_is_copied() -> None:
+    assert TWICE.kinds == ("words", "words", "words", "copying", "copying")
+
+
+@pytest.mark.parametrize(
+    ("second", "by"),
+    [([4.2, 4.186], None), ([4.1, 2.36], None), ([3.4, 3.04], 2), ([0.5, 0.1], 2)],
+    ids=["0.03 nats", "0.99 nats", "1.0 nats", "nearly all"],
+)
+def test_copying_is_learned_where_the_second_copy_costs_a_nat_less(
+    film: Film, second: list[float], by: int | None
+) -> None:
+    falling = [[6.0] * 5, [5.0, 5.0, 5.0, 5.0, 5.0], [4.22, 4.23, 4.2, *second]]
+    (one,) = filmed(film, TWICE, *falling).learned
+    assert (one.kind, one.tokens, one.by) == ("copying", 2, by)
+    assert one.gain == pytest.approx(4.225 - sum(second) / 2)
+    assert one.last == pytest.approx(sum(second) / 2)
+
+
+@pytest.mark.parametrize(
+    ("losses", "by"),
+    [([5.11, 5.04], None), ([9.0, 4.6], None), ([5.11, 4.5], 1), ([4.4, 4.5, 4.6], None), ([4.5, 4.6, 4.4, 4.3], 2)],
+    ids=["hardly", "by half of its own way", "a nat", "lost again", "from then on"],
+)
+def test_names_are_learned_where_they_cost_a_nat_less_than_without_context(
+    film: Film, losses: list[float], by: int | None
+) -> None:
+    probe = Probe("unseen", "", ("·a",), ("·Tom",), (5.5,))
+    (one,) = filmed(film, probe, *([loss] for loss in losses)).learned
+    assert (one.kind, one.by) == ("names", by)
+    assert one.gain == pytest.approx(5.5 - losses[-1])
+
+
+def test_text_to_train_on_tells_nothing_of_what_was_learned(film: Film) -> None:
+    assert filmed(film, Probe("seen", "", ("·a",), ("·Tom",), (5.5,)), [0.1]).learned == ()
+
+
+def test_what_a_token_costs_without_context_is_by_its_frequency_or_uniform(film: Film, run: Path) -> None:
+    ids = np.fromfile(run / "tokens" / "train.bin", dtype=np.uint16).tolist()
+    size = load_run(run).config.vocab_size
+    for probe in film.probes:
+        _, targets = ids_of(run)[probe.name]
+        expected = [min(math.log(size), -math.log((ids.count(one) + 1) / (len(ids) + size))) for one in targets]
+        assert probe.baseline == pytest.approx(expected)
+
+
+def test_a_model_that_was_never_trained_has_learned_nothing(film: Film) -> None:
+    for kind in film.places:
+        assert film.gain_of(kind, film.frames[0]) < 0.1
 
 
 def test_an_encoder_has_a_film_too(tmp_path: Path) -> None:

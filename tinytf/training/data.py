@@ -74,10 +74,14 @@ def spread(batches: int, size: int, limit: int | None) -> list[int]:
     return [number * batches // few * size for number in range(few)]
 
 
+def parts_of(stream: Ids) -> Iterator[Ids]:
+    """A stream that may lie on disk, part by part."""
+    return (stream[start : start + _LOOKED_AT_ONCE] for start in range(0, len(stream), _LOOKED_AT_ONCE))
+
+
 def places_where(stream: Ids, found: Callable[[Ids], NDArray[np.bool_]]) -> NDArray[np.int64]:
     """The places of a stream where ``found`` is true; it is read part by part."""
-    starts = range(0, len(stream), _LOOKED_AT_ONCE)
-    places = [np.flatnonzero(found(stream[i : i + _LOOKED_AT_ONCE])) + i for i in starts]
+    places = [np.flatnonzero(found(part)) + i * _LOOKED_AT_ONCE for i, part in enumerate(parts_of(stream))]
     return np.concatenate([np.zeros(0, dtype=np.int64), *places])
 
 

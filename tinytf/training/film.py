@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,41 +23,53 @@ from tinytf.training.lines import json_or_none
 from tinytf.training.reader import read_history
 from tinytf.training.run_files import FRAMES, PROBES, frame_step
 
-if TYPE_CHECKING:
-    pass
-
 Numbers = NDArray[np.float32]
 KINDS = ("punctuation", "spelling", "words", "names", "copying")
 """What a token is to be predicted by: see ``Probe.kinds``."""
+UNSEEN, SEEN, TWICE = "unseen", "seen", "twice"
+"""What the names of probes begin with: held-out text, text to train on, and some tokens twice in a row."""
 BECOMES = 0.5
+LEARNED = 1.0
+"""The gain in nats per token from which on a kind of token counts as learned: see ``Film.gain_of``."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A fixed text: its ``tokens``, and what is ``expected`` at each of them; None where nothing is."""
+    """A fixed text: its ``tokens``, and what is ``expected`` at each of them; None where nothing is.
+
+    ``baseline`` is the loss in nats of each expected token without any context: by its frequency in the training text,
+    or by a uniform guess where that is better. It is None in films of versions that did not keep it.
+    """
 
     name: str
     text: str
     tokens: tuple[str, ...]
     expected: tuple[str | None, ...]
+    baseline: tuple[float | None, ...]
 
     @cached_property
     def kinds(self) -> tuple[str | None, ...]:
         """One of KINDS for each expected token, by what would help to predict it.
 
-        ``copying``: it followed this token before in the text; otherwise ``punctuation`` has no letter or digit,
-        ``spelling`` goes on inside a word, and where a word begins it is one of the ``names`` if its letter is
-        a capital, else one of the ``words``.
+        ``copying``: of text that is there twice, those of the second copy but its first. Otherwise ``punctuation`` has
+        no letter or digit, ``spelling`` goes on inside a word, and where a word begins it is one of the ``names`` if
+        its letter is a capital, else one of the ``words``.
         """
-        seen: set[tuple[str, str]] = set()
-        found: list[str | None] = []
-        for token, target in zip(self.tokens, self.expected, strict=True):
-            if target is None:
-                found.append(None)
-                continue
-            found.append("copying" if (token, target) in seen else _kind(token, target))
-            seen.add((token, target))
-        return tuple(found)
+        pairs = enumerate(zip(self.tokens, self.expected, strict=True))
+        return tuple(
+            None if target is None else "copying" if self.copies and place > self.copies else _kind(token, target)
+            for place, (token, target) in pairs
+        )
+
+    @property
+    def predicted(self) -> int:
+        """How many tokens are expected."""
+        return sum(target is not None for target in self.expected)
+
+    @property
+    def copies(self) -> int:
+        """Of text that is there twice, how many tokens of the first copy are predicted; else 0."""
+        return len(self.tokens) // 2 if self.name == TWICE else 0
 
 
 def _kind(token: str, target: str) -> str:
@@ -98,14 +110,17 @@ class Frame:
 
 @dataclass(frozen=True)
 class Learned:
-    """A kind of token: how many the probes have, the first and the last loss, and ``half``: the step of the first
-    frame by which the loss had made half of its way down to the lowest; None where it never fell."""
+    """A kind of token: how many there are, their loss in the first and the last frame, and the ``gain`` in the last.
+
+    ``by`` is the step of the first frame from which on the gain is at least LEARNED to the end; None without one.
+    """
 
     kind: str
     tokens: int
     first: float
     last: float
-    half: int | None
+    gain: float
+    by: int | None
 
 
 @dataclass(frozen=True)
@@ -141,29 +156,46 @@ class Film(Report):
         """The last frame until a step; the first where there is none."""
         return next((frame for frame in reversed(self.frames) if frame.step <= step), self.frames[0])
 
+    @cached_property
+    def places(self) -> dict[str, list[tuple[Probe, int]]]:
+        """Of each kind its tokens, by their places: copies in the text that is there twice, others in unseen text."""
+        found: dict[str, list[tuple[Probe, int]]] = {}
+        for probe in self.probes:
+            for place, kind in enumerate(probe.kinds):
+                known = probe.name.startswith(UNSEEN) and probe.baseline[place] is not None
+                if kind is not None and (kind == "copying" or known):
+                    found.setdefault(kind, []).append((probe, place))
+        return {kind: found[kind] for kind in KINDS if kind in found}
+
     def loss_of(self, kind: str, frame: Frame) -> float:
-        """The mean loss of the tokens of a kind in all probes, in nats; NaN where there are none."""
-        found = [
-            loss
-            for probe in self.probes
-            for loss, one in zip(frame.loss[probe.name].tolist(), probe.kinds, strict=True)
-            if one == kind
+        """The mean loss of the tokens of a kind, in nats."""
+        return float(np.mean([frame.loss[probe.name][place] for probe, place in self.places[kind]], dtype=np.float64))
+
+    def gain_of(self, kind: str, frame: Frame) -> float:
+        """By how much these tokens are predicted better than without any context, in nats per token.
+
+        A copy costs so much less than the same tokens did the first time, any other token less than its
+        baseline.
+        """
+        found = self.places[kind]
+        without = [
+            frame.loss[probe.name][place - probe.copies - 1] if kind == "copying" else probe.baseline[place]
+            for probe, place in found
         ]
-        return sum(found) / len(found) if found else math.nan
+        return float(np.array(without, dtype=np.float64).mean()) - self.loss_of(kind, frame)
 
     @cached_property
     def learned(self) -> tuple[Learned, ...]:
-        """What was learned when: the kinds of tokens that the probes have."""
+        """What was learned, and when: the kinds of tokens that the probes have."""
         found = []
-        for kind in KINDS:
-            count = sum(one == kind for probe in self.probes for one in probe.kinds)
-            losses = [self.loss_of(kind, frame) for frame in self.frames]
-            if not count or not losses:
-                continue
-            half = (losses[0] + min(losses)) / 2
-            by = next((f.step for f, loss in zip(self.frames, losses, strict=True) if loss <= half), None)
-            fell = min(losses) < losses[0]
-            found.append(Learned(kind, count, losses[0], losses[-1], by if fell else None))
+        first, last = self.frames[0], self.frames[-1]
+        for kind, places in self.places.items():
+            gains = [self.gain_of(kind, frame) for frame in self.frames]
+            below = [place for place, gain in enumerate(gains) if not gain >= LEARNED]
+            since = below[-1] + 1 if below else 0
+            by = self.frames[since].step if since < len(self.frames) else None
+            losses = self.loss_of(kind, first), self.loss_of(kind, last)
+            found.append(Learned(kind, len(places), *losses, gains[-1], by))
         return tuple(found)
 
     @cached_property
@@ -196,6 +228,7 @@ class Film(Report):
             "run": str(self.run),
             "steps": self.history.steps,
             "probes": [{**vars_of(probe), "kinds": list(probe.kinds)} for probe in self.probes],
+            "learned_at": LEARNED,
             "learned": [vars_of(one) for one in self.learned],
             "appeared": [{**vars_of(one), "words": one.words} for one in self.appeared],
             "frames": [self._frame(frame) for frame in self.frames],
@@ -224,7 +257,7 @@ class Film(Report):
         }
 
     def stored(self) -> list[Array]:
-        """Maps, norms, losses and head scores of all frames, such as ``step-16.held-out.maps``."""
+        """Maps, norms, losses and head scores of all frames, such as ``step-16.unseen.maps``."""
         import torch
 
         axes = {"maps": ["layer", "head", "query", "key"], "norms": ["layer", "token"], "loss": ["token"],
@@ -259,13 +292,20 @@ def read_film(run: Path) -> Film:
 def _probes(path: Path) -> tuple[Probe, ...]:
     try:
         found = tuple(
-            Probe(str(one["name"]), str(one["text"]), tuple(map(str, one["tokens"])), tuple(one["expected"]))
+            Probe(
+                str(one["name"]),
+                str(one["text"]),
+                tuple(map(str, one["tokens"])),
+                tuple(one["expected"]),
+                tuple(one.get("baseline", [None] * len(one["tokens"]))),
+            )
             for one in read_json(path)["probes"]
         )
         expected = [target for probe in found for target in probe.expected if target is not None]
         names = {probe.name for probe in found}
         sound = 0 < len(names) == len(found) and all(isinstance(target, str) for target in expected)
-        if not sound or any(len(probe.tokens) != len(probe.expected) for probe in found):
+        sound = sound and all(isinstance(loss, float) for one in found for loss in one.baseline if loss is not None)
+        if not sound or any(len({*map(len, (one.tokens, one.expected, one.baseline))}) > 1 for one in found):
             raise TypeError
         return found
     except (KeyError, TypeError):

@@ -21,7 +21,9 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.hooks import tapped
-from tinytf.training.data import IGNORED, Examples, NextToken
+from tinytf.training.chats import FIRST, LEARNED
+from tinytf.training.data import IGNORED, Examples, Ids, NextToken, parts_of
+from tinytf.training.film import SEEN, TWICE, UNSEEN
 from tinytf.training.health import Health
 from tinytf.training.probe import HeadScores
 from tinytf.training.recipe import Recipe
@@ -29,8 +31,7 @@ from tinytf.training.run_files import FRAMES, PROBES, frame_step
 from tinytf.training.setup import Setup
 from tinytf.training.sharding import whole
 
-HELD_OUT, SEEN, TWICE = "held-out", "seen", "twice"
-_HELD_OUT, _SEEN, _TWICE = 128, 32, 12
+_UNSEEN, _SEEN, _TWICE = 128, 32, 12
 _MAP_SIDE, _MAP_BYTES = 48, 1 << 18
 _TOP = 5
 _DEAD = 0.01
@@ -48,10 +49,12 @@ class Probe:
 def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
     """The start of the held-out text, that of the text to train on, and some held-out tokens twice in a row.
 
-    Of the masked objective the first held-out examples. Without held-out text the other takes its place.
+    Of the other objectives the first held-out examples. Without held-out text all are of the text to train on.
     """
     if not isinstance(examples, NextToken):
-        batch = next(examples.held_out(1), None) or examples.batch(0)
+        batch, name = next(examples.held_out(1), None), UNSEEN
+        if batch is None:
+            batch, name = examples.batch(0), SEEN
         rows = (
             zip(batch.ids, batch.targets, strict=True)
             if batch.padding_mask is None
@@ -61,16 +64,26 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
             )
         )
         found = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows]
-        return tuple(Probe(f"{HELD_OUT} {n}", *one) for n, one in enumerate(found[:3], 1))
-    kept = examples.kept if len(examples.kept) > 3 else examples.train
-    once = kept[: min(_TWICE, longest // 2)]
-    streams = {
-        HELD_OUT: kept[: min(_HELD_OUT, longest) + 1],
-        SEEN: examples.train[: min(_SEEN, longest) + 1],
-        TWICE: np.concatenate((once, once)),
-    }
+        return tuple(Probe(f"{name} {n}", *one) for n, one in enumerate(found[:3], 1))
+    unseen = len(examples.kept) > 3
+    once = (examples.kept if unseen else examples.train)[: min(_TWICE, longest // 2)]
+    streams = {UNSEEN: examples.kept[: min(_UNSEEN, longest) + 1]} if unseen else {}
+    streams |= {SEEN: examples.train[: min(_SEEN, longest) + 1], TWICE: np.concatenate((once, once))}
     tensors = {name: torch.from_numpy(stream.astype(np.int64)) for name, stream in streams.items()}
     return tuple(Probe(name, ids[:-1], ids[1:]) for name, ids in tensors.items())
+
+
+def without_context(stream: Ids, vocab_size: int) -> list[float]:
+    """The loss of each token in nats for a guess by frequency in a text, or a uniform guess where that is better.
+
+    Each token counts once more than it occurs.
+    """
+    counts = np.ones(vocab_size, dtype=np.int64)
+    for part in parts_of(stream):
+        counts += np.bincount(part.astype(np.int64) & ~int(FIRST | LEARNED), minlength=vocab_size)
+    by_frequency = math.log(counts.sum()) - np.log(counts)
+    losses: list[float] = np.minimum(by_frequency, math.log(vocab_size)).tolist()
+    return losses
 
 
 class Camera:
@@ -96,6 +109,7 @@ class Camera:
                 if path.is_dir():
                     path.rmdir()
         shown = self.setup.tokenizer.shown
+        baseline = without_context(self.setup.stream, self.setup.model.config.vocab_size)
         told = [
             {
                 "name": probe.name,
@@ -104,6 +118,7 @@ class Camera:
                 "tokens": [shown(token_id) for token_id in probe.ids.tolist()],
                 "targets": [None if target == IGNORED else target for target in probe.targets.tolist()],
                 "expected": [None if target == IGNORED else shown(target) for target in probe.targets.tolist()],
+                "baseline": [None if target == IGNORED else baseline[target] for target in probe.targets.tolist()],
             }
             for probe in self.probes
         ]

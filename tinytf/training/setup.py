@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
 from tinytf.training.cache import LEAST, kept
 from tinytf.training.chats import ChatTurns
-from tinytf.training.data import Batch, Examples, NextToken
+from tinytf.training.data import Batch, Examples, Ids, NextToken
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
 from tinytf.training.tokens import Stage, tokenise
@@ -41,7 +41,8 @@ _LOOKED_AT = 20
 class Setup:
     """All that a run starts from: the model with its first weights, the tokenizer, the examples, their fingerprint.
 
-    ``counts`` are the tokens to train on, and those held out.
+    ``counts`` are the tokens to train on, and those held out; ``stream`` are the ids to train on, with the marks of
+    conversations.
     """
 
     model: Transformer
@@ -49,6 +50,7 @@ class Setup:
     examples: Examples
     fingerprint: str = ""
     counts: tuple[int, int] = (0, 0)
+    stream: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.uint16))
 
 
 def prepare(
@@ -100,7 +102,8 @@ def prepare(
         if chat
         else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id, groups)
     )
-    return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
+    counts = len(tokens.train), len(tokens.held_out)
+    return Setup(model, tokenizer, examples, fingerprint_of(corpus), counts, tokens.train)
 
 
 def _places_are_relative(config: ModelConfig) -> bool:

@@ -6,24 +6,27 @@ from collections.abc import Iterator
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.film import Film, Frame
+from tinytf.training.film import LEARNED, Film, Frame
 from tinytf.training.history import NAMES
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-from tinytf_cli.views.parts import next_lines, row_limit, spread
+from tinytf_cli.views.parts import next_lines, note, row_limit, spread
 
 _ROWS, _HEADS = 20, 6
 _DROPS = {"dead units": 4, "stream RMS": 5, "update": 2, "gradient": 3}
 
 
 def learned_words(film: Film) -> list[Span]:
-    """``punctuation by step 16, words by 64``: in the order in which they were learned."""
-    known = sorted((one for one in film.learned if one.half is not None), key=lambda one: one.half or 0)
+    """``punctuation by step 16, words by step 64; short of 1.0 nats: copying 0.03``: the first learned, the nearest."""
+    known = sorted((one for one in film.learned if one.by is not None), key=lambda one: one.by or 0)
     words: list[Span] = []
     for place, one in enumerate(known):
-        words += [Span(", " if place else ""), Span(one.kind, "strong"), Span(f" by step {one.half:,}")]
-    return words or [Span("nothing yet")]
+        words += [Span(", " if place else ""), Span(one.kind, "strong"), Span(f" by step {one.by:,}")]
+    words = words or [Span("nothing yet")]
+    nearest = sorted((one for one in film.learned if one.by is None), key=lambda one: -one.gain)
+    lacking = ", ".join(f"{one.kind} {one.gain:.2f}" for one in nearest)
+    return [*words, Span(f"; short of {LEARNED:.1f} nats: {lacking}", "dim")] if lacking else words
 
 
 class FilmView:
@@ -69,19 +72,26 @@ class FilmView:
         return f"; the most has risen {kind} of L{layer}H{head}: {before:.2f} before, {now:.2f} now"
 
     def _kinds(self, film: Film) -> Iterator[Block]:
-        yield Heading(
-            "what was learned when", "nats per token of all probes, by what would help to predict it", "output"
-        )
+        said = f"learned: a gain of {LEARNED:.1f} nats per token, from that step on in every frame"
+        yield Heading("what was learned when", said, "output")
         first = "before" if film.frames[0].step == 0 else f"step {film.frames[0].step:,}"
         learned = film.learned
+        if not learned:
+            yield note("no probe tells: the run held no text out, or an older version filmed it")
+            return
         yield Table(
             [
                 Column("tokens", [Span(one.kind, "strong") for one in learned]),
                 Column("count", [f"{one.tokens:,}" for one in learned], "right"),
                 Column(first, [f"{one.first:.2f}" for one in learned], "right"),
                 Column(f"step {film.frames[-1].step:,}", [f"{one.last:.2f}" for one in learned], "right"),
-                Column("half of it by", ["" if one.half is None else f"{one.half:,}" for one in learned], "right"),
+                Column("gain", [f"{one.gain:.2f}" for one in learned], "right"),
+                Column("learned by", ["" if one.by is None else f"step {one.by:,}" for one in learned], "right"),
             ]
+        )
+        yield note(
+            "gain: of copying, how much less the second copy costs than the same tokens in the first; of others, how "
+            "much less a token of unseen text costs than without context, by its frequency in the training text"
         )
 
     def _frames(self, film: Film, terminal: Terminal) -> Iterator[Block]:
@@ -89,7 +99,9 @@ class FilmView:
         keep = range(len(film.frames)) if limit is None else spread(len(film.frames), limit)
         frames = [film.frames[place] for place in keep]
         folded = "" if len(frames) == len(film.frames) else f"; {len(frames)} of {len(film.frames)}"
-        yield Heading("frames", f"mean loss of the probes in nats, the strongest head of each kind{folded}", "residual")
+        sizes = ", ".join(f"{printable(probe.name, spaces=False)} {probe.predicted:,}" for probe in film.probes)
+        said = f"mean loss of the probes in nats (tokens: {sizes}), the strongest head of each kind{folded}"
+        yield Heading("frames", said, "residual")
         columns = [Column("step", [f"{frame.step:,}" for frame in frames], "right")]
         for probe in film.probes:
             name = printable(probe.name, spaces=False)

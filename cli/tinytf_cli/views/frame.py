@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.film import Film, Frame, Probe
-from tinytf_cli.numbers import number, probability
+from tinytf_cli.numbers import loss_in_words, number, plural, probability
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
     Beside,
@@ -96,7 +96,8 @@ class FrameView:
                     "dim",
                 ),
                 Span(f"{probe.name} {frame.mean(probe.name):.3f}", "strong"),
-                Span(" nats per token", "dim"),
+                Span(f" ({plural(probe.predicted, 'token')})", "dim"),
+                *self._held_out(film, frame),
             ],
             single=True,
         )
@@ -107,6 +108,12 @@ class FrameView:
         yield self._next(probe, frame, token)
         yield Scale("unit", _WORST, "nats or more: the loss of each token")
         yield self._maps(film, probe, frame)
+
+    @staticmethod
+    def _held_out(film: Film, frame: Frame) -> list[Span]:
+        """The held-out loss as the board has it, where it was measured at this step."""
+        loss = dict(film.history.held_out).get(frame.step)
+        return [] if loss is None else [Span(f" · held-out {loss_in_words(loss)}", "dim")]
 
     def _text(self, probe: Probe, frame: Frame, token: int) -> Line:
         """The first token, which nothing predicts, and what each predicts in the colour of its loss."""
