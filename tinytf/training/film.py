@@ -297,19 +297,18 @@ def _probes(path: Path) -> tuple[Probe, ...]:
                 str(one["text"]),
                 tuple(map(str, one["tokens"])),
                 tuple(one["expected"]),
-                tuple(
-                    None if loss is None else float(loss) for loss in one.get("baseline", [None] * len(one["tokens"]))
-                ),
+                tuple(one.get("baseline", [None] * len(one["tokens"]))),
             )
             for one in read_json(path)["probes"]
         )
         expected = [target for probe in found for target in probe.expected if target is not None]
         names = {probe.name for probe in found}
         sound = 0 < len(names) == len(found) and all(isinstance(target, str) for target in expected)
+        sound = sound and all(isinstance(loss, float) for one in found for loss in one.baseline if loss is not None)
         if not sound or any(len({*map(len, (one.tokens, one.expected, one.baseline))}) > 1 for one in found):
             raise TypeError
         return found
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError):
         raise CheckpointError(f"{path} is damaged: it does not say what the probes are") from None
 
 

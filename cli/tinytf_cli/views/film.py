@@ -72,7 +72,7 @@ class FilmView:
         return f"; the most has risen {kind} of L{layer}H{head}: {before:.2f} before, {now:.2f} now"
 
     def _kinds(self, film: Film) -> Iterator[Block]:
-        said = f"learned: a gain of {LEARNED:.1f} nats per token, from that step on in every frame"
+        said = f"at least {LEARNED:.1f} nats gained per token, from then on"
         yield Heading("what was learned when", said, "output")
         first = "before" if film.frames[0].step == 0 else f"step {film.frames[0].step:,}"
         learned = film.learned
@@ -99,11 +99,8 @@ class FilmView:
         keep = range(len(film.frames)) if limit is None else spread(len(film.frames), limit)
         frames = [film.frames[place] for place in keep]
         folded = "" if len(frames) == len(film.frames) else f"; {len(frames)} of {len(film.frames)}"
-        sizes = ", ".join(
-            f"{printable(one.name, spaces=False)} {plural(one.predicted, 'token')}" for one in film.probes
-        )
-        said = f"mean loss of the probes in nats ({sizes}), the strongest head of each kind{folded}"
-        yield Heading("frames", said, "residual")
+        sizes = ", ".join(f"{printable(probe.name, spaces=False)} {probe.predicted:,}" for probe in film.probes)
+        yield Heading("frames", f"mean loss of the probes in nats, the strongest head of each kind{folded}", "residual")
         columns = [Column("step", [f"{frame.step:,}" for frame in frames], "right")]
         for probe in film.probes:
             name = printable(probe.name, spaces=False)
@@ -129,6 +126,7 @@ class FilmView:
             Column(title, cells, "right", drop=_DROPS[title]) for title, cells in measured.items() if any(cells)
         ]
         yield Table(columns)
+        yield note(f"tokens of the probes: {sizes}")
 
     @staticmethod
     def _strongest(film: Film, kind: str, frame: Frame) -> str:
