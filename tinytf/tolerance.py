@@ -94,8 +94,15 @@ class Compared:
         return self.difference / self.scale if self.scale else (math.inf if self.difference else 0.0)
 
     @property
+    def share(self) -> float:
+        """The difference as a share of what is allowed; infinite where it is not finite."""
+        if not (math.isfinite(self.difference) and math.isfinite(self.scale)):
+            return math.inf
+        return self.difference / self.allowed if self.difference else 0.0
+
+    @property
     def holds(self) -> bool:
-        return self.relative < math.inf and self.difference <= self.allowed
+        return self.share <= 1
 
 
 @dataclass(frozen=True)

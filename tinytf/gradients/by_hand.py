@@ -30,11 +30,11 @@ class Agreement:
 
     @property
     def worst(self) -> Compared:
-        return max(self.items, key=lambda one: (not one.holds, one.relative))
+        return max(self.items, key=lambda one: one.share)
 
     @property
     def holds(self) -> bool:
-        return all(one.holds for one in self.items)
+        return self.worst.holds
 
     def to_dict(self) -> dict[str, Any]:
         worst = self.worst

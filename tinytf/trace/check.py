@@ -22,7 +22,7 @@ _CHUNK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Check(Brief):
-    """Every comparison, and the worst of them, which is one that fails if any does; a NaN anywhere fails.
+    """Every comparison, and the worst of them, nearest to what is allowed or furthest beyond it; a NaN anywhere fails.
 
     ``exchanged`` are the steps that an intervention replaced, which there is nothing to compare with.
     """
@@ -34,11 +34,11 @@ class Check(Brief):
 
     @property
     def worst(self) -> Compared:
-        return max(self.items, key=lambda item: (not item.holds, item.relative))
+        return max(self.items, key=lambda item: item.share)
 
     @property
     def holds(self) -> bool:
-        return all(item.holds for item in self.items)
+        return self.worst.holds
 
     def to_dict(self) -> dict[str, Any]:
         worst = self.worst

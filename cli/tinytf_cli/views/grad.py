@@ -335,12 +335,12 @@ def _differences(found: Differences) -> Iterator[Block]:
 def _agreement(outcome: Agreement) -> Line:
     """Whether the formulas give what autograd gave, in one line."""
     worst = outcome.worst
-    off, share = Figure(worst.difference, "%.1e"), Figure(worst.relative, "%.1e")
-    figures: list[Piece] = ["largest difference ", off, ", ", share, f" of its gradient, at {worst.step}"]
+    off, allowed = Figure(worst.difference, "%.1e"), Figure(worst.allowed, "%.1e")
+    figures: list[Piece] = ["largest difference ", off, " where ", allowed, f" is allowed, at {worst.step}"]
     if outcome.holds:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
         return verdict(True, [f"by hand, {compared} have autograd's gradient, ", *figures])
     if not math.isfinite(worst.difference):
         said = "not all gradients are finite, so by hand and autograd cannot be compared"
         return verdict(False, f"{said}, first at {worst.step}")
-    return verdict(False, ["by hand and autograd differ, ", *figures, f" (allowed {worst.allowed:.1e})"])
+    return verdict(False, ["by hand and autograd differ, ", *figures])
