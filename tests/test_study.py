@@ -1,4 +1,4 @@
-"""docs/study.md names commands that the command line takes, and addresses that their models have."""
+"""Every command that a page of docs/ names is taken, and those of docs/study.md run, with the status that it says."""
 
 import re
 import shlex
@@ -6,27 +6,49 @@ from pathlib import Path
 
 import click
 import pytest
+from test_docs import EXAMPLES, PAGES, TOUR, code_blocks
 
-from tinytf.loading import load
-from tinytf.presets import PRESETS
-from tinytf.steps.table import table_of
-from tinytf.trace.parameters import parse_any
-from tinytf_cli.main import cli
+from tinytf_cli.main import cli, run
 
-PAGE = (Path(__file__).parent.parent / "docs" / "study.md").read_text("utf-8")
-LINES = [shlex.split(line) for line in dict.fromkeys(re.findall(r"`tinytf ([^`]+)`", PAGE))]
+ROOT = Path(__file__).parent.parent
+RUN = dict.fromkeys([*TOUR, *(line for line, _ in EXAMPLES)])
+"""What tests/test_docs.py runs."""
 
 
-@pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_every_command_of_the_page_is_one_that_is_taken(line: list[str]) -> None:
-    name, *words = line
+def named(page: str) -> list[str]:
+    """The commands that stand in the sentences and tables of a page."""
+    return re.findall(r"`(tinytf [^`]+)`", re.sub(r"^```.*?^```", "", PAGES[page], flags=re.MULTILINE | re.DOTALL))
+
+
+STUDY = [line for line in dict.fromkeys(named("study.md")) if not any(line == one.split("  ")[0] for one in RUN)]
+WRONG_TEXTS = {line for line in STUDY if line.startswith("tinytf verify ")}
+"""The page says that these end with status 1."""
+OTHERS = [
+    *(line for page in PAGES for block in code_blocks("sh", page) for line in block.splitlines() if line not in RUN),
+    *(line for page in PAGES if page != "study.md" for line in named(page)),
+]
+
+
+@pytest.mark.parametrize("line", STUDY)
+def test_every_command_of_the_study_page_runs(
+    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    monkeypatch.chdir(tmp_path)
+    assert run(shlex.split(line)[1:]) == (1 if line in WRONG_TEXTS else 0)
+    shown = capsys.readouterr()
+    assert shown.out
+    assert "tinytf: error" not in shown.err
+
+
+@pytest.mark.parametrize("line", [line for line in dict.fromkeys(OTHERS) if line.startswith("tinytf ")])
+def test_every_command_of_the_docs_is_one_that_is_taken(line: str) -> None:
+    """Those that need a hub, a run or somebody's file, or that name a command and none of what it takes."""
+    name, *words = shlex.split(line, comments=True)[1:]
+    if name.startswith("--"):
+        assert name in cli.make_context("tinytf", [], resilient_parsing=True).get_help()
+        return
     command = cli.get_command(click.Context(cli), name)
     assert command is not None, name
-    values = command.make_context(name, words).params
-    model = values.get("model", "tiny")
-    config = PRESETS[model.removeprefix("preset:")] if model in _PRESETS else load(model).config
-    for address in values.get("addresses", ()):
-        parse_any(address, table_of(config))
-
-
-_PRESETS = {f"preset:{name}" for name in PRESETS}
+    if words:
+        command.make_context(name, words)

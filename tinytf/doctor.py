@@ -143,7 +143,9 @@ def _checked(name: str, what: str, free: int | None, total: int | None) -> Devic
         check = check_trace(load("tiny", device=name).trace(_TEXT))
     except Exception as error:  # a device that fails is what is looked for
         return Device(name, what, free, total, problem=str(error).partition("\n")[0])
-    return Device(name, what, free, total, Verified(f"{len(check.items)} steps", check.worst.relative, check.tolerance))
+    return Device(
+        name, what, free, total, Verified(f"{len(check.items)} steps", check.worst.difference, check.worst.allowed)
+    )
 
 
 def _places(folder: Path) -> Iterator[Place]:

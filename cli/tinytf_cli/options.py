@@ -343,7 +343,7 @@ class Addressed(Traced):
 
     texts: OptionalTexts
 
-    def refuse_text(self) -> None:
-        """UsageError for a TEXT where every address is a parameter's."""
+    def note_unread_text(self) -> None:
+        """Tell, where every address is a parameter's, that TEXT is not read."""
         if self.texts.words:
-            raise UsageError("a parameter is the same for every text", "leave out TEXT, or name a step too")
+            self.output.note("a parameter is the same for every text, so TEXT is not read")

@@ -14,7 +14,8 @@ import torch
 from driving import Tinytf
 
 from tinytf import doctor
-from tinytf.trace.check import Check, Item
+from tinytf.tolerance import Compared
+from tinytf.trace.check import Check
 
 
 def test_it_tells_what_the_system_and_the_packages_say_themselves(tinytf: Tinytf):
@@ -80,7 +81,7 @@ def test_a_device_that_computes_wrongly_or_fails_is_status_1(way, tinytf: Tinytf
     def bad(trace: object) -> Check:
         if way == "broken":
             raise RuntimeError("CUDA error: no kernel image\nmore of it")
-        return Check((Item("L0.q", "formula", 0.5, 1.0),), 1e-5)
+        return Check((Compared("L0.q", "formula", 0.5, 1.0, 1e-6),))
 
     monkeypatch.setattr(doctor, "check_trace", bad)
     ran = tinytf("doctor")

@@ -68,8 +68,6 @@ def test_a_steps_address_beside_a_parameters_needs_a_text(tinytf: Tinytf) -> Non
 @pytest.mark.parametrize(
     "words",
     [
-        ("trace", SENTENCE, "--at", "L0.W_Q"),
-        ("explain", "L0.W_Q", SENTENCE),
         ("trace", "--at", "L0.W_Q", "--without", "mask"),
         ("trace", "--at", "L0.W_Q", "--at", "L0.q", SENTENCE, "--code"),
         ("trace", "--at", "L0.W_Q", "--activations"),
@@ -120,3 +118,12 @@ def test_a_cut_of_a_matrix_has_the_names_of_its_own_rows_and_columns(
     assert rows[0] == ["d_model/n_heads·d_head", "14", "15"]
     values = torch.tensor([[float(number) for number in row[1:]] for row in rows[1:]])
     assert torch.equal(values, whole[1:4:2, -2:])
+
+
+@pytest.mark.parametrize("command", [("trace", SENTENCE, "--at", "L0H0.W_Q"), ("explain", "L0H1.W_Q[3,7]", SENTENCE)])
+def test_a_text_beside_a_parameter_is_not_read_and_a_note_says_so(tinytf: Tinytf, command: tuple[str, ...]) -> None:
+    ran, alone = tinytf(*command), tinytf(*(word for word in command if word != SENTENCE))
+    assert ran.status == alone.status == 0
+    assert ran.out == alone.out
+    assert ran.err == "tinytf: a parameter is the same for every text, so TEXT is not read\n"
+    assert alone.err == ""

@@ -52,7 +52,7 @@ def test_what_it_holds_of_the_forward_pass_is_the_trace(name: str) -> None:
 def test_each_formula_agrees_with_autograd(name: str, dtype: torch.dtype, most: float) -> None:
     found = agreement(recorded(name, dtype))
     assert found.holds
-    assert found.worst.relative < most
+    assert max(one.difference for one in found.items) < most  # of gradients around 1; some parameters' are exactly 0
     assert len(found.parameters) + ("pooler" in name) * 2 == len(dict(model_of(name).named_parameters()))
 
 
@@ -64,7 +64,7 @@ def test_formulas_agree_in_16_bits_where_squares_would_overflow(name: str, dtype
         forward.model.blocks[0].attention.o.weight *= 1000 / forward["L0.attn"].abs().max()
     found = record_gradients(forward.model.to(dtype), forward.encoding, targets)
     assert found["L0.mid"].abs().max() > 256
-    assert agreement(found).worst.relative < most
+    assert max(one.relative for one in agreement(found).steps.values()) < most
 
 
 def test_a_wrong_gradient_is_found_out() -> None:
@@ -72,7 +72,7 @@ def test_a_wrong_gradient_is_found_out() -> None:
     found.grad.recording.tensors["L0.weights"][0, 3, 1] += 1e-4
     compared = agreement(found)
     assert not compared.holds
-    assert compared.steps["L0.weights"].relative == compared.worst.relative or compared.worst.name == "L0.masked"
+    assert compared.worst.step in ("L0.weights", "L0.masked")
 
 
 def test_addresses_are_those_of_the_trace() -> None:

@@ -1,8 +1,8 @@
 """The backward pass by hand, formula by formula, and how far each formula is from what autograd found."""
 
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,46 +12,29 @@ from tinytf.gradients.loss import Targets, at_positions, cross_entropy, cross_en
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.table import Place
-from tinytf.tolerance import GRADIENT, allowed
+from tinytf.tolerance import Coarse, Compared, Ways, compare
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
-
-
-@dataclass(frozen=True)
-class Matched:
-    """A gradient compared: the largest ``difference``, and the ``largest`` entry that it is relative to.
-
-    For a parameter ``largest`` includes the gradient of its step: the parameter's is a sum over many of those entries,
-    and rounds as they do even where the sum cancels (a bias of the keys shifts all scores of a row alike).
-    """
-
-    name: str
-    difference: float
-    largest: float
-
-    @property
-    def relative(self) -> float:
-        """The difference relative to the largest entry; infinite where it is not finite."""
-        if not math.isfinite(self.difference):
-            return math.inf
-        return self.difference / self.largest if self.largest else (math.inf if self.difference else 0.0)
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Every comparison of a formula with autograd: ``steps`` and ``parameters`` by name."""
 
-    steps: dict[str, Matched]
-    parameters: dict[str, Matched]
-    tolerance: float
+    steps: dict[str, Compared]
+    parameters: dict[str, Compared]
 
     @property
-    def worst(self) -> Matched:
-        return max((*self.steps.values(), *self.parameters.values()), key=lambda one: one.relative)
+    def items(self) -> tuple[Compared, ...]:
+        return (*self.steps.values(), *self.parameters.values())
+
+    @property
+    def worst(self) -> Compared:
+        return max(self.items, key=lambda one: one.share)
 
     @property
     def holds(self) -> bool:
-        return self.worst.relative <= self.tolerance
+        return self.worst.holds
 
     def to_dict(self) -> dict[str, Any]:
         worst = self.worst
@@ -59,11 +42,11 @@ class Agreement:
             "holds": self.holds,
             "steps": len(self.steps),
             "parameters": len(self.parameters),
-            "at": worst.name,
+            "at": worst.step,
             "largest_difference": worst.difference,
-            "of": worst.largest,
+            "of": worst.scale,
             "relative": worst.relative,
-            "tolerance": self.tolerance,
+            "allowed": worst.allowed,
         }
 
 
@@ -74,40 +57,63 @@ def agreement(trace: GradientTrace) -> Agreement:
     A formula gets autograd's gradients of the steps after it, so that rounding does not accumulate over the depth and
     each formula is judged alone.
     """
-    steps: dict[str, Matched] = {}
-    parameters: dict[str, Matched] = {}
-    parts: dict[str, Tensor] = {}  # of parameters that a step further up is made with too
+    dtype, coarse, underived = trace.last_hidden.dtype, Coarse(trace.model.parameters()), trace.underived()
+    steps: dict[str, Compared] = {}
+    parameters: dict[str, Compared] = {}
+    makers: dict[str, list[Place]] = {}  # of each parameter, the steps that are made with it
+    parts: dict[str, Tensor] = {}  # of parameters that a step before is made with too
 
     def known(site: Site) -> Tensor:
         return trace.grad.step(site.step.name, site.layer)
 
+    def compared(
+        name: str, by_hand: Tensor, gradient: Tensor, axis: int | None, again: Callable[[], Tensor]
+    ) -> Compared:
+        ways = Ways(name, "its formula", by_hand, gradient, axis)
+        return compare(ways, dtype, coarse, lambda: replace(ways, found=again()))
+
     for site, by_hand in step_gradients(trace, trace.targets, known):
         if by_hand is None or not site.step.to_loss:
             continue
-        gradient = known(site)
-        steps[site.name] = _compared(site.name, by_hand, gradient)
+        place, gradient = (site.step.name, site.layer), known(site)
+        again = partial(_of_step, trace, underived, place)
+        steps[site.name] = compared(site.name, by_hand, gradient, site.step.token_axis, again)
         for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
+            makers.setdefault(name, []).append(place)
             found = found + parts.pop(name, 0.0)
             if comes_again(site, name):
                 parts[name] = found
                 continue
-            parameters[name] = _compared(name, found, trace.parameters[name], gradient)
-    return Agreement(steps, parameters, allowed(GRADIENT, trace.last_hidden.dtype))
+            again = partial(_of_parameter, trace, underived, name, makers[name])
+            parameters[name] = compared(name, found, trace.parameters[name], None, again)
+    return Agreement(steps, parameters)
+
+
+def _of_step(trace: GradientTrace, underived: Trace, place: Place) -> Tensor:
+    """The gradient of a step by its formula, from autograd's gradients of the steps that are computed from it."""
+    if place[0] == "logits":
+        return at_positions(underived.step("logits"), trace.targets, cross_entropy)
+    consumers = ((Site(underived, step, layer), number) for step, layer, number in trace.steps.consumers(place))
+    parts = [
+        site.operation.input_gradients(site, passed_on(site, trace.grad.step(site.step.name, site.layer)))[number]
+        for site, number in consumers
+        if site.step.to_loss
+    ]
+    return sum(parts[1:], start=parts[0])
+
+
+def _of_parameter(trace: GradientTrace, underived: Trace, name: str, makers: Sequence[Place]) -> Tensor:
+    sites = [Site(underived, trace.steps.at(*place), place[1]) for place in makers]
+    parts = [
+        dict(site.operation.parameter_gradients(site, passed_on(site, trace.grad.step(site.step.name, site.layer))))
+        for site in sites
+    ]
+    return sum((part[name] for part in parts[1:]), start=parts[0][name])
 
 
 def comes_again(site: Site, parameter: str) -> bool:
     """Whether a step before this one has the same parameter: tied embeddings, or weights shared by layers or steps."""
     return not site.trace.steps.has_own(site.step, site.layer) or (parameter == TOKEN_TABLE and site.step.is_vocabulary)
-
-
-def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> Matched:
-    largest = max(_largest(one) for one in (gradient, *scales))
-    return Matched(name, _largest(by_hand - gradient), largest)
-
-
-def _largest(tensor: Tensor) -> float:
-    least, most = (float(end) for end in torch.aminmax(tensor))
-    return max(most, -least)
 
 
 @torch.no_grad()

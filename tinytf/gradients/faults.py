@@ -4,12 +4,13 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from tinytf.errors import UsageError
-from tinytf.gradients.by_hand import Matched, agreement
+from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.activate import SLOPES
-from tinytf.trace.check import Item, check
+from tinytf.tolerance import Compared
+from tinytf.trace.check import check
 from tinytf.trace.faults import NOT_FINITE, Fault, Inspected, Test, allowed, counted, first_of
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -45,8 +46,7 @@ def first_fault(trace: Trace, kinds: Collection[str] = KINDS) -> Fault | None:
         raise UsageError(f"there is no fault {unknown[0]!r}", did_you_mean(unknown[0], KINDS))
     tests: dict[str, Test] = {**NOT_FINITE, "saturated": _saturated, "dead": _silent}
     if "mismatch" in kinds:
-        checked = check(trace)
-        tests["mismatch"] = _in_table(_off(((one.step, one, one.what) for one in checked.items), checked.tolerance))
+        tests["mismatch"] = _in_table(_off(check(trace).items))
     found = first_of(trace, trace.steps.rows, "forward", _chosen(tests, kinds))
     if found is None and isinstance(trace, GradientTrace):
         return _first_backward(trace, kinds)
@@ -58,10 +58,7 @@ def _first_backward(trace: GradientTrace, kinds: Collection[str]) -> Fault | Non
     of_parameters: Mapping[str, str] = {}
     if "mismatch" in kinds:
         agreed = agreement(trace)
-        of_steps, of_parameters = (
-            _off(((name, one, "its formula") for name, one in compared.items()), agreed.tolerance)
-            for compared in (agreed.steps, agreed.parameters)
-        )
+        of_steps, of_parameters = (_off(compared.values()) for compared in (agreed.steps, agreed.parameters))
         tests["mismatch"] = _in_table(of_steps)
     rows = [row for row in reversed(trace.steps.rows) if row[0].to_loss and row[0].operation is not None]
     found = first_of(trace.grad, rows, "backward", _chosen(tests, kinds))
@@ -136,11 +133,11 @@ def _without_gradient(trace: GradientTrace, seen: Inspected) -> str:
     return f"the gradient is exactly 0 in all {seen.values.numel():,} entries"
 
 
-def _off(compared: Iterable[tuple[str, Item | Matched, str]], tolerance: float) -> dict[str, str]:
-    """The comparisons (name, comparison, with what) beyond the tolerance: by name how far each is off, in a clause."""
+def _off(compared: Iterable[Compared]) -> dict[str, str]:
+    """The comparisons that do not hold: by the name of the step how far each is off, in a clause."""
     return {
-        name: f"off from {what} by {one.difference:.3g}, {one.relative:.2g} of the largest value, where {tolerance:g} "
-        "is allowed"
-        for name, one, what in compared
-        if one.relative > tolerance
+        one.step: f"off from {one.what} by {one.difference:.3g}, {one.relative:.2g} of the largest value, where "
+        f"{one.allowed:.2g} is allowed"
+        for one in compared
+        if not one.holds
     }

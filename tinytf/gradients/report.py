@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.gradients.by_hand import Agreement, Matched, agreement
+from tinytf.gradients.by_hand import Agreement, agreement
 from tinytf.gradients.derivation import Derivation, derive, require_gradient
 from tinytf.gradients.differences import Differences
 from tinytf.gradients.differences import check as check_gradients
@@ -30,6 +30,7 @@ from tinytf.sheet import Array
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
+from tinytf.tolerance import Compared
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Statistics, StepSummary, norm, pipeline, visible
@@ -60,7 +61,7 @@ class GradientRow:
     row: StepSummary
     norm: float
     ratio: float | None
-    by_hand: Matched | None
+    by_hand: Compared | None
 
     @property
     def statistics(self) -> Statistics:

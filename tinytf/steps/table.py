@@ -109,6 +109,11 @@ class Step:
         return self.axes[:1] == ("expert",)
 
     @property
+    def token_axis(self) -> int | None:
+        """The number of its axis of tokens, or of queries; None where it has neither."""
+        return next((number for number, axis in enumerate(self.axes) if axis in ("token", "query")), None)
+
+    @property
     def is_split(self) -> bool:
         """Whether an address may name a part of it: a head, or an expert."""
         return self.has_heads or self.of_experts

@@ -3,11 +3,12 @@
 Little is recorded (``record.py``); the rest is derived on first use, by the functions that the model itself runs.
 """
 
+import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -133,6 +134,12 @@ class Trace:
             tensor = self._derived_step(step, layer, heads)
         self._keep(key, tensor)
         return tensor
+
+    def underived(self) -> Self:
+        """This trace, without the steps that were derived so far."""
+        again = copy.copy(self)
+        again._derived, again._derived_bytes = OrderedDict(), 0
+        return again
 
     def shown_part(self, step: Step, layer: int | None, head: int) -> int | None:
         """The part of a split step that stands for all: ``head``, or the expert with the most weight over the text."""

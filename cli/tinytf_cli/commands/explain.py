@@ -40,7 +40,7 @@ def explain(asked: Asked, on: Addressed) -> int:
 
     weight = parse_parameter(asked.address, StepTable(on.model.config))
     if weight is not None:
-        on.refuse_text()
+        on.note_unread_text()
         on.output.show(Result.of(ParametersView(on.model, on.model.parameters(weight))))
         return 0
 

@@ -78,7 +78,7 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
             "ask one at a time",
         )
     if weights and not chosen and not fail_on:
-        on.refuse_text()
+        on.note_unread_text()
         on.output.show(
             Result.of(ParametersView(model, model.parameters(weights, way=asked.way), detail.dims, detail.rows))
         )

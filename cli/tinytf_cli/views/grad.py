@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Sequence, Set
 
 import numpy as np
 
-from tinytf.gradients.by_hand import Agreement, Matched
+from tinytf.gradients.by_hand import Agreement
 from tinytf.gradients.differences import TOLERANCE, Differences
 from tinytf.gradients.flow import Flow
 from tinytf.gradients.parameters import ParameterRow
 from tinytf.gradients.report import Backward
 from tinytf.gradients.saliency import HeadSaliency
 from tinytf.loading import Model
+from tinytf.tolerance import Compared
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
@@ -216,7 +217,7 @@ def _backward(found: Backward) -> Iterator[Block]:
     )
 
 
-def _off(compared: Matched | None) -> str:
+def _off(compared: Compared | None) -> str:
     """How far a formula is from autograd, relative to the largest entry."""
     if compared is None:
         return ""
@@ -334,12 +335,12 @@ def _differences(found: Differences) -> Iterator[Block]:
 def _agreement(outcome: Agreement) -> Line:
     """Whether the formulas give what autograd gave, in one line."""
     worst = outcome.worst
-    off, share = Figure(worst.difference, "%.1e"), Figure(worst.relative, "%.1e")
-    figures: list[Piece] = ["largest difference ", off, ", ", share, f" of its gradient, at {worst.name}"]
+    off, allowed = Figure(worst.difference, "%.1e"), Figure(worst.allowed, "%.1e")
+    figures: list[Piece] = ["largest difference ", off, " where ", allowed, f" is allowed, at {worst.step}"]
     if outcome.holds:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
         return verdict(True, [f"by hand, {compared} have autograd's gradient, ", *figures])
     if not math.isfinite(worst.difference):
         said = "not all gradients are finite, so by hand and autograd cannot be compared"
-        return verdict(False, f"{said}, first at {worst.name}")
-    return verdict(False, ["by hand and autograd differ, ", *figures, f" (allowed {outcome.tolerance:.0e})"])
+        return verdict(False, f"{said}, first at {worst.step}")
+    return verdict(False, ["by hand and autograd differ, ", *figures])

@@ -60,7 +60,7 @@ def check_line(outcome: Check) -> Line:
     """The self-check of a trace in one line; replaced steps, which it cannot compare, are named."""
     worst = outcome.worst
     of = f" (of values up to {worst.scale:.3g})" if worst.scale > 10 else ""
-    said = "" if outcome.holds else f" ({worst.what}; allowed {outcome.tolerance:.0e} × {max(1.0, worst.scale):.3g})"
+    said = "" if outcome.holds else f" ({worst.what}; allowed {worst.allowed:.1e})"
     if outcome.exchanged:
         said += f"; not compared, because replaced: {first_of(outcome.exchanged, _NAMED)}"
     lead = f"{len(outcome.items)} steps add up, " if outcome.holds else ""

@@ -1,0 +1,127 @@
+"""Self-checks raise no false alarm in any precision, and find a fault ten times what they allow."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from sentences import sentences
+from torch import Tensor
+
+from tinytf.gradients.by_hand import agreement
+from tinytf.gradients.trace import GradientTrace
+from tinytf.loading import Model, load
+from tinytf.steps.operations import norm, scores
+from tinytf.tolerance import Coarse, Compared, Ways, compare
+from tinytf.trace.check import check
+
+dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+FAULT = 10
+
+
+@cache
+def model_of(name: str, dtype: str) -> Model:
+    return load(name, device="cpu", dtype=dtype)
+
+
+@dtypes
+@pytest.mark.parametrize("name", ["tiny", "tiny-encoder"])
+def test_no_sentence_is_a_false_alarm(name: str, dtype: str) -> None:
+    model = model_of(name, dtype)
+    for sentence in sentences(4):
+        assert check(model.trace(sentence)).holds, sentence
+        if model.config.causal:
+            assert agreement(model.grad(sentence)).holds, sentence
+
+
+def item_at(items: Any, name: str) -> Compared:
+    """The comparison of a step that fails, or else one of it."""
+    return max((one for one in items if one.step == name), key=lambda one: one.share)
+
+
+@dtypes
+@pytest.mark.parametrize("name", ["L1.q", "L1.v", "L1.head_out", "L1.attn", "L2.ffn.hidden", "L2.ffn", "final.norm"])
+def test_a_fault_in_a_step_ten_times_beyond_what_is_allowed_is_found(name: str, dtype: str) -> None:
+    trace = model_of("tiny", dtype).trace("The cat sat on the mat")
+    tensor = trace.recording.tensors[name] = trace.recording.tensors[name].clone()
+    cell = tuple(size // 2 for size in tensor.shape)
+    exact = tensor[cell].clone()
+    tensor[cell] += exact.abs() + 1
+    allowed = item_at(check(trace).items, name).allowed
+    tensor[cell] = exact + FAULT * allowed
+    assert not check(trace).holds
+
+
+@dtypes
+@pytest.mark.parametrize(
+    "name", ["final.norm", "L3.out", "L2.norm2", "L1.weights", "L1.masked", "L0.q", "blocks.0.norm1.weight"]
+)
+def test_a_fault_in_a_gradient_ten_times_beyond_what_is_allowed_is_found(name: str, dtype: str) -> None:
+    trace: GradientTrace = model_of("tiny", dtype).grad("The cat sat on the mat")
+    tensors = trace.parameters if name in trace.parameters else trace.grad.recording.tensors
+    tensor = tensors[name] = tensors[name].clone()
+    cell = tuple((size - 1) // 2 for size in tensor.shape)
+    exact = tensor[cell].clone()
+    tensor[cell] += tensor.abs().max()
+    allowed = item_at(agreement(trace).items, name).allowed
+    tensor[cell] = exact + FAULT * allowed
+    assert not agreement(trace).holds
+
+
+def _another_eps(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Any = (-1,)) -> Tensor:
+    return RIGHT_NORM(g, x, gain, 1e-3 if g.dtype is torch.float32 else 0.5, axes)
+
+
+def _without_projection(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Any = (-1,)) -> Tensor:
+    return (norm.wide(g) * gain / norm.rms_normed(x, eps, axes)[1]).to(g.dtype)
+
+
+def _half_of_keys(g: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    of_q, of_k = RIGHT_SCORES(g, q, k)
+    return of_q, of_k / 2
+
+
+RIGHT_NORM, RIGHT_SCORES = norm.rms_norm_gradient, scores.scores_gradients
+WRONG = [(norm, "rms_norm_gradient", _another_eps), (norm, "rms_norm_gradient", _without_projection),
+         (scores, "scores_gradients", _half_of_keys)]  # fmt: skip
+
+
+@dtypes
+@pytest.mark.parametrize(("module", "name", "wrong"), WRONG, ids=[one[2].__name__.strip("_") for one in WRONG])
+def test_a_wrong_formula_is_found(
+    module: Any, name: str, wrong: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = model_of("tiny", dtype).grad("The cat sat on the mat")
+    assert agreement(trace).holds
+    monkeypatch.setattr(module, name, wrong)
+    assert not agreement(trace).holds
+
+
+def test_a_mask_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = model_of("tiny", "float32").trace("The cat sat on the mat")
+    operation = trace.steps.by_name["masked"].operation
+    assert operation is not None
+    right = type(operation).forward
+    monkeypatch.setattr(type(operation), "forward", lambda self, x: right(self, x).roll(1, -1))
+    assert not check(trace.underived()).holds
+
+
+def summed(terms: Tensor) -> Ways:
+    """A sum in the order of its terms, as a gemv kernel makes it, and by torch."""
+    total = terms.new_zeros(())
+    for term in terms:
+        total = total + term
+    return Ways("sum", "", total[None], terms.double().sum()[None].float())
+
+
+def test_a_long_sum_that_cancels_is_allowed_more_than_its_result() -> None:
+    terms = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * 1000
+    terms[-1] -= terms.sum() - 1e-3
+    ways = summed(terms)
+    ones = torch.ones(4096)
+    again = lambda: Ways("sum", "", torch.dot(terms, ones)[None], ways.expected)  # noqa: E731
+    found = compare(ways, torch.float32, Coarse([ones]), again)
+    assert found.holds
+    assert found.difference > 8 * 2**-24 * found.scale  # as a part of what is left, the rounding is large
+    assert not compare(Ways("sum", "", ways.found + FAULT * found.allowed, ways.expected), torch.float32,
+                       Coarse([ones]), again).holds  # fmt: skip
