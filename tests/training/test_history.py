@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tinytf.checkpoints.run import load_run
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.history import smoothed
+from tinytf.training.history import AROUND, averaged
 from tinytf.training.loop import train
 from tinytf.training.metrics import Pace
 from tinytf.training.reader import RunReader, read_history
@@ -210,18 +212,26 @@ def test_runs_are_found_one_and_two_levels_deep_and_checkpoints_are_none(tmp_pat
         find_runs(tmp_path / "none")
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 255, 256, 257, 1000])
-def test_smoothing_is_the_moving_average_of_adam(size: int) -> None:
-    values = np.random.default_rng(size).normal(size=size) + 3
-    mean, expected = 0.0, []
-    for place, value in enumerate(values.tolist(), start=1):
-        mean = 0.9 * mean + 0.1 * value
-        expected.append(mean / (1 - 0.9**place))
-    np.testing.assert_allclose(smoothed(values, 0.9), expected, rtol=1e-12)
+@given(st.lists(st.floats(0, 100), max_size=200))
+def test_a_mean_never_leaves_the_range_of_its_losses_and_does_not_lag(losses: list[float]) -> None:
+    found = averaged(np.array(losses, dtype=np.float64))
+    for place, mean in enumerate(found.tolist()):
+        side = min(AROUND, place, len(losses) - 1 - place)
+        near = losses[place - side : place + side + 1]
+        assert mean == pytest.approx(sum(near) / len(near), abs=1e-9)
+        assert min(near) - 1e-9 <= mean <= max(near) + 1e-9
 
 
-def test_smoothing_leaves_a_constant_alone() -> None:
-    np.testing.assert_allclose(smoothed(np.full(600, 2.5)), 2.5, rtol=1e-12)
+@pytest.mark.parametrize("size", [0, 1, 2, 40, 41, 600])
+def test_on_a_straight_line_the_mean_is_the_line(size: int) -> None:
+    falling = 9 - 0.01 * np.arange(size)
+    np.testing.assert_allclose(averaged(falling), falling, rtol=1e-12)
+
+
+def test_a_run_is_ranked_by_the_mean_of_its_last_losses(tmp_path: Path) -> None:
+    losses = [*[9.0] * 30, *[2.0] * AROUND]
+    lines = "".join(line(step, loss=loss) for step, loss in enumerate(losses, 1))
+    assert made(tmp_path, lines, len(losses)).recent_loss == 2.0
 
 
 def test_two_hundred_thousand_steps_are_quick(tmp_path: Path) -> None:

@@ -44,4 +44,11 @@ def test_mfu_is_work_times_speed_over_the_peak_and_measured_once(tmp_path: Path,
     lines = (json.dumps({"step": step, "loss": 1.0, "lr": 0.1, "grad_norm": 1.0}) for step in (1, 2))
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     assert read_history(tmp_path).mfu == pytest.approx(10 * 100 / 4000)
+    (tmp_path / "speed.jsonl").write_text(
+        (tmp_path / "speed.jsonl").read_text("utf-8").replace("4000.0", "900.0"), "utf-8"
+    )
+    assert read_history(tmp_path).mfu == 1.0  # the product was slower than the run
+    (tmp_path / "speed.jsonl").write_text(
+        (tmp_path / "speed.jsonl").read_text("utf-8").replace("900.0", "4000.0"), "utf-8"
+    )
     assert (tmp_path / "speed.jsonl").read_text("utf-8").count("peak_flops") == 1

@@ -51,7 +51,15 @@ def test_events_are_what_the_files_of_the_run_say(tmp_path: Path) -> None:
     events, history = events_of(tmp_path), read_history(tmp_path)
     heads = {f"{kind}/L{layer}H{head}" for kind in ("entropy", "previous", "duplicate", "induction")
              for layer in range(2) for head in range(2)}  # fmt: skip
-    assert set(events.Tags()["scalars"]) == SCALARS | heads
+    rows = [json.loads(row) for row in (tmp_path / "metrics.jsonl").read_text("ascii").splitlines()]
+    health = {(kind, place): value for row in rows for kind, values in row.get("health", {}).items()
+              for place, value in enumerate(values)}  # fmt: skip
+    names = {place: name for place, name in enumerate(("L0", "L1", "rest"))}
+    assert {kind for kind, _ in health} == {"gradient_norm", "update_ratio", "rms", "dead"}
+    tags = {f"{kind}/{names[place]}": value for (kind, place), value in health.items()}
+    assert set(events.Tags()["scalars"]) == SCALARS | heads | set(tags)
+    for name, value in tags.items():
+        assert scalars(events, name)[-1][1] == pytest.approx(value, rel=1e-6)
     for name in ("loss", "lr", "grad_norm"):
         expected = zip(history.step.tolist(), getattr(history, name).tolist(), strict=True)
         assert scalars(events, name) == [(step, pytest.approx(value, rel=1e-6)) for step, value in expected]

@@ -1,4 +1,4 @@
-"""A training run so far, and what follows from it: progress, speed, the best loss, a smooth curve."""
+"""A training run so far, and what follows from it: progress, speed, the best loss, means of losses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,9 @@ from tinytf.config import ModelConfig
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
+AROUND = 20
+MEANS = f"means of up to {2 * AROUND + 1} steps"
+"""How many steps on each side a mean of losses has, fewer near the ends, and that in words."""
 _RECENT = 100
 _BEFORE_SPIKE = 50
 """The losses that one is compared with."""
@@ -196,11 +199,15 @@ class History:
 
     @property
     def mfu(self) -> float | None:
-        """The model's own operations per second as a share of what a matrix product reached on the machine."""
+        """The model's own operations per second as a share of the most that was reached here.
+
+        That is by a matrix product, or by the run itself where the product happened to be slower.
+        """
         speed, tokens = self.speed, self.tokens_per_second
         if tokens is None or speed.flops_per_token is None or not speed.peak_flops:
             return None
-        return tokens * speed.flops_per_token / speed.peak_flops
+        reached = speed.tokens_per_second[np.isfinite(speed.tokens_per_second)].max() * speed.flops_per_token
+        return float(tokens * speed.flops_per_token / max(speed.peak_flops, reached))
 
     @property
     def elapsed(self) -> float | None:
@@ -229,22 +236,26 @@ class History:
         return pace * (self.steps - self.last) if math.isfinite(pace) else None
 
     @cached_property
-    def smoothed(self) -> tuple[Steps, Series]:
-        """Steps with a finite loss, and the loss there smoothed by :func:`smoothed`."""
+    def averaged(self) -> tuple[Steps, Series]:
+        """Steps with a finite loss, and the mean of the losses around each, as ``averaged`` makes it."""
         finite = np.isfinite(self.loss)
-        return self.step[finite], smoothed(self.loss[finite])
+        return self.step[finite], averaged(self.loss[finite])
+
+    @property
+    def recent_loss(self) -> float | None:
+        """The mean of the last AROUND finite losses; None without one."""
+        finite = self.loss[np.isfinite(self.loss)][-AROUND:]
+        return float(finite.mean()) if finite.size else None
 
 
-def smoothed(values: Series, decay: float = 0.95) -> Series:
-    """Exponential moving average with bias correction: mₜ = decay·mₜ₋₁ + (1 − decay)·xₜ from m₀ = 0, over 1 − decayᵗ.
+def averaged(values: Series, around: int = AROUND) -> Series:
+    """The mean of each of ``values`` (S,), finite, and as many on both sides: ``around``, or fewer near an end.
 
-    The correction (Kingma and Ba 2015, section 3) keeps the first values from being pulled to 0. ``values`` (S,) are
-    finite; terms below float64's precision are omitted.
+    So it neither lags nor leaves the range of the values that it stands for.
     """
-    size = values.shape[0]
-    if not size:
-        return values
-    terms = min(size, math.ceil(math.log(1e-17) / math.log(decay)))
-    weights = (1 - decay) * decay ** np.arange(terms)
-    corrected: Series = np.convolve(values, weights)[:size] / (1 - decay ** np.arange(1, size + 1))
-    return corrected
+    size = len(values)
+    place = np.arange(size)
+    side = np.minimum(around, np.minimum(place, size - 1 - place))
+    total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    means: Series = (total[place + side + 1] - total[place - side]) / (2 * side + 1)
+    return means

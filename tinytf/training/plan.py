@@ -77,10 +77,11 @@ class TrainingPlan(Report):
 
     @property
     def mfu(self) -> float | None:
-        """The model's own operations as a share of what a matrix product reaches in the same time."""
+        """The model's own operations as a share of the most that was reached: by a matrix product, or by its steps."""
         if self.step_seconds is None or self.peak_flops is None:
             return None
-        return self.flops_per_token * self.step_tokens / self.step_seconds / self.peak_flops
+        reached = self.flops_per_token * self.step_tokens / self.step_seconds
+        return reached / max(self.peak_flops, reached)
 
     @property
     def seconds(self) -> float | None:

@@ -202,7 +202,7 @@ def _bits(history: History) -> float | None:
 ORDERS: dict[str, Callable[[History], float | None]] = {
     "bits": _bits,
     "held-out": lambda history: None if history.best is None else history.best[1],
-    "loss": lambda history: float(history.smoothed[1][-1]) if history.smoothed[1].size else None,
+    "loss": lambda history: history.recent_loss,
     "speed": lambda history: None if history.tokens_per_second is None else -history.tokens_per_second,
     "time": lambda history: history.elapsed,
     "step": lambda history: -float(history.last),

@@ -44,7 +44,7 @@ class EventFiles:
         threading.excepthook = self._in_thread
 
     def add(self, metrics: Metrics, tokens_per_second: float | None = None, sample: Sample | None = None) -> None:
-        """Add a step: numbers as scalars, head scores as one scalar per head, sentences as text."""
+        """Add a step: numbers as scalars, one for each head or group of weights, sentences as text."""
         numbers = {
             "loss": metrics.loss,
             "held_out_loss": metrics.held_out_loss,
@@ -55,6 +55,11 @@ class EventFiles:
         for kind, scores in vars(metrics.heads).items() if metrics.heads else ():
             for layer, row in enumerate(scores or ()):
                 numbers |= {f"{kind}/L{layer}H{head}": score for head, score in enumerate(row)}
+        if metrics.health is not None:
+            for kind, values in metrics.health.to_dict().items():
+                layers = [f"L{layer}" for layer in range(len(values))]
+                names = metrics.health.groups if kind in ("gradient_norm", "update_ratio") else layers
+                numbers |= {f"{kind}/{name}": value for name, value in zip(names, values, strict=True)}
         with self._writing():
             for name, number in numbers.items():
                 if number is not None and math.isfinite(number):

@@ -6,6 +6,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.branches import Node, tree_of
+from tinytf.training.history import MEANS
 from tinytf.training.run_report import RunReport
 from tinytf_cli.numbers import loss_in_words
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Span, Table
@@ -36,11 +37,11 @@ def branch_blocks(runs: Sequence[RunReport]) -> Iterator[Block]:
     begin = max(0, first - int(_BEFORE * (last - first)))
     curves = []
     for node, name in zip(nodes, names, strict=True):
-        step, loss = node.history.smoothed
+        step, loss = node.history.averaged
         if (later := step >= begin).sum() > 1:
             curves.append(Curve(name.text, np.asarray(step[later]), np.asarray(loss[later]), name.role))
     if len(curves) > 1:
-        yield Heading("both futures", f"training loss, smoothed, from step {begin:,}")
+        yield Heading("both futures", f"training loss, {MEANS}, from step {begin:,}")
         yield Curves(curves, "step", "loss", 8)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.history import History, Sample, Series
+from tinytf.training.history import MEANS, History, Sample, Series
 from tinytf.training.run_report import RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
@@ -221,13 +221,13 @@ class RunView:
         yield Curves([Curve("learning rate", history.step, history.lr, "ffn")], "step", "learning rate", height)
 
     def _curves(self, first: int = 0) -> list[Curve]:
-        """The losses from a step on: held-out, smoothed, and behind them as they were."""
+        """The losses from a step on: held-out, the mean around each step, and behind them those of each step."""
         history = self.history
-        step, loss = history.smoothed
+        step, loss = history.averaged
         raw = history.loss[np.isfinite(history.loss)]
         late = step >= first
         curves = [
-            Curve("loss, smoothed", step[late], loss[late], "q"),
+            Curve(f"loss, {MEANS}", step[late], loss[late], "q"),
             Curve("each step", step[late], raw[late], "dim", band=True),
         ]
         if held_out := [(at, value) for at, value in history.held_out if at >= first]:

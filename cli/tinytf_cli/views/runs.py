@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tinytf.files import resolved
 from tinytf.text.printable import printable
+from tinytf.training.history import MEANS
 from tinytf.training.run_report import RunReport, RunsReport
 from tinytf_cli.numbers import count, duration, loss_in_words
 from tinytf_cli.terminal import Terminal
@@ -65,8 +66,8 @@ class RunsView:
                 yield spike_line(one, f"{names[run.path].text}: ")
         if drawn:
             left = sum(one.step.size > 0 for _, one in histories) - len(drawn)
-            yield Heading("losses", f"smoothed{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
-            curves = [Curve(names[run.path].text, *one.smoothed, names[run.path].role) for run, one in drawn]
+            yield Heading("losses", f"{MEANS}{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
+            curves = [Curve(names[run.path].text, *one.averaged, names[run.path].role) for run, one in drawn]
             charts = [Curves(curves, "step", "training loss", 10, log_x=self.log)]
             held_out = [
                 Curve(names[run.path].text, *_points(one.held_out), names[run.path].role)
