@@ -12,7 +12,7 @@ from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.loading import Model, load
 from tinytf.steps.operations import norm, scores
-from tinytf.tolerance import Coarse, Compared, Ways, compare
+from tinytf.tolerance import MARGIN, Coarse, Compared, Ways, compare
 from tinytf.trace.check import check
 
 dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -122,6 +122,6 @@ def test_a_long_sum_that_cancels_is_allowed_more_than_its_result() -> None:
     again = lambda: Ways("sum", "", torch.dot(terms, ones)[None], ways.expected)  # noqa: E731
     found = compare(ways, torch.float32, Coarse([ones]), again)
     assert found.holds
-    assert found.difference > 8 * 2**-24 * found.scale  # as a part of what is left, the rounding is large
+    assert found.difference > MARGIN * 2**-24 * found.scale  # of what is left, the rounding is a large part
     assert not compare(Ways("sum", "", ways.found + FAULT * found.allowed, ways.expected), torch.float32,
                        Coarse([ones]), again).holds  # fmt: skip

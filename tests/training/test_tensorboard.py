@@ -54,7 +54,7 @@ def test_events_are_what_the_files_of_the_run_say(tmp_path: Path) -> None:
     rows = [json.loads(row) for row in (tmp_path / "metrics.jsonl").read_text("ascii").splitlines()]
     health = {(kind, place): value for row in rows for kind, values in row.get("health", {}).items()
               for place, value in enumerate(values)}  # fmt: skip
-    names = {place: name for place, name in enumerate(("L0", "L1", "rest"))}
+    names = dict(enumerate(("L0", "L1", "rest")))
     assert {kind for kind, _ in health} == {"gradient_norm", "update_ratio", "rms", "dead"}
     tags = {f"{kind}/{names[place]}": value for (kind, place), value in health.items()}
     assert set(events.Tags()["scalars"]) == SCALARS | heads | set(tags)
