@@ -1,6 +1,5 @@
 """A model's architecture, parameters, memory and compute."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from tinytf.analysis.size import Info
@@ -8,6 +7,7 @@ from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.architecture import architecture
 from tinytf_cli.views.banner import notes
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table
 from tinytf_cli.views.parts import verdict
@@ -18,24 +18,6 @@ def _flops(number: int) -> str:
         if number >= size:
             return f"{number / size:,.2f} {unit}"
     return f"{number} FLOP"
-
-
-_HEADS = {
-    "lm": "next token", "mlm": "masked token", "none": "none",
-    "sequence": "classes of the text", "token": "classes of each token", "question": "where an answer lies",
-}  # fmt: skip
-_DECIDES = {"one": "", "several": "; each by itself", "number": "; a number"}
-_ACROSS = {
-    "head": ", on q and k too",
-    "heads": ", on q and k too with a gain for each head",
-    "all": ", on q and k too over all heads",
-}
-
-
-def _latent(config: ModelConfig) -> str:
-    """Of latent attention the widths of values and of what keys and values, and queries, are made of."""
-    ranks = f", of {config.kv_rank} numbers a token" + (f" (queries {config.q_rank})" if config.q_rank else "")
-    return f", values {config.value_width}{ranks}" if config.kv_rank else ""
 
 
 def _both_widths(config: ModelConfig) -> str:
@@ -49,33 +31,13 @@ def _scored(config: ModelConfig) -> str:
     return f" + L · 2 · {times}H·d_head · {2 * config.distances:,} distances" if config.distances else ""
 
 
-def _positions(config: ModelConfig) -> str:
-    kinds = Counter(_positions_of(config.at(layer)) for layer in range(config.n_layers))
-    if len(kinds) == 1:
-        return next(iter(kinds))
-    return "; ".join(f"{words} in {count} of the layers" for words, count in kinds.items())
-
-
-def _positions_of(config: ModelConfig) -> str:
-    if config.positions == "rotary":
-        factor, since = f"{config.rope_factor:g}", f"from {config.rope_original_context:,}"
-        scaling = {
-            "none": "",
-            "linear": f", all frequencies / {factor}",
-            "llama3": f", long waves / {factor} (llama3, {since})",
-            "yarn": f", long waves / {factor} (yarn, {since})",
-            "longrope": f", each frequency by its own factor (longrope, others {since} tokens on)",
-        }
-        turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
-        return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
-    if config.positions == "alibi":
-        return f"ALiBi, slopes down to 2^−{config.alibi_max_bias:g}"
-    first = f", the first at row {config.position_offset}" if config.position_offset else ""
-    if config.positions == "none" and config.distances:
-        return f"none of tokens; embeddings of {2 * config.distances:,} distances, which scores depend on"
-    distances = f", and a bias of {config.relative_buckets} distances" if config.relative_buckets else ""
-    distances += f", and embeddings of {2 * config.distances:,} distances" if config.distances else ""
-    return config.positions.replace("_halves", ", sines before cosines") + first + distances
+def _units(config: ModelConfig) -> str:
+    """The formula of the feed-forward's work, of experts those that a token goes to."""
+    times = f"2 · {3 if config.gated else 2} · d_model"
+    if not config.experts:
+        return f"L · {times} · d_ff"
+    shared = " + d_shared" if config.d_shared else ""
+    return f"{times} · ({config.experts_per_token}·d_expert{shared}) + the router, in layers with experts"
 
 
 def _in_words(value: object) -> str:
@@ -101,7 +63,7 @@ class InfoView:
         yield Line([Span(name, "strong"), Span(f" · {c.kind} · {self.found.total:,} parameters")])
         yield from notes(self.found)
         yield Heading("architecture")
-        facts = list(self._architecture().items())
+        facts = [("family", self.found.family), *architecture(c).items()]
         yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)
         yield Heading("parameters")
         yield self._parameters()
@@ -122,47 +84,6 @@ class InfoView:
             for key, value in self.found.card.items():
                 name = printable(f"{key.replace('_', ' ')}: ", spaces=False)
                 yield Line([Span(name, "dim"), Span(printable(_in_words(value), spaces=False))], 2)
-
-    def _architecture(self) -> dict[str, str]:
-        c = self.found.config
-        groups = (
-            f", {c.n_kv_heads} key-value heads ({c.heads_per_kv} query heads share one)" if c.heads_per_kv > 1 else ""
-        )
-        sight = "bidirectional" if c.looks_ahead else "causal"
-        windows = Counter(c.at(layer).window for layer in range(c.n_layers))
-        sight += "".join(
-            f", window {window:,}" + (f" in {count} of the layers" if len(windows) > 1 else "")
-            for window, count in windows.items()
-            if window
-        )
-        chunks = Counter(c.at(layer).chunk for layer in range(c.n_layers))
-        sight += "".join(
-            f", within chunks of {chunk:,}" + (f" in {count} of the layers" if len(chunks) > 1 else "")
-            for chunk, count in chunks.items()
-            if chunk
-        )
-        biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
-        norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
-        lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
-        kind = "mlm" if c.head == "lm" and not c.causal else c.head
-        head = _HEADS[kind] + (f": {printable(c.labels_in_words, spaces=False)}" if c.labels else "")
-        head += _DECIDES[c.decides]
-        of_heads = _ACROSS[c.qk_norm_across] if c.qk_norm else ""
-        tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
-        return {
-            "family": self.found.family,
-            "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}"
-            + (f", the layers with {c.layer_groups} sets of weights" if c.layer_groups > 1 else "")
-            + (", all layers with the same weights" if c.layer_groups == 1 else ""),
-            "widths": f"d_model {c.d_model}, d_head {c.d_head}{_latent(c)}, d_ff {c.d_ff}"
-            + (f", embeddings {c.d_embed}" if c.d_embed else ""),
-            "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
-            "positions": _positions(c),
-            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + of_heads,
-            "feed-forward": c.activation + (", gated" if c.gated else ""),
-            "biases": ", ".join(biases) or "none",
-            "head": head + tied,
-        }
 
     def _parameters(self) -> Table:
         parts = self.found.parts
@@ -196,7 +117,7 @@ class InfoView:
                 "L · 2 · (their matrices)" if c.kv_rank else "L · 2 · d_model · (2·H + 2·G)·d_head",
             ),
             ("  attention", _flops(work.attention), f"L · 2 · H·{_both_widths(c)} · visible tokens{_scored(c)}"),
-            ("  feed-forward", _flops(work.feed_forward), f"L · 2 · {3 if c.gated else 2} · d_model · d_ff"),
+            ("  feed-forward", _flops(work.feed_forward), _units(c)),
             ("  head", _flops(work.head), "2 · d_model · V"),
         ]
         if c.causal:
