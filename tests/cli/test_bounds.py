@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from driving import Tinytf, is_a_clean_error
 
+from tinytf.errors import UsageError
 from tinytf.generate.score import SCORED
 from tinytf.loading import Model
 from tinytf.text import library
-from tinytf.text.library import MOST, Limit
+from tinytf.text.library import BYTES, MOST
 from tinytf.text.tokenizer import Token
 
 
@@ -37,7 +38,7 @@ def test_a_text_that_is_surely_too_long_is_not_even_counted(
     for command in ("trace", "score", "tokens"):
         ran = tinytf(command, "-", "-m", decoder, stdin=b"a" * 20_000_000)
         assert is_a_clean_error(ran)
-        assert "the text has 20,000,000 characters, and " in ran.err
+        assert "the text has 20,000,000 bytes, and tinytf takes at most 2,097,152" in ran.err
 
 
 @pytest.mark.usefixtures("no_tokens")
@@ -47,7 +48,7 @@ def test_what_a_template_writes_is_refused_as_a_text_is(tinytf: Tinytf, llama: P
     settings = json.loads(path.read_text("utf-8"))
     for size, message in (
         (300_000, " tokens, and m takes at most 64"),
-        (8_000_000, " characters, and m takes at most 64"),
+        (8_000_000, " bytes, and tinytf takes at most 2,097,152"),
     ):
         path.write_text(json.dumps({**settings, "chat_template": f"{{{{ 'a' * {size} }}}}"}), "utf-8")
         ran = tinytf("trace", "--chat", "hello", "-m", model)
@@ -78,15 +79,15 @@ def test_beams_that_take_more_than_half_of_the_free_memory_are_refused_before_th
     monkeypatch.setattr("tinytf.memory.free_bytes", lambda _: 2**30)
     assert tinytf(*words).status == 0
     monkeypatch.setattr("tinytf.generate.beam.Runner", lambda *_, **__: pytest.fail("a step was made"))
-    monkeypatch.setattr("tinytf.memory.free_bytes", lambda _: 2**24)
+    monkeypatch.setattr("tinytf.memory.free_bytes", lambda _: 2**22)
     ran = tinytf(*words)
     assert is_a_clean_error(ran, 1)
     assert "a step of 290 beams takes" in ran.err
 
 
-def test_a_limit_of_characters_refuses_no_text_that_could_fit(opened: Model) -> None:
-    tokenizer = opened.tokenizer
-    longest = max(map(len, tokenizer.library.get_vocab()))
-    for limit in (Limit(10), MOST):
-        limit.require_characters(limit.tokens * longest, longest)
-    Limit(10).require_characters(2**20, longest)
+def test_the_bytes_of_a_text_are_bounded_and_not_its_characters(opened: Model) -> None:
+    opened.tokenizer.encode("a" * 1000)
+    MOST.require_bytes(BYTES)
+    for text in ("a" * (BYTES + 1), "\U0001f408" * (BYTES // 4 + 1)):
+        with pytest.raises(UsageError, match="bytes, and tinytf takes at most 2,097,152"):
+            opened.tokenizer.encode(text)

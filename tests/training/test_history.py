@@ -231,7 +231,7 @@ def test_on_a_straight_line_the_mean_is_the_line(size: int) -> None:
 def test_a_run_is_ranked_by_the_mean_of_its_last_losses(tmp_path: Path) -> None:
     losses = [*[9.0] * 30, *[2.0] * AROUND]
     lines = "".join(line(step, loss=loss) for step, loss in enumerate(losses, 1))
-    assert made(tmp_path, lines, len(losses)).recent_loss == 2.0
+    assert read_history(made(tmp_path, lines, len(losses))).recent_loss == 2.0
 
 
 def test_two_hundred_thousand_steps_are_quick(tmp_path: Path) -> None:

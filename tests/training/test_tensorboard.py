@@ -59,12 +59,14 @@ def test_events_are_what_the_files_of_the_run_say(tmp_path: Path) -> None:
     tags = {f"{kind}/{names[place]}": value for (kind, place), value in health.items()}
     assert set(events.Tags()["scalars"]) == SCALARS | heads | set(tags)
     for name, value in tags.items():
-        assert scalars(events, name)[-1][1] == pytest.approx(value, rel=1e-6)
+        assert scalars(events, name)[-1][1] == pytest.approx(value, rel=1e-3)  # the file has four digits
     for name in ("loss", "lr", "grad_norm"):
         expected = zip(history.step.tolist(), getattr(history, name).tolist(), strict=True)
         assert scalars(events, name) == [(step, pytest.approx(value, rel=1e-6)) for step, value in expected]
     assert scalars(events, "held_out_loss") == [(step, pytest.approx(value)) for step, value in history.held_out]
-    assert scalars(events, "tokens_per_second") == [(10, pytest.approx(history.tokens_per_second, abs=0.1))]
+    speed = [json.loads(row) for row in (tmp_path / "speed.jsonl").read_text("ascii").splitlines()]
+    known = [(row["step"], row["tokens_per_second"]) for row in speed if row.get("tokens_per_second") is not None]
+    assert scalars(events, "tokens_per_second") == [(step, pytest.approx(value, rel=1e-3)) for step, value in known]
     for step, measured in history.heads:
         for kind, values in measured.items():
             for layer, head in ((0, 0), (1, 1)):

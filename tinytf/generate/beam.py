@@ -175,7 +175,7 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
     return steps_of_search()
 
 
-_LOGITS, _CANDIDATE, _SHARES = 12, 200, 2
+_LOGITS, _CANDIDATE, _SHARES = 12, 64, 2
 """Bytes of a logit, its log-probability and the sum so far; of a candidate; and how much more must be free."""
 
 
@@ -214,15 +214,15 @@ def _candidates(
 
     They are as many as leave ``beams`` to go on when every row's best are its ``ends`` end tokens.
     """
-    values, ids = log_probabilities.topk(min(beams + ends, log_probabilities.shape[-1]))
-    candidates = [
-        (before.log_probability + value, row, new)  # in 64 bits: float32 would lose digits over a long text
-        for row, (before, its_values, its_ids) in enumerate(zip(running, values.tolist(), ids.tolist(), strict=True))
-        for value, new in zip(its_values, its_ids, strict=True)
-        if value != -math.inf
-    ]
-    candidates.sort(key=lambda candidate: (-candidate[0], *candidate[1:]))
-    return candidates[: beams * (1 + ends)]
+    values, ids = (one.cpu() for one in log_probabilities.topk(min(beams + ends, log_probabilities.shape[-1])))
+    ids, order = ids.sort(dim=-1)
+    # In 64 bits: float32 would lose digits over a long text.
+    before = torch.tensor([one.log_probability for one in running], dtype=torch.float64)
+    totals = (before[:, None] + values.gather(-1, order).double()).flatten()
+    best = totals.sort(descending=True, stable=True).indices[: beams * (1 + ends)]
+    rows = (best // ids.shape[-1]).tolist()
+    candidates = zip(totals[best].tolist(), rows, ids.flatten()[best].tolist(), strict=True)
+    return [candidate for candidate in candidates if candidate[0] != -math.inf]
 
 
 def _best(hypotheses: Iterable[Hypothesis], beams: int) -> tuple[Hypothesis, ...]:

@@ -23,10 +23,17 @@ class Pieces(NamedTuple):
     masks: list[int]
 
 
+BYTES, TOKENS = 2 * MEBI, 2**19
+"""The most of a text in UTF-8, and its most tokens.
+
+A byte may be a token, for which the library takes up to 200 bytes; one that is kept is an object of some hundred more.
+"""
+
+
 class Limit(NamedTuple):
     """The most tokens of a text, and who takes no more; checked before anything is made of each token."""
 
-    tokens: int = 2**19
+    tokens: int = TOKENS
     whose: str = "tinytf"
     hint: str = "give a part of it"
 
@@ -37,18 +44,14 @@ class Limit(NamedTuple):
                 f"the text has {count:,} tokens, and {self.whose} takes at most {self.tokens:,}", self.hint
             )
 
-    def require_characters(self, count: int, longest: int) -> None:
-        """Raise UsageError for a long text that is beyond the limit even in tokens of ``longest`` characters."""
-        if count > max(_ALWAYS_SPLIT, self.tokens * longest):
-            raise UsageError(
-                f"the text has {count:,} characters, and {self.whose} takes at most {self.tokens:,} tokens", self.hint
-            )
+    def require_bytes(self, count: int) -> None:
+        """Raise UsageError for a text of more bytes than are split into tokens at all."""
+        if count > BYTES:
+            raise UsageError(f"the text has {count:,} bytes, and tinytf takes at most {BYTES:,}", self.hint)
 
 
 MOST = Limit()
-"""What is taken where nothing else sets a limit: each token is an object of some hundred bytes."""
-_ALWAYS_SPLIT = MEBI
-"""Characters that are always counted in tokens, which takes about a second."""
+"""What is taken where nothing else sets a limit."""
 
 
 @contextmanager

@@ -296,7 +296,7 @@ class Tokenizer:
 
         Raises TokenizerError for a text that it cannot take, UsageError for one of more tokens than the ``limit``.
         """
-        limit.require_characters(len(text), self._longest)
+        limit.require_bytes(len(text.encode("utf-8", "surrogatepass")))
         for place, char in enumerate(text):
             if "\ud800" <= char <= "\udfff":
                 raise TokenizerError(
@@ -389,11 +389,6 @@ class Tokenizer:
             if 0 in masks:
                 return masks.index(0)
         return 0
-
-    @cached_property
-    def _longest(self) -> int:
-        """Characters of the longest entry of the vocabulary, as the library spells it."""
-        return max(map(len, self.library.get_vocab()), default=1)
 
     def id_of(self, piece: str) -> int | None:
         """The id of a vocabulary entry; None where there is none, as for a word that is no Unicode."""

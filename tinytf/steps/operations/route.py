@@ -46,7 +46,7 @@ class Route(Operation):
             p = torch.softmax(x.masked_fill(~chosen, -torch.inf) if self.renormed else x, dim=-1)
             return p * (g - (g * p).sum(dim=-1, keepdim=True))
         s = torch.sigmoid(x)
-        slope = s * torch.sigmoid(-x)
+        slope = s * (1 - s)  # rounded as autograd's is, or the two differ by more than this formula's own rounding
         if not self.renormed:
             return g * slope
         total = (s * chosen).sum(dim=-1, keepdim=True) + _NO_ZERO

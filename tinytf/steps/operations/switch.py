@@ -21,8 +21,8 @@ class Switch(Operation):
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         x, score = (wide(one) for one in site.inputs())
-        open_, shut = torch.sigmoid(score), torch.sigmoid(-score)
-        of_score = (g * x).sum(dim=-1, keepdim=True) * open_ * shut
+        open_ = torch.sigmoid(score)
+        of_score = (g * x).sum(dim=-1, keepdim=True) * open_ * (1 - open_)  # rounded as autograd's is
         return (g * open_).to(g.dtype), of_score.to(g.dtype)
 
     def code(self, site: Site) -> str:
