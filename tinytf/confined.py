@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import IO, Any, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, get_args, get_origin, get_type_hints
 
 from tinytf.errors import TinytfError
 
@@ -123,6 +123,8 @@ def _typed(kind: Any, value: Any) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal and value in parts:
+        return value
     if origin is UnionType:
         kind = NoneType if value is None else next(part for part in parts if part is not NoneType)
         return _typed(kind, value)

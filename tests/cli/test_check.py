@@ -1,12 +1,16 @@
 """``tinytf check``: what a student reads, what a script reads, and what goes wrong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from driving import Tinytf
 from rich.cells import cell_len
 from rich.text import Text
+
+from tinytf.student.checked import check
+from tinytf.student.reference import reference
 
 SAMPLE = str(Path(__file__).parents[2] / "samples" / "my_gpt.py")
 LIKE = ("--like", "gpt2-tiny", "--with", "n_layers=2,d_model=48,vocab_size=2048,context=32")
@@ -105,6 +109,19 @@ def test_a_name_that_would_act_on_the_terminal_is_shown(tinytf: Tinytf, right: P
     right.write_text(text, "utf-8")
     ran = tinytf("check", f"{right}:GPT", *LIKE)
     assert "\x1b" not in ran.out
+
+
+def test_nothing_of_an_answer_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    found = check(reference("gpt2-tiny", {"n_layers": 1, "vocab_size": 2048, "context": 32}), f"{SAMPLE}:GPT")
+    wrong, (mistake, *_) = found.first_wrong, found.mistakes
+    assert wrong is not None
+    acts = "\x1b[31m red"
+    wrong = replace(wrong, formula=acts, title=acts, lesson_title=acts)
+    forged = replace(
+        found, first_wrong=wrong, mistakes=(replace(mistake, mistake=acts),), unheld=(acts,), unexplained=acts
+    )
+    forged.show()
+    assert capsys.readouterr().out.count("\\x1b[31m red") == 6
 
 
 def test_a_session_takes_the_command_too(tinytf: Tinytf) -> None:

@@ -159,6 +159,24 @@ def test_f2_explores_the_text_of_the_session_and_q_comes_back(tmp_path: Path) ->
     assert "Traceback" not in seen.shows("status 0", "as before")
 
 
+_AT_FIRST = """
+import os, signal, threading
+start = threading.Thread.start
+def hang_up(thread):
+    start(thread)
+    if thread.name == "imports":
+        os.kill(os.getpid(), signal.SIGHUP)
+threading.Thread.start = hang_up
+"""
+
+
+def test_a_terminal_that_hangs_up_while_the_prompt_is_drawn_is_given_back(tmp_path: Path) -> None:
+    seen = _begin(10, 3, tmp_path, _AT_FIRST)
+    assert "129" in seen.shows("as before")
+    assert 2004 << 5 not in seen.screen.mode
+    assert not seen.screen.cursor.hidden
+
+
 def test_a_terminal_that_hangs_up_is_given_back(tmp_path: Path) -> None:
     note = tmp_path / "number"
     seen = _begin(10, 3, tmp_path, f"import os; open({str(note)!r}, 'w').write(str(os.getpid()))")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class CheckedStep(Data):
 
     step: str
     formula: str
-    state: str
+    state: Literal["right", "unseen", "wrong"]
     difference: float | None
     line: int | None
 
@@ -245,7 +245,7 @@ class _Check:
 def _steps(compared: Compared) -> Iterator[CheckedStep]:
     for place in compared.places:
         step, match = compared.step(place), compared.match(place)
-        state = "right" if match else "unseen" if compared.fine(place) else "wrong"
+        state: Literal["right", "unseen", "wrong"] = "right" if match else "unseen" if compared.fine(place) else "wrong"
         line = (match.made.line or None) if match else None
         yield CheckedStep(step.full_name(place[1]), step.formula, state, match.difference if match else None, line)
 

@@ -65,7 +65,11 @@ def interact(session: Session) -> int:
             session.keys = listed()
             prompt = Prompt(session)
             prompt.app.after_render += begin
-            status = prompt.talk()
+            try:
+                status = prompt.talk()
+            finally:  # prompt_toolkit itself does so only for a prompt that it has drawn to the end
+                with contextlib.suppress(OSError):
+                    prompt.app.renderer.reset()
     if imports.ident is not None:
         imports.join(_PATIENCE)
     if imports.is_alive():  # an import cannot be stopped, and Python would wait some seconds for its end

@@ -1,8 +1,10 @@
 """A student's module beside a reference: the verdict, the first wrong step and why, the names, the invariances."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from tinytf.loading import Model
+from tinytf.report import Data
 from tinytf.student.checked import Checked, Wrong
 from tinytf.student.explained import Confirmed
 from tinytf.student.invariances import Invariance
@@ -18,20 +20,28 @@ _MOST_NAMES = 24
 _MOST_LINES = 4
 
 
-def _safe(text: str) -> str:
-    return printable(text, spaces=False)
+def _safe(value: Any) -> Any:
+    """A part of an answer without characters that a terminal acts on: the code that is checked may have written it."""
+    if isinstance(value, str):
+        return printable(value, spaces=False)
+    if isinstance(value, tuple):
+        return tuple(map(_safe, value))
+    if isinstance(value, Data | Checked):
+        return type(value)(**{name: _safe(member) for name, member in vars(value).items()})
+    return value
 
 
 class CheckView:
     """The verdict first; with ``full`` every step and parameter."""
 
     def __init__(self, found: Checked, full: bool = False) -> None:
-        self.found, self.full = found, full
+        self.found, self.shown, self.full = found, _safe(found), full
+        self.printed = [_safe(line) for line in found.printed.splitlines()]
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What is wrong and why, then what that rests on."""
-        found = self.found
-        name, total = Span(_safe(f"{found.file}:{found.target}"), "strong"), len(found.steps)
+        found = self.shown
+        name, total = Span(f"{found.file}:{found.target}", "strong"), len(found.steps)
         if found.first_wrong is None:
             yield Line([name, " is ", Span("right", "good"), f": all {total:,} steps are the reference's"])
         else:
@@ -48,7 +58,7 @@ class CheckView:
             yield from next_lines(terminal, ("--full", f"all {total:,} steps with your lines, and every parameter"))
 
     def _wrong(self, wrong: Wrong, name: Span) -> Iterator[Block]:
-        found = self.found
+        found = self.shown
         yield Line(
             [
                 name,
@@ -89,21 +99,21 @@ class CheckView:
         yield Line("")
 
     def _names(self, terminal: Terminal) -> Iterator[Block]:
-        found = self.found
+        found = self.shown
         rows = found.names
         names = Table(
             [
-                Column("your parameter", [_safe(one.theirs) for one in rows], shrink=24),
+                Column("your parameter", [one.theirs for one in rows], shrink=24),
                 Column("shape", [" × ".join(map(str, one.shape)) for one in rows], "right", drop=1),
                 Column("holds", [Span(one.ours) if one.ours else Span("nothing of it", "bad") for one in rows]),
                 Column("", [Span(one.way, "dim") for one in rows], drop=2),
             ]
         )
         most = None if self.full else _MOST_NAMES
-        yield from folded(names, [_safe(one.theirs) for one in rows], most, "parameters", "--full")
+        yield from folded(names, [one.theirs for one in rows], most, "parameters", "--full")
 
     def _steps(self) -> Iterator[Block]:
-        steps = self.found.steps
+        steps = self.shown.steps
         marks = {"right": Span("✓", "good"), "unseen": Span("·", "dim"), "wrong": Span("✗", "bad")}
         yield Line("")
         yield Table(
@@ -122,35 +132,35 @@ class CheckView:
         yield note("· is computed inside another function, and right: what comes of it is")
 
     def _about(self) -> Iterator[Block]:
-        found = self.found
+        found = self.shown
         assert found.about is not None
         model = found.about.model
         assert isinstance(model, Model)
-        yield note(f"the code of {_safe(found.file)} was run: {_safe(found.call)}")
+        yield note(f"the code of {found.file} was run: {found.call}")
         yield Line([Span("like ", "dim"), *model_words(model, computed=False)], indent=2)
         yield note(f"on the text {_safe(found.encoding.text)}")
         for said in found.given:
-            yield note(f"forward was handed {_safe(said)}")
-        lines = found.printed.splitlines()
+            yield note(f"forward was handed {said}")
+        lines = self.printed
         if lines:
             yield note("until it had run once, it printed")
             most = len(lines) if self.full else _MOST_LINES
-            yield from (Line(_safe(line), 4) for line in lines[:most])
+            yield from (Line(line, 4) for line in lines[:most])
             if len(lines) > most:
                 yield Line(Span(f"… and {plural(len(lines) - most, 'more line')}", "dim"), 4)
 
 
 def _invariance(one: Invariance, full: bool) -> Line:
     if one.difference is None:
-        return Line([Span("– ", "dim"), Span(_safe(one.what), "dim")])
+        return Line([Span("– ", "dim"), Span(one.what, "dim")])
     apart = Span("   no: they differ by ", "bad") if not one.holds else Span("   differs by at most ", "dim")
     figure: list[Piece] = [apart, Figure(one.difference, "%.1e")] if full or not one.holds else []
-    return Line([Span("✓ ", "good") if one.holds else Span("✗ ", "bad"), _safe(one.what), *figure])
+    return Line([Span("✓ ", "good") if one.holds else Span("✗ ", "bad"), one.what, *figure])
 
 
 def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
     if line is not None:
-        yield Line([Span(f"{_safe(line.file)}:{line.number}   ", "dim"), Span(_safe(line.text))], indent)
+        yield Line([Span(f"{line.file}:{line.number}   ", "dim"), Span(line.text)], indent)
 
 
 def _confirmed(one: Confirmed, later: bool) -> Iterator[Block]:
