@@ -144,7 +144,7 @@ def _checked(name: str, what: str, free: int | None, total: int | None) -> Devic
     except Exception as error:  # a device that fails is what is looked for
         return Device(name, what, free, total, problem=str(error).partition("\n")[0])
     return Device(
-        name, what, free, total, Verified(f"{len(check.items)} steps", check.worst.difference, check.worst.allowed)
+        name, what, free, total, Verified(f"{len(check.items)} steps", check.telling.difference, check.telling.allowed)
     )
 
 

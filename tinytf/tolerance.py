@@ -7,7 +7,7 @@ the largest value compared, or to 1 if that is larger.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ _COARSENESS = 16
 _PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "_linear_pointwise": 0, "addmm": 1, "addmv": 1, "baddbmm": 1}
 """Operators that sum products: the argument whose last axis they sum over."""
 
+_SUMS = {"sum", "mean"}
+"""Operators that sum numbers: over the axes of the second argument, or all."""
 
 _SATURATED = {"sigmoid", "tanh"}
 """Functions up to 1, of which 1 − f is taken either as a difference, which cancels near 1, or as a function of its own:
@@ -35,8 +37,8 @@ both ways agree to a rounding of 1, and not of the result."""
 class Coarse(TorchDispatchMode):
     """Monte Carlo arithmetic (Parker, Pierce and Eggert 2000): inside, operands are off at random as if rounded.
 
-    Each number that an operator takes is off by up to 16 unit roundoffs of its precision, and in a sum of n products
-    by n / 8 times that on top: libraries may add them one after the other, which is off by up to n roundoffs (Higham
+    Each number that an operator takes is off by up to 16 unit roundoffs of its precision, and in a sum of n by n / 8
+    times that on top: libraries may add them one after the other, which is off by up to n roundoffs (Higham
     2002, section 3.1), and half as many bits lost to small summands were seen in a sum over a vocabulary. The
     ``constants``, parameters of a model, stay as they are. Seeded, so that a check gives the same result twice.
     """
@@ -55,7 +57,7 @@ class Coarse(TorchDispatchMode):
         is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
         if is_view or name == "topk":  # which experts are chosen is no matter of rounding
             return func(*args, **(kwargs or {}))
-        summed = args[_PRODUCTS[name]].shape[-1] if name in _PRODUCTS else 0
+        summed = _summands(name, args)
         written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
         moved = (one if fixed else self._moved(one, summed) for one, fixed in zip(args, written, strict=False))
         found = func(*moved, **(kwargs or {}))
@@ -80,6 +82,16 @@ class Coarse(TorchDispatchMode):
             self._generators[like.device] = torch.Generator(like.device).manual_seed(0)
         noise = torch.empty_like(_wide(like)).uniform_(-0.5, 0.5, generator=self._generators[like.device])
         return (noise + 0.5 * noise.sign()) * _COARSENESS
+
+
+def _summands(name: str, args: Any) -> int:
+    """How many numbers an operator adds up for each number of its result; 0 where it adds none."""
+    if name in _PRODUCTS:
+        return int(args[_PRODUCTS[name]].shape[-1])
+    if name not in _SUMS:
+        return 0
+    axes = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
+    return math.prod(args[0].shape[axis] for axis in axes)
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,11 @@ class Compared:
     @property
     def holds(self) -> bool:
         return self.share <= 1
+
+
+def telling(items: Sequence[Compared]) -> Compared:
+    """What a check says of its comparisons: the first that does not hold, or the largest difference where all do."""
+    return next((one for one in items if not one.holds), None) or max(items, key=lambda one: one.difference)
 
 
 @dataclass(frozen=True)

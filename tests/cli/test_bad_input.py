@@ -395,7 +395,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
         assert "cannot write" in ran.err
         assert path.read_text() == "what was there"
         assert [p.name for p in tmp_path.iterdir()] == ["kept.json"]
-    assert set(failed) == ({"write"} if kind == TORN else {"open", "write", "fsync", "replace"})
+    assert set(failed) == ({"write"} if kind == TORN else {"open", "write", "fsync", "rename"})
     assert path.read_text() != "what was there"
 
 

@@ -48,8 +48,8 @@ def needs_choice(model: Model) -> None:
 
 def test_its_steps_add_up(trace) -> None:
     checked = check(trace)
-    assert checked.holds, checked.worst
-    assert checked.worst.relative < 1e-12
+    assert checked.holds, checked.telling
+    assert checked.telling.relative < 1e-12
 
 
 def test_a_cell_of_every_step_is_explained(model, trace) -> None:
@@ -67,7 +67,7 @@ def test_gradients_by_hand_are_those_of_autograd(model, trace) -> None:
     needs_choice(model)
     ids = tuple(one % model.config.n_outcomes for one in (11, 7, 2))
     found = agreement(record_gradients(model.transformer, trace.encoding, Targets((8, 4, 4), ids)))
-    assert found.worst.relative < 1e-9, found.worst
+    assert found.telling.relative < 1e-9, found.telling
     assert set(found.parameters) == {
         name for name, _ in model.transformer.named_parameters() if not name.startswith("pooler")
     }

@@ -84,7 +84,7 @@ def test_the_film_of_a_branch_begins_with_what_its_parent_was(trunk: Path, tmp_p
     parent, film = read_film(trunk), read_film(tmp_path / "branch")
     assert [frame.step for frame in film.frames] == [8, 12]
     first, before = film.frames[0], parent.at(8)
-    for name in ("seen", "held-out", "twice"):
+    for name in ("seen", "unseen", "twice"):
         assert first.loss[name].tobytes() == before.loss[name].tobytes()
         assert first.maps[name].tobytes() == before.maps[name].tobytes()
 

@@ -12,14 +12,14 @@ from tinytf.gradients.loss import Targets, at_positions, cross_entropy, cross_en
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.table import Place
-from tinytf.tolerance import Coarse, Compared, Ways, compare
+from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Every comparison of a formula with autograd: ``steps`` and ``parameters`` by name."""
+    """Every comparison of a formula with autograd, from the loss back: ``steps`` and ``parameters`` by name."""
 
     steps: dict[str, Compared]
     parameters: dict[str, Compared]
@@ -29,24 +29,24 @@ class Agreement:
         return (*self.steps.values(), *self.parameters.values())
 
     @property
-    def worst(self) -> Compared:
-        return max(self.items, key=lambda one: one.share)
+    def telling(self) -> Compared:
+        return telling(self.items)
 
     @property
     def holds(self) -> bool:
-        return self.worst.holds
+        return self.telling.holds
 
     def to_dict(self) -> dict[str, Any]:
-        worst = self.worst
+        told = self.telling
         return {
             "holds": self.holds,
             "steps": len(self.steps),
             "parameters": len(self.parameters),
-            "at": worst.step,
-            "largest_difference": worst.difference,
-            "of": worst.scale,
-            "relative": worst.relative,
-            "allowed": worst.allowed,
+            "at": told.step,
+            "difference": told.difference,
+            "of": told.scale,
+            "relative": told.relative,
+            "allowed": told.allowed,
         }
 
 

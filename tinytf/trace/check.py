@@ -13,7 +13,7 @@ from torch import Tensor
 from tinytf.brief import Brief
 from tinytf.steps.operations import Lookup, Positions
 from tinytf.steps.table import Step
-from tinytf.tolerance import Coarse, Compared, Ways, compare
+from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -22,34 +22,34 @@ _CHUNK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Check(Brief):
-    """Every comparison, and the worst of them, nearest to what is allowed or furthest beyond it; a NaN anywhere fails.
+    """Every comparison, in the order of the steps, and the one that tells; a NaN anywhere fails.
 
     ``exchanged`` are the steps that an intervention replaced, which there is nothing to compare with.
     """
 
-    SAID = ("holds", "worst")
+    SAID = ("holds", "telling")
 
     items: tuple[Compared, ...]
     exchanged: tuple[str, ...] = ()
 
     @property
-    def worst(self) -> Compared:
-        return max(self.items, key=lambda item: item.share)
+    def telling(self) -> Compared:
+        return telling(self.items)
 
     @property
     def holds(self) -> bool:
-        return self.worst.holds
+        return self.telling.holds
 
     def to_dict(self) -> dict[str, Any]:
-        worst = self.worst
+        told = self.telling
         return {
             "holds": self.holds,
             "steps": len(self.items),
-            "largest_difference": worst.difference,
-            "at": worst.step,
-            "what": worst.what,
-            "of": worst.scale,
-            "allowed": worst.allowed,
+            "difference": told.difference,
+            "at": told.step,
+            "what": told.what,
+            "of": told.scale,
+            "allowed": told.allowed,
             **({"exchanged": list(self.exchanged)} if self.exchanged else {}),
         }
 

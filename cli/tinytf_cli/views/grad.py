@@ -334,13 +334,14 @@ def _differences(found: Differences) -> Iterator[Block]:
 
 def _agreement(outcome: Agreement) -> Line:
     """Whether the formulas give what autograd gave, in one line."""
-    worst = outcome.worst
-    off, allowed = Figure(worst.difference, "%.1e"), Figure(worst.allowed, "%.1e")
-    figures: list[Piece] = ["largest difference ", off, " where ", allowed, f" is allowed, at {worst.step}"]
+    told = outcome.telling
+    off, allowed = Figure(told.difference, "%.1e"), Figure(told.allowed, "%.1e")
     if outcome.holds:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
+        figures: list[Piece] = ["largest difference ", off, " where ", allowed, f" is allowed, at {told.step}"]
         return verdict(True, [f"by hand, {compared} have autograd's gradient, ", *figures])
-    if not math.isfinite(worst.difference):
+    if not math.isfinite(told.difference):
         said = "not all gradients are finite, so by hand and autograd cannot be compared"
-        return verdict(False, f"{said}, first at {worst.step}")
-    return verdict(False, ["by hand and autograd differ, ", *figures])
+        return verdict(False, f"{said}, first at {told.step}")
+    said = f"by hand and autograd differ, first at {told.step}, by "
+    return verdict(False, [said, off, " where ", allowed, " is allowed"])

@@ -58,14 +58,18 @@ def check_blocks(outcome: Check) -> Iterator[Block]:
 
 def check_line(outcome: Check) -> Line:
     """The self-check of a trace in one line; replaced steps, which it cannot compare, are named."""
-    worst = outcome.worst
-    of = f" (of values up to {worst.scale:.3g})" if worst.scale > 10 else ""
-    said = "" if outcome.holds else f" ({worst.what}; allowed {worst.allowed:.1e})"
-    if outcome.exchanged:
-        said += f"; not compared, because replaced: {first_of(outcome.exchanged, _NAMED)}"
-    lead = f"{len(outcome.items)} steps add up, " if outcome.holds else ""
-    figure = Figure(worst.difference, "%.1e")
-    return verdict(outcome.holds, [f"{lead}largest difference ", figure, f"{of} at {worst.step}{said}"])
+    told = outcome.telling
+    of = f" (of values up to {told.scale:.3g})" if told.scale > 10 else ""
+    left = f"; not compared, because replaced: {first_of(outcome.exchanged, _NAMED)}" if outcome.exchanged else ""
+    off = Figure(told.difference, "%.1e")
+    if outcome.holds:
+        return verdict(
+            True, [f"{len(outcome.items)} steps add up, largest difference ", off, f"{of} at {told.step}{left}"]
+        )
+    allowed = Figure(told.allowed, "%.1e")
+    return verdict(
+        False, [f"first at {told.step}, off by ", off, f"{of} where ", allowed, f" is allowed ({told.what}){left}"]
+    )
 
 
 def fault_blocks(kinds: Sequence[str], found: Fault | None) -> Iterator[Block]:

@@ -22,6 +22,7 @@ from tinytf_cli.views.parts import (
     titled,
     verdict,
 )
+from tinytf_cli.views.predictions import check_blocks
 from tinytf_cli.views.steps import as_array, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
@@ -163,12 +164,16 @@ class WithoutView:
             yield note("a causal mask is an order too: the first token sees one token, the last one all of them")
 
     def _checks(self) -> Iterator[Block]:
-        """Both traces, in one line."""
+        """Both traces, in one line; one that does not add up, alone."""
+        wrong = next((one for one in self.found.checks if not one.holds), None)
+        if wrong is not None:
+            yield from check_blocks(wrong)
+            return
         said: list[Piece] = ["both runs add up, largest differences "]
         for place, one in enumerate(self.found.checks):
-            said += [" and " if place else "", Figure(one.worst.difference, "%.1e"), f" at {one.worst.step}"]
+            said += [" and " if place else "", Figure(one.telling.difference, "%.1e"), f" at {one.telling.step}"]
         yield Line("")
-        yield verdict(self.found.holds, said)
+        yield verdict(True, said)
 
 
 def _map_width(queries: Sequence[str], keys: Sequence[str], width: int) -> int:
