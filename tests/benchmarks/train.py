@@ -120,7 +120,7 @@ def begun(text: str, out: Path, dtype: str) -> Trainer:
     here = torch.device("cpu")
     begin = {"resume": False, "overwrite": False, "tokenizer": None, "model": None}
     run = Trainer(find_files(text), recipe, out, here, Processes(), **begin)
-    run.begin_files()
+    run.begin_files(0)
     return run
 
 

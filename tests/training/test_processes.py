@@ -220,6 +220,66 @@ def test_a_process_that_is_killed_ends_all_with_a_message(corpus: list[str], tmp
     assert "fault of tinytf" not in said
 
 
+_SLOW_ALONE = """
+import os, sys, time
+from tinytf.training import processes, run
+from training_command import trained
+
+processes._LOOK = 1
+
+def slowly(function):
+    def alone(*given, **more):
+        time.sleep(6 if os.environ["RANK"] == "0" else 0)
+        return function(*given, **more)
+    return alone
+
+run.prepare, run.save_checkpoint = slowly(run.prepare), slowly(run.save_checkpoint)
+measured, calls = run.held_out_loss, []
+run.held_out_loss = lambda *given, **more: calls.append(1) or measured(*given, **more)
+ran = trained(*sys.argv[1:], "--process-timeout", "5")
+print(len(calls), ran.said)
+raise SystemExit(ran.status)
+"""
+
+
+def test_what_the_first_does_alone_may_take_longer_than_processes_wait(corpus: list[str], tmp_path: Path) -> None:
+    corpus += ["--eval-every", "6"]
+    assert trained(*corpus, "--out", str(tmp_path / "one")).status == 0
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    argv = [sys.executable, "-c", _SLOW_ALONE, *corpus, "--out", str(tmp_path / "two")]
+    both = [
+        subprocess.Popen(argv, env={**os.environ, **place, "PYTHONPATH": path, "RANK": rank, "LOCAL_RANK": rank},
+                         stdout=subprocess.PIPE, text=True)
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    said = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert [one.split()[0] for one in said] == ["1", "1"]  # both measure the held-out text
+    has_the_loss_curve_of_one(tmp_path)
+
+
+def test_processes_that_do_not_come_to_work_together_are_awaited_so_long(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import time, torch\n"
+        "from tinytf.training.processes import processes\n"
+        "with processes(torch.device('cpu'), timeout=1) as together:\n"
+        "    time.sleep(4 * together.rank)\n"
+        "    together.total(1.0)\n",
+        "utf-8",
+    )
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    both = [
+        subprocess.Popen([sys.executable, str(script)], env={**os.environ, **place, "RANK": rank},
+                         stderr=subprocess.PIPE, text=True)
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    said = both[0].communicate(timeout=120)[1]
+    both[1].communicate(timeout=120)
+    assert "TrainingError: the other processes of this run have not come within 1 s" in said
+
+
 def test_what_a_process_says_when_another_has_ended(tmp_path: Path) -> None:
     alone = tmp_path / "leaves.py"
     alone.write_text(

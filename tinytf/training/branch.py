@@ -77,7 +77,9 @@ def begin_branch(corpus: Corpus, recipe: Recipe, out: Path) -> None:
         generator = torch.Generator()
         for rank, name in enumerate(sorted(name for name in moments if name.startswith(RANDOM))):
             moments[name] = generator.manual_seed(recipe.seed + rank).get_state()
-    progress = dataclasses.replace(read_progress(place), corpus=fingerprint_of(corpus), best=None, best_step=0)
+    progress = dataclasses.replace(
+        read_progress(place), corpus=fingerprint_of(corpus), best=None, best_step=0, pending={}
+    )
     state = RunState(model.config, {name: one.detach() for name, one in model.named_parameters()}, moments)
     save_checkpoint(out, state, Tokenizer.load(place / "tokenizer.json"), progress)
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -42,6 +43,7 @@ class Progress:
     """The progress of a run: ``step`` optimiser steps are done. ``best`` is the lowest held-out loss, at ``best_step``.
 
     ``corpus`` is the fingerprint of the text, ``processes`` how many train, ``milestones`` see ``update_milestones``.
+    ``pending`` is the line of metrics of the last step, whose held-out text is measured once it is saved.
     """
 
     step: int = 0
@@ -50,6 +52,7 @@ class Progress:
     corpus: str = ""
     processes: int = 1
     milestones: dict[str, dict[str, int]] = field(default_factory=dict)
+    pending: dict[str, Any] = field(default_factory=dict)
 
 
 _PROGRESS = fields_of(Progress, dict.fromkeys(("step", "best_step", "processes"), Limits(least=0)))

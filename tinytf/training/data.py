@@ -4,7 +4,7 @@ The examples of a step are a pure function of (seed, step).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +44,10 @@ class Batch:
         """Some of its rows."""
         mask = None if self.padding_mask is None else self.padding_mask[rows]
         return Batch(self.ids[rows], self.targets[rows], mask)
+
+    def without_targets(self) -> "Batch":
+        """Its first row, of which nothing is to be predicted."""
+        return replace(self[:1], targets=torch.full_like(self.targets[:1], IGNORED))
 
 
 class Examples(Protocol):

@@ -16,7 +16,7 @@ from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.branch import begin_branch
 from tinytf.training.metrics import Metrics
-from tinytf.training.processes import Processes, processes
+from tinytf.training.processes import TIMEOUT, Processes, processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.run import Trainer
 from tinytf.training.run_files import LOCK, METRICS, RECIPE, TOKENS, holds_run, is_free, remove_run, written_files
@@ -41,6 +41,7 @@ def train(
     explained: Sequence[str] = (),
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
+    timeout: float = TIMEOUT,
     tensorboard: bool = False,
     choose_threads: bool = False,
     on_progress: Stage = lambda *_: None,
@@ -54,7 +55,8 @@ def train(
     once the new one can begin. After each step ``interrupted`` is asked whether to stop, after a checkpoint. A
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
     the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
-    ``shard`` divides model, gradients and moments among several processes. With ``tensorboard`` event files are
+    ``shard`` divides model, gradients and moments among several processes, which wait for each other ``timeout``
+    seconds at most. With ``tensorboard`` event files are
     written too. ``on_progress`` hears what comes before the first step, and how far the last measurement of the
     held-out text is.
 
@@ -78,7 +80,7 @@ def train(
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
-    with processes(where, shard=shard, on_note=on_note) as group, _locked(out, group):
+    with processes(where, shard=shard, timeout=timeout, on_note=on_note) as group, _locked(out, group):
         files = find_files(corpus, recipe.reading) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)

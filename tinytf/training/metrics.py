@@ -43,6 +43,13 @@ class Metrics:
         measured = {name: getattr(self, name).to_dict() for name in ["heads", "health"] if name in data}
         return {**data, **measured}
 
+    @classmethod
+    def read(cls, line: Mapping[str, Any], groups: tuple[str, ...]) -> "Metrics":
+        """Those of a line as it is written, of a model with these ``groups`` of weights."""
+        heads = {"heads": HeadScores.read(line["heads"])} if "heads" in line else {}
+        health = {"health": Health(groups, **line["health"])} if "health" in line else {}
+        return cls(**{**line, "milestones": tuple(line.get("milestones", ())), **heads, **health})
+
 
 class Pace:
     """Writes speed.jsonl, a line every two seconds; metrics.jsonl has nothing that depends on the machine.

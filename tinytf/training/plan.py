@@ -22,7 +22,7 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.chats import ChatTurns
 from tinytf.training.loop import require_place
 from tinytf.training.lora import Adapters
-from tinytf.training.losses import batch_loss
+from tinytf.training.losses import BatchLoss, backward
 from tinytf.training.optimiser import clip_factor, learning_rate, make_optimiser
 from tinytf.training.parts import freeze
 from tinytf.training.peak import matrix_peak, training_flops
@@ -178,10 +178,10 @@ def plan(
         adapters = [Adapters(setup.model, recipe).to(device)] if recipe.lora else []
         trained = [one for module in (setup.model, *adapters) for one in module.parameters() if one.requires_grad]
         optimiser = make_optimiser(setup.model, recipe, *adapters)
-        loss = batch_loss(setup.model, batch)
-        loss.backward()
+        losses = BatchLoss(setup.model, *adapters)
+        loss = backward(losses, batch, recipe)
         norm = float(clip(trained, recipe.clip))
-        seconds = _seconds_of_a_step(setup, recipe, optimiser, trained)
+        seconds = _seconds_of_a_step(setup, losses, recipe, optimiser, trained)
         padding = setup.examples.padding(_LOOKED_AT) if isinstance(setup.examples, ChatTurns) else None
     steps = np.unique(np.linspace(0, recipe.steps - 1, min(recipe.steps, _POINTS)).round().astype(int)).tolist()
     tokens, held_out = setup.counts
@@ -190,14 +190,14 @@ def plan(
         parameters=sum(one.numel() for one in parameters), weight_bytes=sum(one.nbytes for one in parameters),
         trained=sum(one.numel() for one in trained), trained_bytes=sum(one.nbytes for one in trained), padding=padding,
         tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
-        schedule=[(step + 1, learning_rate(step, recipe)) for step in steps], loss=float(loss.detach()),
+        schedule=[(step + 1, learning_rate(step, recipe)) for step in steps], loss=loss,
         gradient_norm=norm, step_seconds=seconds, flops_per_token=training_flops(setup.model.config, recipe.block),
         peak_flops=None if seconds is None else matrix_peak(parameters[0].device),
     )  # fmt: skip
 
 
 def _seconds_of_a_step(
-    setup: Setup, recipe: Recipe, optimiser: torch.optim.Optimizer, trained: Sequence[nn.Parameter]
+    setup: Setup, loss: BatchLoss, recipe: Recipe, optimiser: torch.optim.Optimizer, trained: Sequence[nn.Parameter]
 ) -> float | None:
     """The median of some steps, after one that is not counted; None where they would not be those of the training."""
     if recipe.dtype != "float32" or recipe.compile:
@@ -206,7 +206,7 @@ def _seconds_of_a_step(
     for step in range(_MEASURED + 1):
         began = time.perf_counter()
         optimiser.zero_grad(set_to_none=True)
-        batch_loss(setup.model, setup.examples.batch(step)).backward()
+        backward(loss, setup.examples.batch(step), recipe)
         clip(trained, recipe.clip)
         optimiser.step()
         found.append(time.perf_counter() - began)

@@ -4,6 +4,7 @@ Shapes: B batch, H heads, T tokens (Q and K where query and key differ).
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,12 @@ class HeadScores:
             for name, scores in vars(self).items()
             if scores is not None
         }
+
+    @classmethod
+    def read(cls, data: Mapping[str, Sequence[Sequence[float | None]]]) -> "HeadScores":
+        """Those that ``to_dict`` gave."""
+        layers = {name: [[math.nan if one is None else one for one in row] for row in data[name]] for name in data}
+        return cls(**{name: tuple(map(tuple, rows)) for name, rows in layers.items()})
 
 
 class HeadProbe:

@@ -4,13 +4,14 @@ torchrun starts them: ``torchrun --nproc-per-node 2 -m tinytf_cli train …``.
 """
 
 import gc
+import itertools
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -21,10 +22,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from tinytf.errors import TrainingError, UsageError
 from tinytf.text.printable import printable
-from tinytf.training.data import IGNORED, Batch
+from tinytf.training.data import Batch
 
-_SILENCE, _PATIENCE = 3.0, 300
-"""Seconds until a line says what is waited for, and until a process no longer waits for the others to start."""
+TIMEOUT = 600
+"""Seconds that a process waits for the others where all work together, unless told otherwise."""
+_SILENCE, _PATIENCE, _LOOK = 3.0, 300, 60
+"""Seconds until a line says what is waited for, until a process no longer waits for the others to start, and between
+looks whether the first is still there."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Processes:
     rank: int = 0
     count: int = 1
     shard: bool = False
+    store: Any = None
+    _waits: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def writes(self) -> bool:
@@ -47,11 +53,15 @@ class Processes:
         """Whether this process takes part where the model is only measured; if divided, all do."""
         return self.writes or self.shard
 
-    def share(self, batch: Batch) -> Batch:
-        """This process's rows of a batch: every ``count``-th; one without a target where there are not so many."""
-        if self.rank < len(batch.ids):
-            return batch if self.count == 1 else batch[self.rank :: self.count]
-        return replace(batch[:1], targets=torch.full_like(batch.targets[:1], IGNORED))
+    def parts(self, batch: Batch, count: int = 1) -> list[Batch]:
+        """This process's rows of a batch, every ``self.count``-th, in ``count`` parts that pass one after the other.
+
+        Every process has as many parts, and those for which it has no rows are without a target.
+        """
+        longest = -(-len(batch.ids) // self.count)
+        mine, rows = batch if self.count == 1 else batch[self.rank :: self.count], -(-longest // count)
+        parts = (mine[first : first + rows] for first in range(0, longest, rows))
+        return [part if len(part.ids) else batch.without_targets() for part in parts]
 
     def total(self, number: float) -> float:
         """The sum over all processes."""
@@ -66,9 +76,16 @@ class Processes:
         return self.total(float(flag)) > 0
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
-        if self.count > 1:
-            dist.barrier()
+        """Wait until the first process is here too, however long it works alone; it waits for none."""
+        if self.count == 1:
+            return
+        place = f"tinytf wait {next(self._waits)}"
+        if self.writes:
+            self.store.set(place, "here")
+        while not self.writes:
+            with suppress(dist.DistStoreError):  # it works on; were it gone, so were the store, or torchrun ended all
+                self.store.wait([place], timedelta(seconds=_LOOK))
+                return
 
     def synchronised(self, module: nn.Module) -> nn.Module:
         """The module, its gradients averaged over all processes."""
@@ -90,6 +107,10 @@ class Processes:
     @staticmethod
     def _device() -> torch.device:
         return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+ALONE = Processes()
+"""A process that trains without others."""
 
 
 def started_as() -> tuple[int, int]:
@@ -120,11 +141,16 @@ def _whole(name: str, least: int, hint: str) -> int:
 
 @contextmanager
 def processes(
-    device: torch.device, *, shard: bool = False, on_note: Callable[[str], None] = lambda _: None
+    device: torch.device,
+    *,
+    shard: bool = False,
+    timeout: float = TIMEOUT,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Processes]:
     """The processes that torchrun started, or this one alone, which cannot ``shard`` a model.
 
-    Raises TrainingError where the others do not come; ``on_note`` hears that they are waited for.
+    Raises TrainingError where the others do not come, at the start or within ``timeout`` seconds where all work
+    together; ``on_note`` hears that they are waited for.
     """
     _, count = started_as()
     if count == 1:
@@ -133,18 +159,25 @@ def processes(
                 "--shard divides a model among processes, and there is one",
                 "start several: torchrun --nproc-per-node 2 -m tinytf_cli train … --shard",
             )
-        yield Processes()
+        yield ALONE
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    _meet("nccl" if device.type == "cuda" else "gloo", count, on_note)
+    store = _meet("nccl" if device.type == "cuda" else "gloo", count, timeout, on_note)
+    together = Processes(dist.get_rank(), dist.get_world_size(), shard, store)
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), shard)
+        yield together
         gc.collect()  # free what still refers to the group first
+        together.wait()
         dist.barrier()  # nobody leaves while another still needs the group
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
+        if "timed out" in str(error).casefold():
+            raise TrainingError(
+                f"the other processes of this run have not come within {timeout:g} s",
+                "one has ended, and says why, or is slow (--process-timeout); --resume continues the run",
+            ) from None
         raise TrainingError(
             "another process of this run has ended, and this one cannot continue without it",
             "its own message says why; --resume continues from the last checkpoint",
@@ -153,8 +186,8 @@ def processes(
         dist.destroy_process_group()
 
 
-def _meet(backend: str, count: int, on_note: Callable[[str], None]) -> None:
-    """Begin to work with the other processes once all are there."""
+def _meet(backend: str, count: int, timeout: float, on_note: Callable[[str], None]) -> Any:
+    """Begin to work with the other processes once all are there; returns the store that they share."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     said = f"waits at {where} for all {count} processes, at most {_PATIENCE:,} s; torchrun starts them"
     notice = threading.Timer(_SILENCE, on_note, (said,))
@@ -166,7 +199,9 @@ def _meet(backend: str, count: int, on_note: Callable[[str], None]) -> None:
         store, rank, _ = next(rendezvous("env://", timeout=timedelta(seconds=_PATIENCE)))
         store.set(f"tinytf {rank}", "here")
         store.wait([f"tinytf {other}" for other in range(count)], timedelta(seconds=_PATIENCE))
-        dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+        within = timedelta(seconds=timeout)
+        dist.init_process_group(backend, timeout=within, store=store, rank=rank, world_size=count)
+        return store
     except (dist.DistError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise TrainingError(

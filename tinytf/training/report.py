@@ -10,7 +10,7 @@ from tinytf.generate.samplers import Sampling
 from tinytf.report import Report
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.history import History, Spike
-from tinytf.training.losses import batch_loss, worst_example
+from tinytf.training.losses import measured_loss, worst_example
 from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.run_report import RunReport
@@ -79,7 +79,8 @@ class Training(Report):
 def report_of(run: Path, recipe: Recipe, setup: Setup, updates: Sequence[Update] = ()) -> Training:
     """What was trained in the folder ``run``."""
     history, batch = read_history(run), setup.examples.batch(recipe.at_step)
-    after = float(batch_loss(setup.model, batch).detach())
+    after = measured_loss(setup.model, [batch], recipe.accumulate)
+    assert after is not None  # or the first step had failed
     before, sample = float(history.loss[0]), _sample(setup)
     return Training(
         run, recipe, setup, history, batch[:_EXAMPLES], before, after, sample, tuple(updates), _spikes(history, setup)

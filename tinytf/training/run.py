@@ -12,10 +12,11 @@ import torch
 from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.checkpoints.run import load_run
-from tinytf.errors import TrainingError, UsageError
+from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import appending, require_unfenced, write_state, writing
+from tinytf.report import Progress as Heard
 from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
@@ -30,12 +31,12 @@ from tinytf.training.checkpoints import (
     restore,
     save_checkpoint,
 )
-from tinytf.training.data import IGNORED, Batch
+from tinytf.training.data import Batch
 from tinytf.training.frames import Camera
-from tinytf.training.health import Health, StepHealth
-from tinytf.training.lines import append_line, keep_lines, rows_in, sync_lines
+from tinytf.training.health import Health, StepHealth, groups_of
+from tinytf.training.lines import append_line, keep_lines, number_or_nan, rows_in, sync_lines
 from tinytf.training.lora import Adapters
-from tinytf.training.losses import FEW_BATCHES, BatchLoss, held_out_batches, held_out_loss
+from tinytf.training.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import changes_of, learning_rate, make_optimiser
 from tinytf.training.parts import freeze, recompute
@@ -161,13 +162,17 @@ class Trainer:
             return self._go(on_metrics, interrupted)
 
     def _go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
+        unmeasured = self._unmeasured()
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
-        self.begin_files()
+        self.begin_files(self.progress.step - (unmeasured is not None))
         if self.progress.step == self.recipe.at_step:
             self._look(self.progress.step, None)
             redivide(self.model)
         events = EventFiles(self.out / FOLDER, self.progress.step) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
+            if unmeasured is not None:
+                metrics = self._measured(unmeasured, self.setup.examples.batch(unmeasured.step - 1))
+                on_metrics(metrics, self.setup)
             while self.progress.step < self.recipe.steps and metrics.stopped is None:
                 metrics = self.step()
                 stops = interrupted() or metrics.stopped is not None
@@ -182,36 +187,35 @@ class Trainer:
         self.model.eval()
         return metrics
 
-    def begin_files(self) -> None:
-        """Write the recipe and the text's place, and remove the lines of steps that will be repeated."""
+    def begin_files(self, step: int) -> None:
+        """Write the recipe and the text's place, and remove the lines after ``step``, which will be repeated."""
         if not self.group.writes:
             return
-        step = self.progress.step
         with self._writing():
             write_state(self.out / RECIPE, to_json(self.recipe.to_dict()))
             write_state(self.out / SIZES, to_json(sizes_of(self.setup)))
             remember(self.out, self.corpus)
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
-                self.camera.begin(step)
+                self.camera.begin(self.progress.step)
             with appending(self.out / METRICS):  # it is there from the beginning
                 pass
             kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
-            if step:
+            if self.progress.step:
                 self._publish()
         measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
         for name, wanted in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
             if kept[name] < wanted:
                 self.on_note(f"{self.out / name} has {kept[name]:,} of {wanted:,} lines; the others are lost")
         if step < self.recipe.steps:
-            self.pace.begin(step)
+            self.pace.begin(self.progress.step)
 
     def step(self) -> Metrics:
         """One step of the optimiser, with all that is due after it."""
         recipe, step, group = self.recipe, self.progress.step, self.group
         before = None
-        if not step and recipe.begun_from and group.measures:
-            before = held_out_loss(self.model, self.setup.examples, FEW_BATCHES)
+        if not step and recipe.begun_from:
+            before = self._held_out(FEW_BATCHES)
             redivide(self.model)
         self.pace.step_begins()
         lr = learning_rate(step, recipe)
@@ -228,32 +232,68 @@ class Trainer:
         self.pace.step_ends(batch.ids.numel())
         if watch is not None:
             self.updates = watch.updates(norm, recipe.clip)
-        self.progress.step = done
-        last = done == recipe.steps
-        kept = sample = speed = None
-        if self.group.measures and (last or done % recipe.eval_every == 0):
-            limit = held_out_batches(recipe) if last else FEW_BATCHES
-            measuring = partial(self.on_progress, "measuring the held-out text") if last else unheard
-            kept = held_out_loss(self.model, self.setup.examples, limit, measuring)
-            if kept is not None and not math.isfinite(kept):
-                self._stop(f"the held-out loss is {kept}", batch, step)
-            if kept is not None and (self.progress.best is None or kept < self.progress.best):
-                self.progress.best, self.progress.best_step = kept, done
-            sample = self.sampler.sample(done)
-            if sample is not None and group.writes:
-                append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
-        stopped = None if last else self._stopped()
+        self.progress.step, self.progress.pending = done, {}
         seen = self._look(done, None if health is None else health.after())
-        metrics = Metrics(done, loss, lr, norm, kept, *seen, stopped, before)
-        redivide(self.model)
-        if group.writes:
-            append_line(self.out / METRICS, metrics.to_dict())
-            speed = self.pace.write(done, last=last)
-        if self.events is not None:
-            self.events.add(metrics, speed, sample)
-        if last or done % (recipe.save_every or recipe.eval_every) == 0:
+        metrics = Metrics(done, loss, lr, norm, None, *seen, None, before)
+        if done == recipe.steps:  # what it has learned is kept before it is measured, which takes longest now
+            redivide(self.model)
+            self.progress.pending = metrics.to_dict()
+            self._save()
+        metrics = self._measured(metrics, batch)
+        if done % (recipe.save_every or recipe.eval_every) == 0:
             self._save()
         return metrics
+
+    def _measured(self, metrics: Metrics, batch: Batch) -> Metrics:
+        """Metrics with what is measured after their step, written to the files of the run."""
+        recipe, done, last = self.recipe, metrics.step, metrics.step == self.recipe.steps
+        sample = speed = None
+        if last or done % recipe.eval_every == 0:
+            measuring = partial(self.on_progress, "measuring the held-out text") if last else unheard
+            kept = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
+            if kept is not None and not math.isfinite(kept):
+                self._stop(f"the held-out loss is {kept}", batch, done - 1)
+            self._note_best(kept, done)
+            sample = self.sampler.sample(done) if self.group.measures else None
+            if sample is not None and self.group.writes:
+                append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
+            metrics = replace(metrics, held_out_loss=kept, stopped=None if last else self._stopped())
+            self.group.wait()
+        redivide(self.model)
+        if self.group.writes:
+            append_line(self.out / METRICS, metrics.to_dict(), sync=last)
+            speed = self.pace.write(done, last=last)
+            if last:
+                with self._writing():
+                    self._prune()
+        if self.events is not None:
+            self.events.add(metrics, speed, sample)
+        return metrics
+
+    def _held_out(self, limit: int, on_progress: Heard = unheard) -> float | None:
+        """The loss of the held-out text, measured by all processes."""
+        examples, parts = self.setup.examples, self.recipe.accumulate
+        return held_out_loss(self.model, examples, limit, on_progress, accumulate=parts, group=self.group)
+
+    def _note_best(self, kept: float | None, step: int) -> None:
+        if kept is not None and (self.progress.best is None or kept < self.progress.best):
+            self.progress.best, self.progress.best_step = kept, step
+
+    def _unmeasured(self) -> Metrics | None:
+        """Those of a last step that was saved, and whose line is not written: its process was ended meanwhile."""
+        if not self.progress.pending:
+            return None
+        try:
+            pending = Metrics.read(self.progress.pending, tuple(groups_of(self.model)))
+        except (TypeError, KeyError, ValueError, AttributeError):
+            said = f"{self.out}: 'pending' of training.json is no line of metrics"
+            raise CheckpointError(said, "remove the last checkpoint; --resume goes on from the one before") from None
+        written = next((row for row in rows_in(self.out / METRICS) if row["step"] == pending.step), None)
+        if written is None:
+            return pending
+        kept = number_or_nan(written.get("held_out_loss"))
+        self._note_best(kept if math.isfinite(kept) else None, pending.step)
+        return None
 
     def _stopped(self) -> str | None:
         """Why the run ends here, before its last step: held-out has not fallen for as long as the recipe waits."""
@@ -288,23 +328,9 @@ class Trainer:
         return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
 
     def _backward(self, batch: Batch, step: int) -> float:
-        """The mean loss of a batch, part after part where gradients accumulate; leaves them in the parameters."""
-        targets = (batch.targets != IGNORED).sum().to(self.device)
-        batch = self.group.share(batch).to(self.device)
+        """The mean loss of a batch; leaves its gradients in the parameters."""
         self.optimiser.zero_grad(set_to_none=True)
-        total = 0.0
-        rows = -(-len(batch.ids) // self.recipe.accumulate)
-        half = torch.autocast(self.device.type, torch.bfloat16) if self.recipe.dtype == "bfloat16" else nullcontext()
-        for first in range(0, len(batch.ids), rows):
-            part = batch[first : first + rows]
-            last = first + rows >= len(batch.ids)
-            with nullcontext() if last else self.group.accumulating(self.loss):
-                with half:
-                    loss = self.loss(part.ids, part.targets, part.padding_mask) / targets
-                # The processes' gradients are averaged, and should be summed.
-                (loss * self.group.count if self.group.count > 1 else loss).backward()
-            total += loss.item()
-        total = self.group.total(total)
+        total = backward(self.loss, batch, self.recipe, self.group)
         if not math.isfinite(total):
             self._stop(f"the loss is {total}", batch, step)
         return total
@@ -322,6 +348,10 @@ class Trainer:
     def _save(self) -> None:
         if self.saved == self.progress.step:
             return
+        self._save_whole()
+        self.group.wait()
+
+    def _save_whole(self) -> None:
         finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
         if self.group.any(not finite):
             raise TrainingError(f"a weight is not finite after step {self.progress.step}", "try a smaller --lr")
@@ -344,6 +374,9 @@ class Trainer:
         publish(self.out, self.progress.step)
         if self.adapters is not None:
             self.adapters.save(self.out)
+        self._prune()
+
+    def _prune(self) -> None:
         keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})
 
     def _writing(self) -> AbstractContextManager[None]:

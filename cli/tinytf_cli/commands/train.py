@@ -43,6 +43,12 @@ class Machine:
 
     device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
     shard: bool = option(is_flag=True, help="Divide the model among several processes (torchrun; FSDP2).")
+    process_timeout: int = option(
+        type=click.IntRange(1, 86_400),
+        metavar="SECONDS",
+        shown=600,
+        help="How long several processes wait for each other.",
+    )
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,7 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
             on_updates=updates.extend,
             tensorboard=asked.tensorboard,
             shard=machine.shard,
+            timeout=machine.process_timeout,
             choose_threads="OMP_NUM_THREADS" not in os.environ,
             on_progress=progress.prepare,
             on_note=output.note,
