@@ -304,7 +304,7 @@ def test_what_would_not_fit_is_refused_before_it_begins(
 
     monkeypatch.setattr(cache, "UNASKED", 0)
     monkeypatch.setattr(cache, "free_bytes", lambda device: 100_000)
-    for options in (("--beams", "300"), ("--n", "3000")):
+    for options in (("--beams", "90"), ("--n", "3000")):
         ran = tinytf("generate", SENTENCE, "-m", decoder, *options)
         assert (ran.status, ran.out) == (1, ""), options
         assert "takes" in ran.err
