@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from tinytf.trace.record import record as record
     from tinytf.trace.trace import Trace as Trace
     from tinytf.training.film import Film as Film
+    from tinytf.training.film import Films as Films
     from tinytf.training.plan import TrainingPlan as TrainingPlan
     from tinytf.training.report import Training as Training
     from tinytf.training.run_report import RunReport as RunReport
@@ -96,6 +97,7 @@ _LAZY = {
     "Explained": "tinytf.analysis.arithmetic.data",
     "Exported": "tinytf.checkpoints.huggingface.export",
     "Film": "tinytf.training.film",
+    "Films": "tinytf.training.film",
     "Generation": "tinytf.generate.report",
     "GradientTrace": "tinytf.gradients.trace",
     "Info": "tinytf.analysis.size",

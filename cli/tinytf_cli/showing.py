@@ -42,6 +42,7 @@ _ALONE: dict[str, tuple[Any, ...]] = {
     "ExampleScores": ("verify", "ScoresView"),
     "Exported": ("export", "ExportView"),
     "Film": ("film", "FilmView"),
+    "Films": ("film", "FilmView"),
     "Info": ("info", "InfoView"),
     "LessonList": ("learn", "ListView"),
     "RunReport": ("run", "RunView"),

@@ -134,7 +134,7 @@ def test_a_masked_cell_is_a_dot_without_colour() -> None:
 
 @pytest.mark.parametrize("terminal", [BARE, ASCII])
 def test_shades_grow_with_the_value(terminal: Terminal) -> None:
-    signs = " .:-=+*#%@" if terminal.ascii else " ░▒▓█"
+    signs = " :-=+*#%@" if terminal.ascii else " ░▒▓█"
     values = np.linspace(0, 1, 21, dtype=np.float32)
     places = []
     for value in values:
@@ -222,16 +222,15 @@ def test_a_thumbnail_that_is_too_large_is_pooled_and_says_by_how_much() -> None:
     assert bright == [(57 // factor, 13 // factor)]
 
 
-def test_without_colour_a_thumbnail_is_dark_where_a_weight_is_large_and_blank_where_masked() -> None:
+def test_without_colour_a_thumbnail_is_dark_where_a_weight_is_large_blank_at_0_and_a_point_where_masked() -> None:
     size = 4
     weights = np.eye(size, dtype=np.float32)[None]
     seen = np.tril(np.ones((size, size), dtype=bool))
-    for terminal, full in ((BARE, "█"), (ASCII, "@")):
-        rows = [line[5:].ljust(size) for line in drawn(Thumbnails([weights], [seen]), terminal)[1:-1]]
-        assert len(rows) == size
-        for r, row in enumerate(rows):
-            assert row[r] == full
-            assert row[r + 1 : size].strip() == ""
+    for terminal, full, masked in ((BARE, "█", "·"), (ASCII, "@", ".")):
+        *lines, legend = drawn(Thumbnails([np.stack([weights[0]] * 2)], [seen]), terminal)[1:]
+        rows = [" " * r + full + masked * (size - 1 - r) for r in range(size)]
+        assert [line[5:] for line in lines] == [f"{row} {row}" for row in rows]
+        assert f"{masked} masked" in legend
 
 
 @pytest.mark.parametrize(("factor", "across"), [(1, 1), (2, 2), (3, 3), (5, 5), (8, 8), (1, 3), (4, 1), (3, 2)])
@@ -278,8 +277,8 @@ def test_a_histogram_has_a_bar_for_each_count_and_none_for_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("share", "wanted"),
-    [(0, ""), (1, "████"), (0.5, "██"), (0.125, "▌"), (1 / 32, "▏"), (1e-9, "▏"), (-1, ""), (2, "████"),
-     (float("nan"), ""), (float("inf"), "████")],
+    [(0, ""), (1, "████"), (0.5, "██"), (0.125, "▌"), (1 / 32, "▏"), (1e-9, "▏"), (-1, ""), (2, "███▶"),
+     (float("nan"), ""), (float("inf"), "███▶"), (1 + 1e-9, "████")],
 )  # fmt: skip
 def test_a_bar_is_as_long_as_its_share_in_eighths(share: float, wanted: str) -> None:
     assert bar(share, 4, BARE) == wanted
@@ -381,7 +380,8 @@ def test_in_sentences_a_signed_bar_is_its_number() -> None:
 def test_what_is_no_number_has_no_bar_or_a_whole_one() -> None:
     cells = [Signed(float(value), 1.0, "%.1f") for value in ("nan", "inf", "-inf")]
     lines = drawn(Table([Column("", cells)], header=False), BARE)
-    assert [sides(line, BARE) for line in lines] == [(0, 0), (0, 16), (16, 0)]
+    assert (lines[1].split()[-1][-1], lines[2].split()[-1][0]) == ("▶", "◀")  # it goes on
+    assert [sides(line, BARE) for line in lines] == [(0, 0), (0, 14), (14, 0)]
 
 
 def test_numbers_in_sentences_and_grids_have_the_digits_asked_for() -> None:

@@ -160,7 +160,7 @@ def test_a_torch_without_muon_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_run_ends_when_held_out_no_longer_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = [3.0, 2.0, 2.5, 2.25, 2.125]
-    monkeypatch.setattr("tinytf.training.run.held_out_loss", lambda *_: losses.pop(0))
+    monkeypatch.setattr("tinytf.training.run.held_out_loss", lambda *_, **more: losses.pop(0))
     last = train(STORY, changed(steps=100, patience=2), tmp_path)
     assert last.step == 16
     assert last.stopped == "held-out has been above 2.0000, at step 8, 2 times in a row"

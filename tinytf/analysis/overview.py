@@ -10,11 +10,9 @@ from torch import Tensor
 
 from tinytf.analysis.attribution import directly
 from tinytf.analysis.flow import Flow, flow
-from tinytf.analysis.heads import LABELS, MEASURES, choosing, entropy_share
 from tinytf.analysis.lens import most_probable
 from tinytf.analysis.prediction import Prediction
 from tinytf.report import Data
-from tinytf.steps.operations import Sight
 from tinytf.steps.table import Place, Step
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -106,15 +104,6 @@ class Overview:
     def weights(self, layer: int, head: int) -> Tensor:
         """Where a head looks, (Q, K)."""
         return self.trace.step(self.trace.steps.weights, layer, (head,))[0]
-
-    def label(self, layer: int, head: int) -> str:
-        """What a head does in this text: the first of LABELS that it reaches, or → the token it looks at most."""
-        weights = self.weights(layer, head).float()
-        seen = choosing(Sight.of(self.trace.config.at(layer)), len(weights)).to(weights.device)
-        scores = {"entropy_share": float(entropy_share(weights, seen))}
-        scores |= {name: float(measure(weights)) for name, (measure, _) in MEASURES.items()}
-        reached = next((one.name for one in LABELS if scores.get(one.score, 0.0) >= one.least), None)
-        return reached or self.most_seen(layer, head)
 
     def most_seen(self, layer: int, head: int) -> str:
         """The token that a head looks at most from the positions, after an arrow."""

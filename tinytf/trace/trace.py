@@ -26,7 +26,7 @@ from tinytf.text.words import Named, find_token, pick, positions_in, several
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.site import Site
-from tinytf.trace.summary import pipeline
+from tinytf.trace.summary import pipeline, visible
 
 _KEPT_BYTES = 128 * 2**20
 
@@ -299,6 +299,21 @@ class Trace:
         if not isinstance(found, int):
             raise AddressError(f"{word!r} is {len(found)} places, and one {axis} is asked for", "such as 0, or -1")
         return found
+
+    def seen(self, where: Address) -> Tensor | None:
+        """Which numbers at an address of a map the mask leaves, in the shape of ``self[where]``; None for all."""
+        step = where.step
+        if step is None or where.lens is not None or not step.is_map:
+            return None
+        found = []
+        for layer in where.layers if where.layers is not None else (None,):
+            if (allowed := visible(self, step, layer)) is None:
+                return None
+            heads = len(step.part_numbers(self.config) if where.heads is None else where.heads)
+            one = where.heads is not None and heads == 1
+            every = allowed if one else allowed.expand(heads, *allowed.shape)
+            found.append(self._cell(every, where, step.axes[1:] if one else step.axes))
+        return found[0] if len(found) == 1 else torch.stack(found)
 
     def picked(self, word: str, axis: str, size: int) -> int | range:
         """The place on an axis that a word of a cell means, or the places where it is a slice or a range.

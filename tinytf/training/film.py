@@ -5,7 +5,7 @@ Free of torch. Shapes: L layers, H heads, T tokens, Q and K where query and key 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -268,6 +268,27 @@ class Film(Report):
             named += [(f"heads.{kind}", ["layer", "head"], scores) for kind, scores in frame.heads.items()]
             found += [Array.of(f"step-{frame.step}.{name}", of, torch.from_numpy(one)) for name, of, one in named]
         return found
+
+
+@dataclass(frozen=True)
+class Films(Report):
+    """The films of two runs beside each other."""
+
+    KIND = "films"
+    EVENTS: ClassVar = {"frames": "frame"}
+
+    films: tuple[Film, Film]
+
+    def fields(self) -> dict[str, Any]:
+        """The ``runs`` as a film has them, and the ``frames`` of both, each with its run."""
+        every = [film.fields() for film in self.films]
+        frames = [{"run": one["run"], **frame} for one in every for frame in one.pop("frames")]
+        return {"runs": every, "frames": frames}
+
+    def stored(self) -> list[Array]:
+        """As those of a film, with the number of the run before them."""
+        every = [(place, one) for place, film in enumerate(self.films) for one in film.stored()]
+        return [replace(one, name=f"{place}.{one.name}") for place, one in every]
 
 
 def vars_of(one: Any) -> dict[str, Any]:

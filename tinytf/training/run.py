@@ -164,11 +164,12 @@ class Trainer:
     def _go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         unmeasured = self._unmeasured()
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
-        self.begin_files(self.progress.step - (unmeasured is not None))
+        begun = self.progress.step - (unmeasured is not None)
+        self.begin_files(begun)
         if self.progress.step == self.recipe.at_step:
             self._look(self.progress.step, None)
             redivide(self.model)
-        events = EventFiles(self.out / FOLDER, self.progress.step) if self.tensorboard else None
+        events = EventFiles(self.out / FOLDER, begun) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
             if unmeasured is not None:
                 metrics = self._measured(unmeasured, self.setup.examples.batch(unmeasured.step - 1))

@@ -35,11 +35,12 @@ def replay(asked: Asked, output: Output) -> None:
     and h a head, Enter opens the model of a frame in the explorer, q leaves. Elsewhere a table. -o FILE.cast and
     FILE.svg are the film itself.
     """
-    from tinytf.training.film import read_film
+    from tinytf.training.film import Films, read_film
     from tinytf_cli.board import takes_pictures
     from tinytf_cli.views.film import FilmView
 
-    films = [read_film(run) for run in (asked.run, asked.versus) if run is not None]
+    film, versus = read_film(asked.run), None if asked.versus is None else read_film(asked.versus)
+    films = [film] if versus is None else [film, versus]
     on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
     if on_screen and sys.stdin is not None and sys.stdin.isatty():
         _play(films, output)
@@ -50,7 +51,8 @@ def replay(asked: Asked, output: Output) -> None:
 
         return pictures(films, screen, _ROWS)
 
-    output.show(replace(Result.of(FilmView(*films)), film=pictured))
+    found = film if versus is None else Films((film, versus))
+    output.show(replace(Result.of(FilmView(found)), film=pictured))
 
 
 def _play(films: "list[Film]", output: Output) -> None:

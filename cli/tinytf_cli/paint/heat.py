@@ -13,7 +13,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Heat
 
 SHADES = " ░▒▓█"
-ASCII_SHADES = " .:-=+*#%@"
+ASCII_SHADES = " :-=+*#%@"  # a point is a masked cell
 SMALL = 2
 """The columns of a cell without a number."""
 _LABEL_LIMIT = 14
@@ -177,8 +177,11 @@ def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> l
 
 def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     line = legend(block.scale, block.limit, terminal, cells=16 if terminal.width >= _NARROW else 6)
-    if block.visible is None:
-        return [line]
+    return [line] if block.visible is None else with_masked(line, terminal)
+
+
+def with_masked(line: PaintedLine, terminal: Terminal) -> list[PaintedLine]:
+    """A legend, and what a masked cell looks like."""
     masked = Segment(shown("   · masked", terminal), role_style("dim", terminal))
     return [[*line, masked]] if line_width([*line, masked]) <= terminal.width else [line, [masked]]
 

@@ -31,6 +31,8 @@ from tinytf_cli.views.blocks import (
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+_CUT, _ROUNDING = "◀▶", 1e-6
+"""The end of a bar that would reach beyond its place, and how far above 1 a share is none that does."""
 _METER = 8
 _STRIP = 64
 """The widest strip, in cells."""
@@ -44,7 +46,12 @@ def histogram(counts: Sequence[int], terminal: Terminal, full: int = 0) -> str:
 
 
 def bar(share: float, width: int, terminal: Terminal) -> str:
-    """A horizontal bar: ``share`` of ``width`` cells, in eighths of a cell; anything above 0 is visible."""
+    """A horizontal bar: ``share`` of ``width`` cells, in eighths of a cell; anything above 0 is visible.
+
+    One of more than 1 ends in an arrow, since it is cut.
+    """
+    if share > 1 + _ROUNDING:
+        return shown("█" * (width - 1) + _CUT[1], terminal)
     share = min(1.0, max(0.0, share if share == share else 0.0))
     if terminal.ascii:
         return "#" * (max(1, round(share * width)) if share > 0 else 0)
@@ -57,7 +64,7 @@ def signed_bar(share: float, half: int, terminal: Terminal, both: bool = True) -
 
     Anything but 0 is visible. Without ``both`` sides there is no room left of the axis.
     """
-    share = max(-1.0, min(1.0, share)) if share == share else 0.0
+    cut, share = abs(share) > 1 + _ROUNDING, max(-1.0, min(1.0, share)) if share == share else 0.0
     style = role_style(ABOVE if share > 0 else BELOW, terminal)
     whole, rest = divmod(round(abs(share) * half * 2), 2)
     block, above, below, least = ("#", "", "", "#") if terminal.ascii else ("█", "▌", "▐", "▏" if share > 0 else "▕")
@@ -65,6 +72,8 @@ def signed_bar(share: float, half: int, terminal: Terminal, both: bool = True) -
     if share < 0:
         drawn = below * rest + block * whole
     drawn = drawn or (least if share else "")
+    if cut:
+        drawn = shown(drawn[1:] + _CUT[1] if share > 0 else _CUT[0] + drawn[1:], terminal)
     left, right = (drawn, "") if share < 0 else ("", drawn)
     axis = Segment(shown("│", terminal), role_style("dim", terminal))
     before = [Segment(left.rjust(half), style)] if both else []

@@ -9,12 +9,14 @@ from rich.segment import Segment
 from rich.style import Style
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, ramp, role_style
-from tinytf_cli.paint.heat import legend, pool, pooling_note, shades
+from tinytf_cli.paint.heat import legend, pool, pooling_note, shades, with_masked
 from tinytf_cli.paint.text import PaintedLine, fit, line_width, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Words
 
 _LARGEST = 32
+_BETWEEN = LEVELS + 1
+"""Where there is no cell; LEVELS is a masked one."""
 _LOW, _HIGH = 2, 5  # lines of a miniature
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
@@ -61,20 +63,19 @@ def _picture(maps: Array, visible: NDArray[np.bool_] | None, side: int) -> NDArr
     if seen is not None:
         levels = np.where(seen, levels, LEVELS)
     heads, rows, columns = levels.shape
-    wide = np.full((rows + rows % 2, heads, columns + 1), LEVELS, dtype=np.int64)
+    wide = np.full((rows + rows % 2, heads, columns + 1), _BETWEEN, dtype=np.int64)
     wide[:rows, :, :columns] = levels.transpose(1, 0, 2)
     return wide.reshape(len(wide), -1)[:, :-1]
 
 
 def _shaded(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
+    """Rows of shades: what is near 0 is blank, and a masked cell a point, as in a larger map."""
     signs = shades(terminal)
-    share = np.where(levels == LEVELS, -1, levels) / (LEVELS - 1)
+    share = np.where(levels >= LEVELS, 0, levels) / (LEVELS - 1)
     index = np.where(share > 0.02, 1 + (share * (len(signs) - 1)).astype(int), 0).clip(0, len(signs) - 1)
-    blank = shown("·", terminal)
-    rows = []
-    for line, gaps in zip(index, levels == LEVELS, strict=True):
-        rows.append("".join(" " if gap else (signs[i] if i else blank) for i, gap in zip(line, gaps, strict=True)))
-    return rows
+    index[levels == LEVELS] = len(signs)
+    every = signs + shown("·", terminal)
+    return ["".join(every[i] for i in line) for line in index]
 
 
 def _halves(terminal: Terminal) -> bool:
@@ -83,7 +84,7 @@ def _halves(terminal: Terminal) -> bool:
 
 def _lines(levels: NDArray[np.int64], rows: int, terminal: Terminal) -> list[str]:
     """A picture of so many ``rows``, as text."""
-    return half_blocks(levels, terminal) if _halves(terminal) else _shaded(levels[:rows], terminal)
+    return half_blocks(np.minimum(levels, LEVELS), terminal) if _halves(terminal) else _shaded(levels[:rows], terminal)
 
 
 def _half_cells(upper: NDArray[np.int64], lower: NDArray[np.int64], terminal: Terminal) -> PaintedLine:
@@ -210,4 +211,6 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
     factor = -(-length // side)
     if factor > 1:
         lines += pooling_note(factor, factor, 5, terminal)
-    return [*lines, legend("unit", 1.0, terminal, indent=5)]
+    line = legend("unit", 1.0, terminal, indent=5)
+    masked = any(one is not None for one in block.visible) and not _halves(terminal)
+    return [*lines, *(with_masked(line, terminal) if masked else [line])]

@@ -80,7 +80,8 @@ class AttentionView:
     def _multi_head(self, drawn: Overview, terminal: Terminal) -> Iterator[Block]:
         (one,), table = drawn.layers, self.trace.steps
         where = "over all tokens" if len(drawn.positions) > 1 else f"at {self.names[drawn.positions[0]]}"
-        said = f"of {self.trace.config.n_layers}; what a head adds is a share of the stream, {where}"
+        adds = "what a head adds is a share of the stream, → what it sees most"
+        said = f"of {self.trace.config.n_layers}; {adds}, {where}"
         yield Heading(f"attention L{one.layer}", said)
         heads = [head for _, head, _ in drawn.ranked]
         step = self.found.step
@@ -90,7 +91,7 @@ class AttentionView:
                 head,
                 Miniature(
                     f"H{head}",
-                    shortened(drawn.label(one.layer, head), 10),
+                    shortened(drawn.most_seen(one.layer, head), 10),
                     as_array(drawn.weights(one.layer, head)),
                     seen,
                 ),

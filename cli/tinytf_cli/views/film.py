@@ -1,12 +1,12 @@
 """The film of a run as a table: a line a frame, what was learned when, and which heads appeared."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.film import LEARNED, Film, Frame
+from tinytf.training.film import LEARNED, Film, Films, Frame
 from tinytf.training.history import NAMES
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
@@ -30,15 +30,31 @@ def learned_words(film: Film) -> list[Span]:
 
 
 class FilmView:
-    """A film, drawn as a table."""
+    """A film, or two beside each other, drawn as a table."""
 
-    def __init__(self, found: Film, versus: Film | None = None) -> None:
-        self.found, self.versus = found, versus
+    def __init__(self, found: Film | Films) -> None:
+        self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The answer first; then a line a frame."""
-        film = self.found
-        where = printable(str(film.run), spaces=False)
+        films = (self.found,) if isinstance(self.found, Film) else self.found.films
+        for film in films:
+            yield from self._answer(film)
+        yield from self._kinds(films[0]) if len(films) == 1 else self._beside(films)
+        for film in films:
+            yield from self._frames(film, terminal, _where(film) if len(films) > 1 else "")
+        yield Line("")
+        film, versus = films[0], f" --versus {_where(films[1])}" if len(films) > 1 else ""
+        played = f"tinytf replay {_where(film)}{versus}"
+        kept = [frame for frame in film.frames if frame.model is not None]
+        lines = [(played, "in a terminal: ← → and space play it, Enter opens a frame")]
+        if kept:
+            lines.append((f"tinytf explore -m {kept[-1].model}", f"the model of step {kept[-1].step:,}"))
+        lines.append((f"{played} -o film.svg", "the film as an animated picture; .cast for a terminal"))
+        yield from next_lines(terminal, *lines)
+
+    def _answer(self, film: Film) -> Iterator[Block]:
+        where = _where(film)
         said = f" · {plural(len(film.frames), 'frame')} of {plural(len(film.probes), 'probe')}"
         yield Line([Span(where, "strong"), Span(f"{said} · step {film.frames[-1].step:,} of {film.history.steps:,}")])
         yield Line([Span("learned  ", "output"), *learned_words(film)])
@@ -49,15 +65,6 @@ class FilmView:
             yield Line([Span("appeared ", "attention"), Span(said + more)])
         else:
             yield Line([Span("appeared ", "attention"), Span(f"no head reached a score of 0.5{self._most(film)}")])
-        yield from self._kinds(film)
-        yield from self._frames(film, terminal)
-        yield Line("")
-        kept = [frame for frame in film.frames if frame.model is not None]
-        lines = [(f"tinytf replay {where}", "in a terminal: ← → and space play it, Enter opens a frame")]
-        if kept:
-            lines.append((f"tinytf explore -m {kept[-1].model}", f"the model of step {kept[-1].step:,}"))
-        lines.append((f"tinytf replay {where} -o film.svg", "the film as an animated picture; .cast for a terminal"))
-        yield from next_lines(terminal, *lines)
 
     @staticmethod
     def _most(film: Film) -> str:
@@ -94,13 +101,28 @@ class FilmView:
             "much less a token of unseen text costs than without context, by its frequency in the training text"
         )
 
-    def _frames(self, film: Film, terminal: Terminal) -> Iterator[Block]:
+    def _beside(self, films: Sequence[Film]) -> Iterator[Block]:
+        """What both have learned, by kind."""
+        said = f"nats gained per token at the end, and the step from which on it is at least {LEARNED:.1f}"
+        yield Heading("what was learned when", said, "output")
+        kinds = list(dict.fromkeys(one.kind for film in films for one in film.learned))
+        columns = [Column("tokens", [Span(kind, "strong") for kind in kinds])]
+        for film in films:
+            found = [next((one for one in film.learned if one.kind == kind), None) for kind in kinds]
+            name = printable(film.name, spaces=False)
+            columns.append(Column(f"{name} gain", ["" if one is None else f"{one.gain:.2f}" for one in found], "right"))
+            by = ["" if one is None or one.by is None else f"step {one.by:,}" for one in found]
+            columns.append(Column(f"{name} by", by, "right"))
+        yield Table(columns) if kinds else note("no probe tells: neither run held a text out")
+
+    def _frames(self, film: Film, terminal: Terminal, named: str) -> Iterator[Block]:
         limit = row_limit(terminal, None, _ROWS)
         keep = range(len(film.frames)) if limit is None else spread(len(film.frames), limit)
         frames = [film.frames[place] for place in keep]
         folded = "" if len(frames) == len(film.frames) else f"; {len(frames)} of {len(film.frames)}"
         sizes = ", ".join(f"{printable(probe.name, spaces=False)} {probe.predicted:,}" for probe in film.probes)
-        yield Heading("frames", f"mean loss of the probes in nats, the strongest head of each kind{folded}", "residual")
+        said = f"mean loss of the probes in nats, the strongest head of each kind{folded}"
+        yield Heading(f"frames {named}".rstrip(), said, "residual")
         columns = [Column("step", [f"{frame.step:,}" for frame in frames], "right")]
         for probe in film.probes:
             name = printable(probe.name, spaces=False)
@@ -132,6 +154,10 @@ class FilmView:
     def _strongest(film: Film, kind: str, frame: Frame) -> str:
         found = film.strongest(kind, frame)
         return "" if found is None else f"{found[0]} {found[1]:.2f}"
+
+
+def _where(film: Film) -> str:
+    return printable(str(film.run), spaces=False)
 
 
 def _total(frame: Frame) -> str:

@@ -240,7 +240,7 @@ class Screen:
         return Column(f"{column[0].step} adds", [Meter(one.share, Figure(one.share, "%.2f"), role) for one in column])
 
     def _head(self, one: Layer) -> Iterator[Span]:
-        label = self.overview.label(one.layer, one.strongest)
+        label = self.overview.most_seen(one.layer, one.strongest)
         yield Span(f"H{one.strongest}", "attention")
         yield Span(f" {number(one.heads[one.strongest], '%.2f')} {label}")
 
@@ -251,14 +251,15 @@ class Screen:
         maps = [
             Miniature(
                 f"L{layer}H{head}",
-                shortened(self.overview.label(layer, head), 9),
+                shortened(self.overview.most_seen(layer, head), 9),
                 as_array(self.overview.weights(layer, head)),
                 visible_array(self.trace, table.at(table.weights, layer), layer),
             )
             for layer, head, _ in places[:most]
         ]
         which = "stream" if self.overview.predicted is None else "logit"
-        yield Miniatures(maps, lines, "heads", len(places), f"those that add most to the {which}", "--all shows all")
+        said = f"those that add most to the {which}, → what each sees most {self._where}"
+        yield Miniatures(maps, lines, "heads", len(places), said, "--all shows all")
 
     def next(self, terminal: Terminal) -> Iterator[Block]:
         """What to type next."""

@@ -204,7 +204,7 @@ def address_blocks(
     if where.cell or (where.lens is not None and not where.lens.is_step):
         assert where.step is not None
         yield address_heading(where)
-        yield cell_block(trace, trace[where], where, dims, word)
+        yield cell_block(trace, trace[where], where, dims, word, trace.seen(where))
         return
     for step, layer, one in tensors_at(trace, where, head):
         if step.is_vocabulary:
@@ -229,10 +229,16 @@ def vocabulary_values(trace: Trace, step: Step, dims: int, word: Word | None = N
     return Values([names[row] for row in trace.recording.logit_rows], values, dims, step.role, columns=columns)
 
 
-def cell_block(trace: Trace, tensor: Tensor, where: Address, dims: int, word: Word | None = None) -> Block:
-    """One number, or the rows of a tensor; they are named by their axes where they have names."""
+def cell_block(
+    trace: Trace, tensor: Tensor, where: Address, dims: int, word: Word | None = None, seen: Tensor | None = None
+) -> Block:
+    """One number, or the rows of a tensor; they are named by their axes where they have names.
+
+    Those of a map of which the mask leaves some, the ``seen`` ones, are drawn as the whole map is.
+    """
     if tensor.dim() == 0:
-        return Line([Span("  "), Figure(float(tensor), "%.9g", "strong")])
+        masked = seen is not None and not bool(seen)
+        return Line([Span("  "), Figure(float(tensor), "%.9g", "strong"), Span("   masked" if masked else "", "dim")])
     assert where.step is not None
     values = as_array(tensor)
     flat, some = values.reshape(-1, values.shape[-1]), trace.places(where)
@@ -240,6 +246,11 @@ def cell_block(trace: Trace, tensor: Tensor, where: Address, dims: int, word: Wo
     named = (places(trace, axis, size, word, some.get(axis)) for axis, size in zip(where.axes, sizes, strict=True))
     *names, columns = named
     rows = [" ".join(name) for name in product(*names)] if all(names) else [str(row) for row in range(len(flat))]
+    if seen is not None and not bool(seen.all()):
+        left = seen.cpu().numpy().reshape(flat.shape)
+        scale, limit = ("unit", 1.0) if where.step.is_distribution else ("signed", largest(flat, left))
+        columns = places(trace, where.axes[-1], flat.shape[1], word, some.get(where.axes[-1]))
+        return Heat(flat, rows, columns, scale, left, limit)
     return Values(rows, flat, dims, where.step.role, columns=columns)
 
 
