@@ -118,9 +118,14 @@ class Compared:
     @property
     def share(self) -> float:
         """The difference as a share of what is allowed; infinite where it is not finite."""
-        if not (math.isfinite(self.difference) and math.isfinite(self.scale)):
+        if not (self.is_finite and math.isfinite(self.scale)):
             return math.inf
         return self.difference / self.allowed if self.difference else 0.0
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the numbers can be compared at all."""
+        return math.isfinite(self.difference)
 
     @property
     def holds(self) -> bool:
@@ -155,6 +160,8 @@ def compare(ways: Ways, dtype: torch.dtype, coarse: Coarse, again: Callable[[], 
     difference, size = (_wide(ways.found) - expected).abs(), expected.abs()
     if not difference.numel():
         return Compared(ways.step, ways.what, 0.0, 0.0, 0.0)
+    if not bool(difference.isfinite().all()):
+        return Compared(ways.step, ways.what, math.inf, float(size.max()), 0.0)
     rounding = unit_roundoff(dtype) * _largest(size, ways.axis) + _least(dtype)
     found = _furthest(ways, difference, size, MARGIN * rounding)
     if found.holds:
@@ -168,7 +175,7 @@ def compare(ways: Ways, dtype: torch.dtype, coarse: Coarse, again: Callable[[], 
 
 
 def _furthest(ways: Ways, difference: Tensor, size: Tensor, limit: Tensor) -> Compared:
-    place = (difference / limit).argmax()  # of a NaN, if there is one
+    place = (difference / limit).argmax()
     at = [float(one.flatten()[place]) for one in (difference, limit.expand_as(difference))]
     return Compared(ways.step, ways.what, at[0], float(size.max()), at[1])
 

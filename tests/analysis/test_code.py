@@ -11,6 +11,7 @@ from architectures import KINDS, asked, config_of, encoding_of, furthest, lively
 from tinytf.analysis.code import code, code_line
 from tinytf.errors import UsageError
 from tinytf.loading import load
+from tinytf.tolerance import Coarse
 from tinytf.trace.record import record
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -66,7 +67,7 @@ def test_a_step_that_the_code_does_not_make_is_found() -> None:
     assert found.lines[5].difference == pytest.approx(0.01, rel=1e-3)
     assert not found.holds
     trace.recording.tensors["L1.ffn"][0, 0] = torch.nan
-    assert not code_line(trace, trace.steps.by_name["ffn"], 1).holds
+    assert not code_line(trace, trace.steps.by_name["ffn"], 1, Coarse([])).holds
 
 
 def test_half_precision_and_other_precisions_have_code_too() -> None:

@@ -1,6 +1,7 @@
 """What is painted is what the numbers say: colours, shades, bars, pooled maps, digits."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -437,3 +438,11 @@ def test_every_block_fits_every_screen_with_the_longest_labels(name: str, width:
         screen = Terminal(width, depth, ascii=seven_bits, cuts=True)
         lines = [without_colour(line) for line in drawn(BLOCKS[name], screen)]
         assert [line for line in lines if cell_len(line) > width] == []
+
+
+@pytest.mark.parametrize("scale", ["unit", "signed"])
+@pytest.mark.parametrize("terminal", [BARE, ASCII, TRUE])
+def test_what_is_no_number_is_drawn_in_a_map(scale: str, terminal: Terminal) -> None:
+    values = np.array([[math.nan, math.inf, -math.inf, 1.0]], dtype=np.float32)
+    said = without_colour(drawn(Heat(values, ["q"], list("abcd"), scale), terminal)[1]).split()
+    assert [word.rstrip("█@▲▴#+ ░=-▾▼") for word in said][1:4] == ["nan", "inf", "-inf"]

@@ -4,6 +4,8 @@
 """
 
 import os
+import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from sentences import sentences
 
 from tinytf.gradients.by_hand import agreement
 from tinytf.loading import Model, load
+from tinytf.report import Report
 from tinytf.trace.check import check
 
 pytestmark = pytest.mark.real
@@ -36,11 +39,43 @@ def opened(name: str, dtype: str) -> Model:
 @pytest.mark.parametrize("name", FILES)
 def test_no_sentence_is_a_false_alarm(name: str, dtype: str, pytestconfig: pytest.Config) -> None:
     model, count = opened(name, dtype), pytestconfig.getoption("--sentences")
-    for sentence in sentences(count):
-        found = check(model.trace(sentence))
+    for place, sentence in enumerate(sentences(count)):
+        trace = model.trace(sentence)
+        found = check(trace)
+        if not bool(trace.last_hidden.isfinite().all()):
+            assert not found.telling.is_finite  # that is no false alarm: Gemma's stream is too large for float16
+            continue
         assert found.holds, (sentence, found.telling)
-    for sentence in sentences(max(1, count // 2)) if name != "MiniLM" else ():
-        if len(model.encode(sentence).ids) > 1:
+        if model.config.causal and len(trace.tokens) > 1 and (place < 2 or place % 2):
             found = agreement(model.grad(sentence))
             assert found.holds, (sentence, found.telling)
     opened.cache_clear()
+
+
+ASKED: dict[str, Callable[[Model, str], Report]] = {
+    "explain": lambda model, text: model.explain(text, "L1.ffn[1,7]", depth=2),
+    "explain weights": lambda model, text: model.explain(text, "L1H1.weights[1,0]", depth=3),
+    "code": lambda model, text: model.code(text, (0, model.config.n_layers - 1)),
+    "rollout": lambda model, text: model.rollout(text),
+    "lens": lambda model, text: model.lens(text),
+    "attribute": lambda model, text: model.attribute(text),
+    "ablate": lambda model, text: model.ablate(text, "L1H1"),
+    "ablation sweep": lambda model, text: model.ablation_sweep(text, "layers"),
+    "patch sweep": lambda model, text: model.patch_sweep(
+        text, re.sub(r" \w+", " my", text, count=1), "heads", answer=1000, versus=2000
+    ),
+}
+"""What checks itself besides a trace and its gradients."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_is_asked_of_a_text_raises_no_false_alarm(
+    asked: str, name: str, dtype: str, pytestconfig: pytest.Config
+) -> None:
+    model = opened(name, dtype)
+    if not model.config.predicts_tokens and list(ASKED).index(asked) > 3:
+        pytest.skip("it predicts no tokens")
+    for sentence in sentences(pytestconfig.getoption("--sentences"))[::2]:
+        assert ASKED[asked](model, sentence).holds, sentence

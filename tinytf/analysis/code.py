@@ -13,7 +13,7 @@ from tinytf.errors import UsageError
 from tinytf.report import About, Data, Report
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
-from tinytf.tolerance import STEP, allowed
+from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
 from tinytf.trace.address import Address
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Text, Trace
@@ -21,26 +21,36 @@ from tinytf.trace.trace import Text, Trace
 
 @dataclass(frozen=True)
 class CodeLine(Data):
-    """The ``code`` of a step, which gives its ``shape``; ``difference`` is the largest from the recorded step.
+    """The ``code`` of a step, which gives its ``shape``, ``compared`` with the recorded step.
 
-    ``relative`` is in units of the step's largest number, or of 1 if that is larger; both are None for a step that an
-    intervention replaced. ``parameters`` are those in the code, with their shapes.
+    That is None for a step that an intervention replaced. ``parameters`` are those in the code, with their shapes.
     """
 
-    ALSO: ClassVar = ("holds",)
+    LESS: ClassVar = ("compared",)
+    ALSO: ClassVar = ("difference", "of", "allowed", "holds")
 
     step: str
     formula: str
     code: str
     parameters: dict[str, tuple[int, ...]]
     shape: tuple[int, ...]
-    difference: float | None
-    relative: float | None
-    tolerance: float
+    compared: Compared | None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.compared is None else self.compared.difference
+
+    @property
+    def of(self) -> float | None:
+        return None if self.compared is None else self.compared.scale
+
+    @property
+    def allowed(self) -> float | None:
+        return None if self.compared is None else self.compared.allowed
 
     @property
     def holds(self) -> bool:
-        return self.relative is None or self.relative <= self.tolerance
+        return self.compared is None or self.compared.holds
 
 
 @dataclass(frozen=True)
@@ -58,12 +68,13 @@ class Code(Report):
         return all(line.holds for line in self.lines)
 
     @property
-    def worst(self) -> CodeLine:
-        return max(self.lines, key=lambda line: line.relative or 0.0)
+    def telling(self) -> Compared | None:
+        """The first line that does not hold, or the largest difference; None where all were replaced."""
+        return telling(found) if (found := [one.compared for one in self.lines if one.compared]) else None
 
     def fields(self) -> dict[str, Any]:
-        worst = self.worst
-        check = {"holds": self.holds, "largest_difference": worst.difference, "at": worst.step}
+        told = self.telling
+        check = {"holds": self.holds, "difference": told and told.difference, "at": told and told.step}
         return {**self.members("rows", "lines"), "check": check}
 
 
@@ -75,10 +86,11 @@ def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Seque
     steps that nothing computes, such as tokens.
     """
     trace = model.trace(text)
+    coarse = Coarse(trace.model.parameters())
     found = [trace.address(one) if isinstance(one, str) else one for one in at]
     named = {(one.step and one.step.name, layer) for one in found for layer in one.layers or (None,)}
     lines = tuple(
-        code_line(trace, step, layer)
+        code_line(trace, step, layer, coarse)
         for step, layer in trace.steps.rows
         if step.operation is not None
         and ((step.name, layer) in named or (None, layer) in named if at else layer is None or layer in layers)
@@ -88,14 +100,20 @@ def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Seque
     return Code(lines, trace.recording.logit_rows, about=About(model, trace.encoding))
 
 
-def code_line(trace: Trace, step: Step, layer: int | None) -> CodeLine:
+@torch.no_grad()
+def code_line(trace: Trace, step: Step, layer: int | None, coarse: Coarse) -> CodeLine:
     """One step as code, run."""
     site = Site(trace, step, layer)
     lines, operands = site.operation.code(site), site.operation.operands(site)
     used = {name: tensor for name, tensor in operands.items() if re.search(rf"\b{name}\b", lines)}
-    found, recorded = (x.double() for x in (_run(site, lines, used), _value(site)))
-    difference = float((found - recorded).masked_fill(found == recorded, 0.0).abs().max())  # where both are −∞, too
-    scale = float(recorded.masked_fill(recorded == -torch.inf, 0.0).abs().max())
+    recorded = _value(site)
+
+    def ways() -> Ways:
+        found = _run(site, lines, used)
+        hidden = (found == recorded) & recorded.isinf()  # by a mask, in both
+        found, expected = (one.masked_fill(hidden, 0.0) for one in (found, recorded))
+        return Ways(site.name, "its code", found, expected, step.token_axis)
+
     replaced = any(trace.is_exchanged(step.name, layer, head) for head in (None, *range(trace.config.n_heads)))
     return CodeLine(
         site.name,
@@ -103,9 +121,7 @@ def code_line(trace: Trace, step: Step, layer: int | None) -> CodeLine:
         lines,
         {name: tuple(tensor.shape) for name, tensor in used.items()},
         tuple(recorded.shape),
-        None if replaced else difference,
-        None if replaced else difference / max(1.0, scale),
-        allowed(STEP, trace.last_hidden.dtype),
+        None if replaced else compare(ways(), trace.last_hidden.dtype, coarse, ways),
     )
 
 

@@ -1,5 +1,7 @@
 """Heat maps: numbers in coloured cells, with shades instead of colour, and small cells if there is no room."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
@@ -140,6 +142,8 @@ def _sign(value: float, block: Heat, terminal: Terminal) -> str:
     if block.scale == "unit":
         return shade(value / (block.limit or 1.0), terminal)
     signs = signed_shades(terminal)
+    if not math.isfinite(value):
+        return signs[len(signs) // 2 if math.isnan(value) else -(value > 0)]
     return signs[_level(value, block) * len(signs) // LEVELS]
 
 

@@ -33,10 +33,17 @@ class CodeView:
             yield Line([Span(f"# {line.step} = {line.formula}", "dim"), *_outcome(line)])
             for one in line.code.split("\n"):
                 yield Line(Span(one, "strong"), hanging=4)
-        worst = self.found.worst
-        said, off = plural(len(self.found.lines), "step"), Figure(worst.difference or 0, "%.1e")
+        told, said = self.found.telling, plural(len(self.found.lines), "step")
+        if told is None:
+            return
+        off, allowed = Figure(told.difference, "%.1e"), Figure(told.allowed, "%.1e")
         yield Line("")
-        yield verdict(self.found.holds, [f"{said} of code, largest difference ", off, f" at {worst.step}"])
+        if told.holds:
+            yield verdict(True, [f"{said} of code, largest difference ", off, f" at {told.step}"])
+        elif not told.is_finite:
+            yield verdict(False, f"first at {told.step}, where not every number is finite")
+        else:
+            yield verdict(False, [f"first at {told.step}, off by ", off, " where ", allowed, " is allowed"])
 
 
 def _outcome(line: CodeLine) -> Iterator[Span]:

@@ -1,6 +1,5 @@
 """The view of a backward pass: where the loss flows and what it depends on, then every gradient and the weights."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence, Set
 
 import numpy as np
@@ -340,7 +339,7 @@ def _agreement(outcome: Agreement) -> Line:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
         figures: list[Piece] = ["largest difference ", off, " where ", allowed, f" is allowed, at {told.step}"]
         return verdict(True, [f"by hand, {compared} have autograd's gradient, ", *figures])
-    if not math.isfinite(told.difference):
+    if not told.is_finite:
         said = "not all gradients are finite, so by hand and autograd cannot be compared"
         return verdict(False, f"{said}, first at {told.step}")
     said = f"by hand and autograd differ, first at {told.step}, by "

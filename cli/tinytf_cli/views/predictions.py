@@ -66,6 +66,8 @@ def check_line(outcome: Check) -> Line:
         return verdict(
             True, [f"{len(outcome.items)} steps add up, largest difference ", off, f"{of} at {told.step}{left}"]
         )
+    if not told.is_finite:
+        return verdict(False, f"first at {told.step}, where not every number is finite{left}")
     allowed = Figure(told.allowed, "%.1e")
     return verdict(
         False, [f"first at {told.step}, off by ", off, f"{of} where ", allowed, f" is allowed ({told.what}){left}"]

@@ -25,10 +25,10 @@ from tinytf.analysis.interventions.prediction import (
     Choice,
     Effect,
     choices,
-    compared,
     effects,
     log_probabilities,
     predicted_at,
+    same,
 )
 from tinytf.analysis.interventions.sweep import sweep
 from tinytf.analysis.interventions.values import Reference, values_for
@@ -197,7 +197,7 @@ def ablate(
         choices=choices(before, after, top, [followed]),
         loss_before=loss_before,
         loss_after=loss_after,
-        check=compared("their own values put in give the plain logits", own, trace.logits_at(position), exactly=True),
+        check=same("their own values put in give the plain logits", own, trace.logits_at(position)),
         about=About(model, trace.encoding),
     )
 

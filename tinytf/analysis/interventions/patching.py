@@ -17,11 +17,11 @@ from tinytf.analysis.interventions.prediction import (
     Choice,
     Contrast,
     choices,
-    compared,
     contrast,
     first_different,
     log_probabilities,
     require_even,
+    same,
 )
 from tinytf.analysis.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
@@ -260,6 +260,6 @@ def _ends(clean: Trace, corrupt: Trace, position: int) -> tuple[Verified, ...]:
     all_in = logits_with(corrupt, [Intervention(everything, everything.value(clean))], position)
     none_in = logits_with(corrupt, [], position)
     return (
-        compared("everything patched is the clean run", all_in, clean.logits_at(position), exactly=True),
-        compared("nothing patched is the corrupt run", none_in, corrupt.logits_at(position), exactly=True),
+        same("everything patched is the clean run", all_in, clean.logits_at(position)),
+        same("nothing patched is the corrupt run", none_in, corrupt.logits_at(position)),
     )

@@ -12,7 +12,6 @@ from tinytf.analysis.compared import divergence
 from tinytf.errors import TinytfError, UsageError
 from tinytf.report import Data, Verified
 from tinytf.text.tokenizer import Encoding
-from tinytf.tolerance import STEP, allowed
 from tinytf.trace.trace import Trace
 
 _SAME = 1e-5
@@ -95,11 +94,9 @@ def choices(before: Tensor, after: Tensor, top: int, followed: Sequence[int] = (
     return tuple(Choice(number, float(before[number].exp()), float(after[number].exp())) for number in ids)
 
 
-def compared(what: str, found: Tensor, expected: Tensor, *, exactly: bool = False) -> Verified:
-    """Two ways to the same logits; allowed is what a trace's check allows, of the largest of them, or nothing."""
-    difference = float((found.double() - expected.double()).abs().max())
-    scale = max(1.0, float(expected.abs().max()))
-    return Verified(what, difference, 0.0 if exactly else allowed(STEP, expected.dtype) * scale)
+def same(what: str, found: Tensor, expected: Tensor) -> Verified:
+    """Two ways to the same logits, by the same arithmetic: no difference is allowed."""
+    return Verified(what, float((found.double() - expected.double()).abs().max()), 0.0)
 
 
 class UnevenTexts(UsageError):

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
-from tinytf.analysis.interventions.prediction import compared
 from tinytf.kept import Kept
 from tinytf.model.batches import most_tokens
 from tinytf.report import Progress, Verified, unheard
+from tinytf.tolerance import Coarse, Ways, compare
 from tinytf.trace.trace import Trace
 
 Interventions = tuple[Intervention, ...]
@@ -60,8 +60,13 @@ def sweep(
     except KeyboardInterrupt:
         if strongest < 0:
             raise
-    alone = logits_with(trace, every[strongest], read)
-    check = compared(f"{names[strongest]} run by itself gives the same logits", logits_there, alone)
+    what = f"{names[strongest]} run by itself gives the same logits"
+
+    def ways() -> Ways:
+        return Ways(names[strongest], what, logits_there, logits_with(trace, every[strongest], read))
+
+    told = compare(ways(), logits_there.dtype, Coarse(trace.model.parameters()), ways)
+    check = Verified(what, told.difference, told.allowed)
     return [found.get(number) for number in range(len(every))], check
 
 
