@@ -203,6 +203,18 @@ def test_every_row_is_what_numpy_makes_of_the_stream_there(name: str) -> None:
         assert np.allclose(stage.probabilities, np.exp(log[:, list(tracked)]), atol=1e-10)
 
 
+def test_tokens_that_tie_share_the_better_rank() -> None:
+    model = lively(config_of("gpt2"))
+    with torch.no_grad():
+        model.embed.tokens.weight[9] = model.embed.tokens.weight[4]  # tied to the unembedding
+    found = asked(model).lens(record(model, encoding_of(IDS)), position="all", track=(4, 9))
+    for stage in found.stages:
+        first, second = stage.ranks.T.tolist()
+        assert first == second
+    logits = asked(model).trace_of(encoding_of(IDS)).vocabulary("logits", range(len(IDS)))
+    assert found.stages[-1].ranks[:, 0].tolist() == [int((row > row[4]).sum()) + 1 for row in logits]
+
+
 @models
 def test_each_stage_is_named_by_the_address_of_the_stream_there(name: str) -> None:
     trace = traced(name)

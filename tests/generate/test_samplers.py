@@ -72,6 +72,12 @@ def test_top_p_is_the_smallest_set_that_reaches_the_mass() -> None:
     assert kept == {0.001: 1, 0.49: 1, 0.51: 2, 0.74: 2, 0.76: 3, 0.9: 4, 1.0: 4}
 
 
+def test_top_p_keeps_no_token_beyond_a_mass_that_is_reached_exactly() -> None:
+    """Four of 0.25, which floating point has exactly: two are a mass of 0.5."""
+    kept = {p: int(keep_top_p(torch.zeros(4), p).isfinite().sum()) for p in (0.25, 0.5, 0.75)}
+    assert kept == {0.25: 1, 0.5: 2, 0.75: 3}
+
+
 @pytest.mark.parametrize(
     "sampling",
     [Sampling(temperature=1.0), Sampling(temperature=0.6, top_k=12), Sampling(temperature=1.5, top_p=0.8, min_p=0.05)],

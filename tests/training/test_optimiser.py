@@ -1,15 +1,21 @@
 """The optimiser that a run is given is AdamW, worked out by hand; losses are measured as the model will be used."""
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from architectures import SIZES, config_of, lively
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from training_runs import CAUSAL, STORY, changed, metrics_of
 
 from tinytf.config import ModelConfig
 from tinytf.training.data import NextToken
+from tinytf.training.loop import train
 from tinytf.training.losses import batch_loss, held_out_loss
-from tinytf.training.optimiser import make_optimiser
+from tinytf.training.optimiser import clip_factor, make_optimiser
 from tinytf.training.recipe import Recipe
 
 RECIPE = Recipe(lr=0.01, beta1=0.8, beta2=0.9, weight_decay=0.3)
@@ -40,6 +46,50 @@ def test_three_steps_are_those_of_adamw_with_decay_for_matrices_alone() -> None:
         decay = 0.0 if name.endswith("bias") or "norm" in name else 0.3
         expected = by_hand(before[name], gradients[name], decay)
         assert (parameter.detach() - expected).abs().max() < 1e-6, name
+
+
+@pytest.mark.parametrize("most", [0.01, 1.0, 1e3])
+def test_gradients_are_clipped_by_the_factor_of_their_global_norm(most: float) -> None:
+    drawn = torch.Generator().manual_seed(2)
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3, 4), (5,))]
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=drawn)
+    before = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    norm = math.sqrt(sum(float((one.double() ** 2).sum()) for one in before))
+    assert float(clip_grad_norm_(parameters, most)) == pytest.approx(norm, rel=1e-6)
+    factor = clip_factor(norm, most)
+    assert (factor == 1.0) == (norm <= most)
+    assert norm * factor <= most or factor == 1.0
+    for parameter, gradient in zip(parameters, before, strict=True):
+        assert torch.allclose(parameter.grad, gradient * factor, rtol=1e-5)  # type: ignore[arg-type]
+
+
+def test_a_run_clips_what_it_steps_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The norm that the metrics have is that before clipping; the optimiser gets no larger one than asked for."""
+    stepped, genuine = [], torch.optim.AdamW.step
+
+    def step(self: torch.optim.AdamW, *given: object) -> object:
+        every = [one.grad for group in self.param_groups for one in group["params"] if one.grad is not None]
+        stepped.append(float(torch.nn.utils.get_total_norm(every)))
+        return genuine(self, *given)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    train(STORY, changed(CAUSAL, clip=0.05, steps=3, warmup=1), tmp_path)
+    norms = [line["grad_norm"] for line in metrics_of(tmp_path)]
+    assert min(norms) > 0.05
+    assert stepped == pytest.approx([0.05] * 3, rel=1e-3)
+
+
+def test_a_run_steps_with_the_rate_of_its_schedule(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rates, genuine = [], torch.optim.AdamW.step
+
+    def step(self: torch.optim.AdamW, *given: object) -> object:
+        rates.append({group["lr"] for group in self.param_groups})
+        return genuine(self, *given)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    train(STORY, changed(CAUSAL, lr=0.5, final_lr=0.0, steps=4, warmup=2, schedule="linear"), tmp_path)
+    assert rates == [{0.25}, {0.5}, {0.5}, {0.25}]
 
 
 @pytest.mark.parametrize("training", [True, False])
