@@ -135,7 +135,7 @@ def test_the_built_in_models_have_texts_of_their_own() -> None:
 
 
 def test_what_does_not_add_up_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ablation, "compared", lambda what, *_, **__: Verified(what, 0.5, 1e-5))
+    monkeypatch.setattr(ablation, "same", lambda what, *_, **__: Verified(what, 0.5, 1e-5))
     ran = tinytf("ablate", SENTENCE, "-m", decoder, "--at", "L0H1", "--width", "200")
     assert ran.status == 1
     assert ran.lines[-1].startswith("check failed: it should be that their own values put in")
