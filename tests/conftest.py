@@ -47,6 +47,6 @@ def _no_line_for_slow_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many tries of each class tests/hostile makes, and of how many sentences real models check themselves."""
-    parser.addoption("--hostile", type=int, default=500, metavar="N", help="hostile inputs of each class")
+    parser.addoption("--hostile", type=int, default=200, metavar="N", help="hostile inputs of each class")
     parser.addoption("--faults", type=int, default=6, metavar="N", help="faults in each of tests/faults; 0 for all")
     parser.addoption("--sentences", type=int, default=2, metavar="N", help="sentences for real models, at most 200")
