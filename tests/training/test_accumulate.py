@@ -1,11 +1,13 @@
 """A batch in parts: whatever is computed of a run, no more rows than a part pass the model at once."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from training_runs import CAUSAL, STORY, changed, files_of, metrics_of
 
+from tinytf.errors import CheckpointError
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import find_files
 from tinytf.training import run
@@ -69,6 +71,25 @@ def test_processes_share_every_row_in_as_many_parts_each(size: int, processes: i
     assert all(len(part.ids) for one in parts for part in one)
     shared = torch.cat([part.targets for one in parts for part in one]).flatten()
     assert sorted(shared[shared >= 0].tolist()) == list(range(size))
+
+
+@pytest.mark.parametrize(
+    "pending",
+    [{"x": 1}, {"step": 3}, {"step": "3", "loss": 1.0, "lr": 1.0, "grad_norm": 1.0},
+     {"step": 2, "loss": 1.0, "lr": 1.0, "grad_norm": 1.0}, {"step": 3, "loss": "a", "lr": 1.0, "grad_norm": 1.0},
+     {"step": 3, "loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "heads": 7},
+     {"step": 3, "loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "heads": {"entropy": ["ab"]}},
+     {"step": 3, "loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "health": {"gradient_norm": ["x"], "update_ratio": []}},
+     {"step": 3, "loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "milestones": [7]}],
+)  # fmt: skip
+def test_what_is_no_line_of_metrics_is_said_to_be_none(pending: dict[str, object], tmp_path: Path) -> None:
+    train(STORY, RECIPE, tmp_path)
+    place = tmp_path / "checkpoints/step-000003"
+    told = json.loads((place / "training.json").read_text("utf-8"))
+    (place / "training.json").write_text(json.dumps({**told, "pending": pending}), "utf-8")
+    (place / "SHA256SUMS").unlink()
+    with pytest.raises(CheckpointError, match="'pending' of training.json is no line of metrics"):
+        train(STORY, RECIPE, tmp_path, resume=True)
 
 
 def test_a_run_that_is_ended_in_its_last_measurement_is_saved_and_measured_by_resume(

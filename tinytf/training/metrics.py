@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from tinytf.errors import TrainingError
+from tinytf.text.printable import printable
 from tinytf.training.health import Health
 from tinytf.training.lines import append_line
 from tinytf.training.probe import HeadScores
@@ -45,10 +46,17 @@ class Metrics:
 
     @classmethod
     def read(cls, line: Mapping[str, Any], groups: tuple[str, ...]) -> "Metrics":
-        """Those of a line as it is written, of a model with these ``groups`` of weights."""
+        """Those of a line as it is written, of a model with these ``groups`` of weights.
+
+        Raises TypeError, KeyError, ValueError or AttributeError for what is no such line.
+        """
         heads = {"heads": HeadScores.read(line["heads"])} if "heads" in line else {}
         health = {"health": Health(groups, **line["health"])} if "health" in line else {}
-        return cls(**{**line, "milestones": tuple(line.get("milestones", ())), **heads, **health})
+        numbers = {name: float(line[name]) for name in ("loss", "lr", "grad_norm")}
+        words = tuple(printable(one, spaces=False) for one in line.get("milestones", ()))
+        found = cls(**{**line, **numbers, "milestones": words, **heads, **health})
+        found.to_dict()  # which needs numbers too
+        return found
 
 
 class Pace:

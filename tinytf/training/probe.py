@@ -53,7 +53,9 @@ class HeadScores:
     @classmethod
     def read(cls, data: Mapping[str, Sequence[Sequence[float | None]]]) -> "HeadScores":
         """Those that ``to_dict`` gave."""
-        layers = {name: [[math.nan if one is None else one for one in row] for row in data[name]] for name in data}
+        layers = {
+            name: [[math.nan if one is None else float(one) for one in row] for row in data[name]] for name in data
+        }
         return cls(**{name: tuple(map(tuple, rows)) for name, rows in layers.items()})
 
 

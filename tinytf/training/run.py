@@ -286,6 +286,8 @@ class Trainer:
             return None
         try:
             pending = Metrics.read(self.progress.pending, tuple(groups_of(self.model)))
+            if pending.step != self.progress.step:
+                raise ValueError
         except (TypeError, KeyError, ValueError, AttributeError):
             said = f"{self.out}: 'pending' of training.json is no line of metrics"
             raise CheckpointError(said, "remove the last checkpoint; --resume goes on from the one before") from None
