@@ -53,10 +53,11 @@ class HeadScores:
     @classmethod
     def read(cls, data: Mapping[str, Sequence[Sequence[float | None]]]) -> "HeadScores":
         """Those that ``to_dict`` gave."""
-        layers = {
-            name: [[math.nan if one is None else float(one) for one in row] for row in data[name]] for name in data
-        }
-        return cls(**{name: tuple(map(tuple, rows)) for name, rows in layers.items()})
+
+        def layer(row: Sequence[float | None]) -> tuple[float, ...]:
+            return tuple(math.nan if one is None else float(one) for one in row)
+
+        return cls(**{name: tuple(map(layer, rows)) for name, rows in data.items()})
 
 
 class HeadProbe:
