@@ -375,7 +375,7 @@ def test_what_cannot_be_measured_is_an_error() -> None:
         patch_sweep(clean, corrupt, answer=3, versus=4)
     with torch.no_grad():
         model.embed.tokens.weight[9] = float("nan")
-    with pytest.raises(TinytfError, match="not finite"):
+    with pytest.raises(TinytfError, match="not every number is finite, first at logits"):
         ablation_sweep(record(model, encoding_of([1, 2])))
 
 

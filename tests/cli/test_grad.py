@@ -262,9 +262,34 @@ def test_what_is_not_finite_is_counted_and_not_called_zero(
     (row,) = (line for line in ran.lines if "∂L0.ffn.act " in line)
     assert f" {int(trace.grad['L0.ffn.act'].isnan().sum()):,} " in row
     assert " nan " in row
-    assert "so by hand and autograd cannot be compared, first at logits" in " ".join(ran.out.split())
+    assert "first at L1.ffn, where not every number is finite, so no gradient" in " ".join(ran.out.split())
     assert "0 but for rounding" not in ran.out
     assert "not finite" not in tinytf("grad", SENTENCE, "--no-detail").out
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("trace", SENTENCE),
+        ("grad", SENTENCE),
+        ("lens", SENTENCE),
+        ("attribute", SENTENCE),
+        ("explain", "L1.out[1,3]", SENTENCE),
+        ("trace", SENTENCE, "--code"),
+        ("ablate", SENTENCE, "--at", "L0H1"),
+        ("ablate", SENTENCE, "--sweep", "heads"),
+        ("generate", SENTENCE),
+    ],
+    ids=" ".join,
+)
+def test_where_numbers_are_none_the_first_step_is_named(
+    tinytf: Tinytf, broken: Callable[[Callable[[Transformer], None]], Path], asked: tuple[str, ...]
+) -> None:
+    ran = tinytf(*asked, "-m", broken(_nan))
+    assert ran.status == 1
+    said = " ".join((ran.out + ran.err).split())
+    assert re.search(r"first (appear )?at L1\.ffn(,| |$)", said), said
+    assert not re.search("(differ|off) by nan|-nan", said)
 
 
 def test_where_nothing_is_wrong_that_is_said(tinytf: Tinytf, decoder: Path) -> None:

@@ -1,5 +1,6 @@
 """Self-checks raise no false alarm in any precision, and find a fault ten times what they allow."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -8,15 +9,19 @@ import torch
 from sentences import sentences
 from torch import Tensor
 
+from tinytf.analysis.interventions import sweep
 from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.loading import Model, load
 from tinytf.steps.operations import norm, scores
 from tinytf.tolerance import MARGIN, Coarse, Compared, Ways, compare
 from tinytf.trace.check import check
+from tinytf.trace.trace import Trace
 
 dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 FAULT = 10
+Fault = Callable[[dict[str, Tensor], str], None]
+"""Changes a number of a named tensor."""
 
 
 @cache
@@ -66,6 +71,67 @@ def test_a_fault_in_a_gradient_ten_times_beyond_what_is_allowed_is_found(name: s
     allowed = item_at(agreement(trace).items, name).allowed
     tensor[cell] = exact + FAULT * allowed
     assert not agreement(trace).holds
+
+
+def _code(model: Model, trace: Trace, fault: Fault) -> tuple[bool, float]:
+    fault(trace.recording.tensors, "L1.ffn.hidden")
+    (line,) = model.code(trace, at=["L1.ffn.hidden"]).lines
+    assert line.allowed is not None
+    return line.holds, line.allowed
+
+
+def _explain(model: Model, trace: Trace, fault: Fault) -> tuple[bool, float]:
+    tensors = trace.recording.tensors
+    middle = ",".join(str(size // 2) for size in tensors["L2.ffn"].shape)
+    fault(tensors, "L2.ffn")
+    worst = model.explain(trace, f"L2.ffn[{middle}]").worst
+    return worst.holds, worst.allowed
+
+
+def _attribute(model: Model, trace: Trace, fault: Fault) -> tuple[bool, float]:
+    logits = {"logits": trace.recorded_logits[-1]}
+    fault(logits, "logits")
+    trace.recorded_logits[-1] = logits["logits"]
+    found = model.attribute(trace, token=len(logits["logits"]) // 2)
+    return found.holds, found.allowed
+
+
+def _sweep(model: Model, trace: Trace, fault: Fault) -> tuple[bool, float]:
+    def wrong(*asked: Any) -> Tensor:
+        logits = {"alone": right(*asked)}
+        fault(logits, "alone")
+        return logits["alone"]
+
+    right = sweep.logits_with
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sweep, "logits_with", wrong)
+        check = model.ablation_sweep(trace, "layers").check
+    return check.holds, check.allowed
+
+
+@dtypes
+@pytest.mark.parametrize("asked", [_code, _explain, _attribute, _sweep], ids=lambda one: one.__name__.strip("_"))
+def test_a_fault_in_what_is_asked_ten_times_beyond_what_is_allowed_is_found(
+    asked: Callable[[Model, Trace, Fault], tuple[bool, float]], dtype: str
+) -> None:
+    """A first fault, of 1, tells what is allowed where it stands; the second is ten times that."""
+    model = model_of("tiny", dtype)
+
+    def off(by: float) -> Fault:
+        def fault(tensors: dict[str, Tensor], name: str) -> None:
+            tensor = tensors[name] = tensors[name].clone()
+            tensor[tuple(size // 2 for size in tensor.shape)] += by
+
+        return fault
+
+    def trace() -> Trace:
+        return model.trace("The cat sat on the mat")
+
+    holds, _ = asked(model, trace(), off(0.0))
+    assert holds
+    found, allowed = asked(model, trace(), off(10.0))
+    assert not found
+    assert not asked(model, trace(), off(FAULT * allowed))[0]
 
 
 def _another_eps(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Any = (-1,)) -> Tensor:

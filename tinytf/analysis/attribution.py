@@ -22,6 +22,7 @@ from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
 from tinytf.tolerance import PARTS, allowed
+from tinytf.trace.faults import require_finite
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Text, Trace
 
@@ -202,13 +203,14 @@ def attribute(
     sum is exact in every model.
 
     Raises UsageError for a model without a head, for a position or token that is not there, and for a ``versus`` that
-    is the token itself.
+    is the token itself; TinytfError for logits that are not finite.
     """
     require_logits(model.transformer)
     named, other = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
     trace = model.trace(text, truncate=truncate, force=force)
     place, unembedded = _place(trace, position), trace.steps.unembedded
     logits = trace.vocabulary(unembedded.name, [place])[0].double()
+    require_finite(trace, logits)
     chosen = int(logits.argmax()) if named is None else named
     if chosen == other:
         raise UsageError("a token compared with itself has no lead", "name another by --versus")

@@ -15,6 +15,7 @@ from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
 from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
 from tinytf.trace.address import Address
+from tinytf.trace.faults import first_not_finite
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Text, Trace
 
@@ -55,13 +56,17 @@ class CodeLine(Data):
 
 @dataclass(frozen=True)
 class Code(Report):
-    """The lines of the steps of some layers, and of those outside; ``rows`` are the positions that have logits."""
+    """The lines of the steps of some layers, and of those outside; ``rows`` are the positions that have logits.
+
+    Where a line gives NaN, ``first_not_finite`` names the first step of the pass with NaN or infinity.
+    """
 
     KIND = "code"
     EVENTS: ClassVar = {"lines": "line"}
 
     lines: tuple[CodeLine, ...]
     rows: tuple[int, ...]
+    first_not_finite: str | None = None
 
     @property
     def holds(self) -> bool:
@@ -75,7 +80,8 @@ class Code(Report):
     def fields(self) -> dict[str, Any]:
         told = self.telling
         check = {"holds": self.holds, "difference": told and told.difference, "at": told and told.step}
-        return {**self.members("rows", "lines"), "check": check}
+        broken = {"first_not_finite": self.first_not_finite} if self.first_not_finite else {}
+        return {**self.members("rows", "lines"), "check": {**check, **broken}}
 
 
 @torch.no_grad()
@@ -97,7 +103,8 @@ def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Seque
     )
     if not lines:
         raise UsageError(f"no line of code makes {', '.join(map(str, found))}", "such as --code --at L0.weights")
-    return Code(lines, trace.recording.logit_rows, about=About(model, trace.encoding))
+    broken = None if all(one.compared is None or one.compared.is_finite for one in lines) else first_not_finite(trace)
+    return Code(lines, trace.recording.logit_rows, broken, about=About(model, trace.encoding))
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ Every state of the stream goes through the model's own final norm and head (nost
 logit lens").
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from tinytf.sheet import Array
 from tinytf.steps.operations.operation import wide
 from tinytf.steps.table import Place
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import first_not_finite
 from tinytf.trace.trace import Text, Trace
 
 _CHUNK_BYTES = 24 * 2**20
@@ -52,7 +54,8 @@ class Lens(Report):
     """The stages in the order in which the stream passes them; the last is the model's own output.
 
     ``through`` says what reads them. ``difference`` is the largest between the last stage and what the forward pass
-    itself gave, where that was recorded: the same modules on the same numbers, so exactly 0.
+    itself gave, where that was recorded: the same modules on the same numbers, so exactly 0. Where it is NaN,
+    ``first_not_finite`` names the first step of the pass with NaN or infinity.
     """
 
     KIND = "lens"
@@ -64,6 +67,7 @@ class Lens(Report):
     stages: tuple[Stage, ...]
     through: str
     difference: float
+    first_not_finite: str | None
 
     @property
     def holds(self) -> bool:
@@ -77,7 +81,11 @@ class Lens(Report):
             **self.members("positions"),
             "tracked": [self.named(i) for i in self.tracked],
             "stages": [{"stage": one.name, "layer": one.layer, "at": list(self._at(one))} for one in self.stages],
-            "check": {"holds": self.holds, "largest_difference": self.difference},
+            "check": {
+                "holds": self.holds,
+                "largest_difference": self.difference,
+                **({"first_not_finite": self.first_not_finite} if self.first_not_finite else {}),
+            },
         }
 
     def _at(self, stage: Stage) -> Iterator[dict[str, Any]]:
@@ -177,7 +185,8 @@ def lens(
         for step, found in zip(steps, read, strict=True)
     )
     through, difference, about = _through(trace), _difference(trace, last), About(model, trace.encoding)
-    return Lens(tuple(places), tuple(followed), stages, through, difference, about=about)
+    broken = None if math.isfinite(difference) else first_not_finite(trace)
+    return Lens(tuple(places), tuple(followed), stages, through, difference, broken, about=about)
 
 
 @torch.no_grad()

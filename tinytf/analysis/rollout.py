@@ -20,6 +20,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, plain, unheard
 from tinytf.sheet import Array
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Text, Trace
 
 COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -182,8 +183,7 @@ def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:
     for layer in range(stop + 1):
         name = trace.steps.weights
         weights = trace.step(name, layer).cpu().double()  # (H, Q, K)
-        if not weights.isfinite().all():
-            raise TinytfError(f"L{layer}.{name} are not all finite", "tinytf trace --fail-on nan finds the first step")
+        require_finite(trace, weights)
         combined = COMBINED[heads](weights)
         mixed = (combined + torch.eye(len(combined), dtype=torch.float64)) / 2
         yield mixed / mixed.sum(dim=-1, keepdim=True)

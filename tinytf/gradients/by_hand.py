@@ -13,16 +13,21 @@ from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.table import Place
 from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
+from tinytf.trace.faults import first_not_finite
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Every comparison of a formula with autograd, from the loss back: ``steps`` and ``parameters`` by name."""
+    """Every comparison of a formula with autograd, from the loss back: ``steps`` and ``parameters`` by name.
+
+    ``first_not_finite`` is the first step of the forward pass with NaN or infinity, where one does not hold.
+    """
 
     steps: dict[str, Compared]
     parameters: dict[str, Compared]
+    first_not_finite: str | None = None
 
     @property
     def items(self) -> tuple[Compared, ...]:
@@ -47,6 +52,7 @@ class Agreement:
             "of": told.scale,
             "relative": told.relative,
             "allowed": told.allowed,
+            **({"first_not_finite": self.first_not_finite} if self.first_not_finite else {}),
         }
 
 
@@ -86,7 +92,8 @@ def agreement(trace: GradientTrace) -> Agreement:
                 continue
             again = partial(_of_parameter, trace, underived, name, makers[name])
             parameters[name] = compared(name, found, trace.parameters[name], None, again)
-    return Agreement(steps, parameters)
+    agreed = Agreement(steps, parameters)
+    return agreed if agreed.holds else replace(agreed, first_not_finite=first_not_finite(trace))
 
 
 def _of_step(trace: GradientTrace, underived: Trace, place: Place) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tinytf.errors import TinytfError
 from tinytf.report import Data
 from tinytf.steps.operations import Mask
 from tinytf.steps.table import Step
@@ -107,3 +108,13 @@ def first_not_finite(trace: Trace) -> str | None:
     """The full name of the first step with NaN or infinity in the forward pass; None if there is none."""
     found = first_of(trace, trace.steps.rows, "forward", NOT_FINITE)
     return None if found is None else found.step
+
+
+def require_finite(trace: Trace, numbers: Tensor) -> None:
+    """Raise TinytfError, with the first step that is not finite, where any of these numbers of a trace is not."""
+    if not bool(numbers.isfinite().all()):
+        first = f"first at {found}" if (found := first_not_finite(trace)) else "in the logits"
+        raise TinytfError(
+            f"not every number is finite, {first}",
+            "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
+        )

@@ -8,7 +8,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Figure, Line, Span
-from tinytf_cli.views.parts import note, verdict
+from tinytf_cli.views.parts import not_finite, note, verdict
 from tinytf_cli.views.tokens import pieces
 
 
@@ -40,8 +40,8 @@ class CodeView:
         yield Line("")
         if told.holds:
             yield verdict(True, [f"{said} of code, largest difference ", off, f" at {told.step}"])
-        elif not told.is_finite:
-            yield verdict(False, f"first at {told.step}, where not every number is finite")
+        elif self.found.first_not_finite:
+            yield not_finite(self.found.first_not_finite)
         else:
             yield verdict(False, [f"first at {told.step}, off by ", off, " where ", allowed, " is allowed"])
 

@@ -11,7 +11,7 @@ from tinytf_cli.numbers import number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Signed, Span, Table
-from tinytf_cli.views.parts import full_scale, verdict
+from tinytf_cli.views.parts import full_scale, not_finite, verdict
 
 
 class ExplainView:
@@ -36,6 +36,8 @@ class ExplainView:
     def _check(self) -> Line:
         one, several = self.found.worst, len(self.found) > 1
         off, recorded = Figure(one.difference, "%.1e"), Figure(one.recorded, _EXACT)
+        if self.found.first_not_finite:
+            return not_finite(self.found.first_not_finite)
         if not one.holds:
             differ: list[Piece] = [" and the recorded ", recorded, " differ by ", off, f" (allowed {one.allowed:.1e})"]
             return verdict(False, [f"at {one.address} ", Figure(one.total, _EXACT), *differ])

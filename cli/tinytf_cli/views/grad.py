@@ -39,6 +39,7 @@ from tinytf_cli.views.parts import (
     full_scale,
     head_map,
     next_lines,
+    not_finite,
     note,
     one_form,
     row_limit,
@@ -339,6 +340,8 @@ def _agreement(outcome: Agreement) -> Line:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
         figures: list[Piece] = ["largest difference ", off, " where ", allowed, f" is allowed, at {told.step}"]
         return verdict(True, [f"by hand, {compared} have autograd's gradient, ", *figures])
+    if outcome.first_not_finite:
+        return not_finite(outcome.first_not_finite, ", so no gradient can be compared")
     if not told.is_finite:
         said = "not all gradients are finite, so by hand and autograd cannot be compared"
         return verdict(False, f"{said}, first at {told.step}")

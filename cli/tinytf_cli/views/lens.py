@@ -11,7 +11,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Grid, Heading, Line, Table
-from tinytf_cli.views.parts import folded, note, share_column, verdict
+from tinytf_cli.views.parts import folded, not_finite, note, share_column, verdict
 from tinytf_cli.views.steps import as_array
 
 _STAGES = 11
@@ -57,6 +57,8 @@ class LensView:
         yield Line("")
         if found.holds:
             yield verdict(True, "the last row is the model's own output, to the last bit")
+        elif found.first_not_finite:
+            yield not_finite(found.first_not_finite)
         else:
             off = Figure(found.difference, "%.1e")
             yield verdict(False, ["the last row and the model's own output differ by ", off, " (allowed 0)"])

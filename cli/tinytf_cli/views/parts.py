@@ -54,6 +54,11 @@ def verdict(holds: bool, said: Words, good: str = "checked", bad: str = "check f
     return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(said)], indent)
 
 
+def not_finite(step: str, also: str = "") -> Line:
+    """The outcome of a check of numbers that are none: the first step where they appear."""
+    return verdict(False, f"first at {step}, where not every number is finite{also}")
+
+
 def first_of(names: Sequence[object], most: int) -> str:
     """The first names, and how many more there are."""
     shown = ", ".join(map(str, names[:most]))

@@ -9,7 +9,7 @@ from tinytf.trace.faults import Fault
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import probability
 from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line, Span
-from tinytf_cli.views.parts import first_of, verdict
+from tinytf_cli.views.parts import first_of, not_finite, verdict
 
 _NAMED = 6
 
@@ -67,7 +67,7 @@ def check_line(outcome: Check) -> Line:
             True, [f"{len(outcome.items)} steps add up, largest difference ", off, f"{of} at {told.step}{left}"]
         )
     if not told.is_finite:
-        return verdict(False, f"first at {told.step}, where not every number is finite{left}")
+        return not_finite(told.step, left)
     allowed = Figure(told.allowed, "%.1e")
     return verdict(
         False, [f"first at {told.step}, off by ", off, f"{of} where ", allowed, f" is allowed ({told.what}){left}"]

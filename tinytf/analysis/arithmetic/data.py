@@ -62,7 +62,10 @@ class Explanation(Data):
 
 @dataclass(frozen=True)
 class Explained(Report):
-    """The explanations of ``cells``, the one that was asked for first; ``depth`` levels were asked for."""
+    """The explanations of ``cells``, the one that was asked for first; ``depth`` levels were asked for.
+
+    ``first_not_finite`` names the first step of the pass with NaN or infinity, where one of the cells is NaN.
+    """
 
     KIND = "explanation"
     TABLE = ("explanations", "terms")
@@ -70,6 +73,7 @@ class Explained(Report):
 
     cells: tuple[Explanation, ...]
     depth: int = 1
+    first_not_finite: str | None = None
 
     @property
     def levels(self) -> int:
@@ -103,5 +107,6 @@ class Explained(Report):
                 "largest_difference": self.worst.difference,
                 "at": self.worst.address,
                 "allowed": self.worst.allowed,
+                **({"first_not_finite": self.first_not_finite} if self.first_not_finite else {}),
             },
         }

@@ -16,6 +16,7 @@ from tinytf.steps.operations.working import Working
 from tinytf.text_model import TextModel
 from tinytf.tolerance import STEP, allowed
 from tinytf.trace.address import Address
+from tinytf.trace.faults import first_not_finite
 from tinytf.trace.trace import Text
 
 
@@ -69,7 +70,8 @@ def explain(
                     seen.add(str(lead))
                     below.append(lead)
         level = below
-    return Explained(tuple(found), depth, about=About(model, trace.encoding))
+    broken = first_not_finite(trace) if any(math.isnan(one.difference) for one in found) else None
+    return Explained(tuple(found), depth, broken, about=About(model, trace.encoding))
 
 
 def _is_exchanged(cell: Cell) -> bool:

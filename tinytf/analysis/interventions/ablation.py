@@ -40,6 +40,7 @@ from tinytf.report import About, Progress, Report, Verified, unheard
 from tinytf.sheet import Array
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Text, Trace
 
 AnyModel = TypeVar("AnyModel", bound=TextModel)
@@ -154,6 +155,7 @@ def _predicted(model: TextModel, text: Text, target: str | int | None) -> tuple[
     named = model.optional_outcome(target)
     trace = model.trace(text)
     position = predicted_at(trace)
+    require_finite(trace, trace.logits_at(position))
     before = log_probabilities(trace.logits_at(position))
     return trace, position, before, int(before.argmax()) if named is None else named
 

@@ -12,6 +12,7 @@ from tinytf.analysis.compared import divergence
 from tinytf.errors import TinytfError, UsageError
 from tinytf.report import Data, Verified
 from tinytf.text.tokenizer import Encoding
+from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Trace
 
 _SAME = 1e-5
@@ -166,7 +167,9 @@ def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: in
             "put it at the same place in both",
         )
     logits = [trace.logits_at(position) for trace in (clean, corrupt)]
-    best = [int(log_probabilities(one).argmax()) for one in logits]
+    for trace, own in zip((clean, corrupt), logits, strict=True):
+        require_finite(trace, own)
+    best = [int(one.argmax()) for one in logits]
     chosen = (best[0] if answer is None else answer, best[1] if versus is None else versus)
     if chosen[0] == chosen[1]:
         both = "both runs predict the same token" if best[0] == best[1] and answer is None else "both are one token"
