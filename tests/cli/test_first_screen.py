@@ -70,6 +70,14 @@ WIDE = Terminal(160)
     ("model", "text"),
     [("tiny", "The cat sat"), ("tiny", LONG[:100]), ("tiny-encoder", "A [MASK] sat on the [MASK]."), ("tiny", "a")],
 )
+@pytest.mark.parametrize("width", [100, 200])
+def test_what_an_arrow_in_a_caption_means_is_said_however_many_heads_are_shown(tinytf: Tinytf, width: int) -> None:
+    ran = tinytf("trace", "The cat sat", "--width", width)
+    (said,) = (line for line in ran.lines if line.startswith("heads "))
+    assert ("all 16" in said) == (width == 200)
+    assert "→ what each sees most at ·sat" in said
+
+
 def test_it_is_one_screen(model: str, text: str) -> None:
     opened = load(model)
     found = opened.traced(text)

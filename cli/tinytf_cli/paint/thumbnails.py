@@ -181,7 +181,9 @@ def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
 
 def heads_shown(block: Miniatures, count: int) -> str:
     """How many of the maps are shown, which, and how to see the others."""
-    return f"all {block.of}" if count == block.of else f"{count} of {block.of}, {block.which}; {block.remedy}"
+    few = count < block.of
+    said = [f"{count} of {block.of}, {block.which}" if few else f"all {block.of}", block.marks]
+    return ", ".join(filter(None, said)) + (f"; {block.remedy}" if few else "")
 
 
 def _levels(one: Miniature, down: int, across: int) -> NDArray[np.int64]:

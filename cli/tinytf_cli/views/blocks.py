@@ -277,7 +277,7 @@ class Miniature:
 class Miniatures:
     """Small maps in rows, as many as fit ``lines`` lines and the width, under a title that says how many ``of`` all.
 
-    ``which`` they are, and with ``remedy`` how to see the others.
+    ``which`` they are, what ``marks`` in their captions mean, and with ``remedy`` how to see the others.
     """
 
     maps: Sequence[Miniature]
@@ -286,6 +286,7 @@ class Miniatures:
     of: int
     which: str
     remedy: str
+    marks: str = ""
 
 
 @dataclass(frozen=True)

@@ -258,8 +258,8 @@ class Screen:
             for layer, head, _ in places[:most]
         ]
         which = "stream" if self.overview.predicted is None else "logit"
-        said = f"those that add most to the {which}, → what each sees most {self._where}"
-        yield Miniatures(maps, lines, "heads", len(places), said, "--all shows all")
+        which, marks = f"those that add most to the {which}", f"→ what each sees most {self._where}"
+        yield Miniatures(maps, lines, "heads", len(places), which, "--all shows all", marks)
 
     def next(self, terminal: Terminal) -> Iterator[Block]:
         """What to type next."""
