@@ -70,14 +70,6 @@ WIDE = Terminal(160)
     ("model", "text"),
     [("tiny", "The cat sat"), ("tiny", LONG[:100]), ("tiny-encoder", "A [MASK] sat on the [MASK]."), ("tiny", "a")],
 )
-@pytest.mark.parametrize("width", [100, 200])
-def test_what_an_arrow_in_a_caption_means_is_said_however_many_heads_are_shown(tinytf: Tinytf, width: int) -> None:
-    ran = tinytf("trace", "The cat sat", "--width", width)
-    (said,) = (line for line in ran.lines if line.startswith("heads "))
-    assert ("all 16" in said) == (width == 200)
-    assert "→ what each sees most at ·sat" in said
-
-
 def test_it_is_one_screen(model: str, text: str) -> None:
     opened = load(model)
     found = opened.traced(text)
@@ -109,6 +101,14 @@ def test_the_answer_is_in_the_first_ten_lines(tinytf: Tinytf) -> None:
     assert len(shown) == 1 + int(np.searchsorted(total[:4], 0.999))
     seven = tinytf("trace", "The cat sat", "--top", "7").lines
     assert seven.index("") == 3 + 7
+
+
+@pytest.mark.parametrize("width", [100, 200])
+def test_what_an_arrow_in_a_caption_means_is_said_however_many_heads_are_shown(tinytf: Tinytf, width: int) -> None:
+    ran = tinytf("trace", "The cat sat", "--width", width)
+    (said,) = (line for line in ran.lines if line.startswith("heads "))
+    assert ("all 16" in said) == (width == 200)
+    assert "→ what each sees most at ·sat" in said
 
 
 def test_the_block_is_that_of_the_head_that_speaks_most_for_the_answer(tinytf: Tinytf) -> None:
