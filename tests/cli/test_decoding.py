@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tinytf.generate.compared import RUNS
+from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
 from tinytf.report import Report
@@ -169,7 +170,8 @@ def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
     assert data["bytes_per_token"] == cache_bytes_per_token(config, 4)
     assert data["steps"][0]["with_cache"]["multiply_adds"] == data["steps"][0]["without_cache"]["multiply_adds"]
     text = tinytf(*given).out
-    assert "checked: the logits of both differ by at most" in text
+    assert "checked: the logits with the cache are those without, off by" in text
+    assert data["check"]["holds"]
     assert "8 of 20; " in text
     first, *steps, end = events_of(tinytf(*given, "--format", "ndjson").out)
     assert (first["runs"], len(steps), end["type"]) == (3, 20, "end")
@@ -319,6 +321,23 @@ def test_beams_in_eight_bits_say_what_that_costs(tinytf: Tinytf, decoder: Path) 
     assert json.loads(tinytf(*given, "--json").out)["int8_cost"]["tokens"] > 4
 
 
+def test_logits_that_the_cache_changes_by_more_than_rounding_fail_the_check(
+    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "3", "--explain-cache")
+    limit = json.loads(tinytf(*given, "--json").out)["check"]["allowed"]
+    right = Runner.go_on
+
+    def wrong(runner: Runner, rows: list[int], ids: list[int]) -> torch.Tensor:
+        found = right(runner, rows, ids)
+        return found if runner.cache is None else found + 2 * limit
+
+    monkeypatch.setattr(Runner, "go_on", wrong)
+    ran = tinytf(*given)
+    assert ran.status == 1
+    assert "check failed: it should be that the logits with the cache are those without" in ran.out
+
+
 def test_hypotheses_are_told_apart_by_their_last_tokens(tinytf: Tinytf, decoder: Path) -> None:
     given = ("generate", SENTENCE, "-m", decoder, "--beams", "3", "--max-tokens", "20", "--watch", "--width", "80")
     out = tinytf(*given).out
@@ -339,8 +358,6 @@ def test_explaining_the_cache_takes_no_other_settings(tinytf: Tinytf, decoder: P
 
 def test_control_c_leaves_what_was_measured(tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import signal
-
-    from tinytf.generate.runner import Runner
 
     genuine, calls = Runner.go_on, []
 

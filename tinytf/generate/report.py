@@ -17,7 +17,7 @@ from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import QuantizationCost, quantization_cost
 from tinytf.model.cache import LayerUse
 from tinytf.model.transformer import Transformer
-from tinytf.report import SCHEMA_VERSION, About, Report, plain, text_data
+from tinytf.report import SCHEMA_VERSION, About, Report, Verified, plain, text_data
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
@@ -303,9 +303,12 @@ class CacheComparison(Continued[CachedStep]):
         return self.bytes_per_token * self.steps[-1].tokens if self.steps else 0
 
     @property
-    def apart(self) -> float:
-        """The largest difference between the logits of both."""
-        return max(step.apart for step in self.steps)
+    def check(self) -> Verified | None:
+        """Whether the logits of both agree, at the step where they come nearest to not doing so; None before any."""
+        if not self.steps:
+            return None
+        step = max(self.steps, key=lambda step: step.apart / step.allowed)
+        return Verified("the logits with the cache are those without", step.apart, step.allowed)
 
     def _settings(self) -> dict[str, Any]:
         return {"bytes_per_token": self.bytes_per_token, "runs": RUNS}
@@ -314,7 +317,12 @@ class CacheComparison(Continued[CachedStep]):
         if not self.steps:
             return {}
         with_cache, without = self.spent
-        return {"cache_bytes": self.cache_bytes, "with_cache": plain(with_cache), "without_cache": plain(without)}
+        return {
+            "cache_bytes": self.cache_bytes,
+            "with_cache": plain(with_cache),
+            "without_cache": plain(without),
+            "check": plain(self.check),
+        }
 
     def _step(self, step: CachedStep) -> dict[str, Any]:
         cached, without = self.works(step)

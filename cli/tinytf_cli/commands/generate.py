@@ -173,7 +173,9 @@ def generate(
     for view in shown:
         for note in view.notes():
             output.note(note)
-    return 130 if any(view.interrupted for view in shown) else 0
+    if any(view.interrupted for view in shown):
+        return 130
+    return 0 if all(view.found.holds for view in shown) else 1
 
 
 def _sheet(view: "View", long: bool) -> "Sheet | None":

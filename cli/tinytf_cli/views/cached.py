@@ -7,10 +7,11 @@ from tinytf.generate.report import CacheComparison
 from tinytf.steps.work import cache_bytes_per_token, step_work
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.ablate import check_line
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Table
+from tinytf_cli.views.blocks import Block, Column, Heading, Table
 from tinytf_cli.views.live import LiveView
-from tinytf_cli.views.parts import note, spread, titled
+from tinytf_cli.views.parts import note, spread
 
 _ROWS = 8
 
@@ -30,8 +31,8 @@ class CachedView(LiveView[CacheComparison]):
         yield from self._saved()
         yield from self._formulas(found.steps[-1].tokens)
         yield from self._steps()
-        yield Line("")
-        yield titled("checked", [": the logits of both differ by at most ", Figure(found.apart, "%.1e")])
+        assert found.check is not None, "there are steps"
+        yield from check_line(found.check)
 
     def _saved(self) -> Iterator[Block]:
         """The sums with the cache and without: first what is counted, then what was measured."""
