@@ -54,10 +54,10 @@ def test_no_sentence_is_a_false_alarm(name: str, dtype: str, pytestconfig: pytes
     opened.cache_clear()
 
 
-def reordered(model: Model, text: str) -> Trace:
-    """The trace of a text whose last two tokens have changed places."""
-    *ids, one, other = model.encode(text).ids
-    return model.trace_of(model.encode_ids([*ids, other, one]))
+def of_another_end(model: Model, text: str) -> Trace:
+    """The trace of a text with another last token."""
+    *ids, last = model.encode(text).ids
+    return model.trace_of(model.encode_ids([*ids, last + 1]))
 
 
 ASKED: dict[str, Callable[[Model, str], Report]] = {
@@ -69,7 +69,7 @@ ASKED: dict[str, Callable[[Model, str], Report]] = {
     "attribute": lambda model, text: model.attribute(text),
     "ablate": lambda model, text: model.ablate(text, "L1H1"),
     "ablation sweep": lambda model, text: model.ablation_sweep(text, "layers"),
-    "patch sweep": lambda model, text: model.patch_sweep(text, reordered(model, text), answer=1000, versus=2000),
+    "patch sweep": lambda model, text: model.patch_sweep(text, of_another_end(model, text), answer=1000, versus=2000),
     "integrated gradients": lambda model, text: model.backward(text, integrated=True),
     "generate": lambda model, text: model.generation(text, max_tokens=3),
     "generate int8": lambda model, text: model.generation(text, max_tokens=3, kind=Kind(quantize=True)),
