@@ -10,10 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
-
-from tinytf_cli.host import host
-
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PASSED_ON = 1.0
 """Seconds in which a second SIGTERM or SIGHUP is the first one again, passed on by a shell or a launcher."""
@@ -83,11 +79,3 @@ class Interrupt:
             yield
         finally:
             self._held = held
-
-
-def current() -> Interrupt:
-    """The handler of the running command; outside any command, a new one that never fires."""
-    context = click.get_current_context(silent=True)
-    lender = host()
-    found = context.find_object(Interrupt) if context is not None else None
-    return found or (lender.interrupt if lender is not None else Interrupt())

@@ -8,6 +8,7 @@ import math
 import re
 import struct
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.outputs import expect_output, remedy, writing
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.command import DECLARED_BY, option
-from tinytf_cli.host import host
+from tinytf_cli.host import Host, host
 from tinytf_cli.pager import Pager, find_pager, is_screen
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 from tinytf_cli.working import quiet
@@ -178,6 +179,14 @@ class Output:
         self.note(f"wrote {path} ({size:,} bytes)")
 
 
+class Outlet(Host):
+    """A host that takes the results of its commands."""
+
+    @abstractmethod
+    def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
+        """Where results go."""
+
+
 @contextmanager
 def _to_standard_output() -> Iterator[None]:
     try:
@@ -225,7 +234,7 @@ class Destination:
     def resolved(self) -> Output:
         """The Output; UsageError where two formats are asked for, or the file cannot be written."""
         form, terminal, lender = self._format(), self.drawing.terminal(), host()
-        if lender:
+        if isinstance(lender, Outlet):
             return lender.output(terminal, form, self.file)
         pages = is_screen(sys.stdout) and not (self.no_pager or self.file or terminal.plain)
         return Output(terminal, form, self.file, pager=find_pager() if pages else None)

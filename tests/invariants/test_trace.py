@@ -20,8 +20,8 @@ from tinytf.tolerance import Compared
 from tinytf.trace import record as recording
 from tinytf.trace.check import Check, check
 from tinytf.trace.record import record, recording_bytes
-from tinytf.trace.summary import pipeline, statistics
-from tinytf.trace.trace import Recording, Trace
+from tinytf.trace.summary import statistics
+from tinytf.trace.trace import Recording, Trace, pipeline
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
 kinds = pytest.mark.parametrize("kind", KINDS)

@@ -20,8 +20,7 @@ from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
-from tinytf.trace.summary import visible
-from tinytf.trace.trace import Text, Trace
+from tinytf.trace.trace import Text, Trace, visible
 
 Window = tuple[int, int, int, int]
 

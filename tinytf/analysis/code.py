@@ -113,10 +113,10 @@ def code_line(trace: Trace, step: Step, layer: int | None, coarse: Coarse) -> Co
     site = Site(trace, step, layer)
     lines, operands = site.operation.code(site), site.operation.operands(site)
     used = {name: tensor for name, tensor in operands.items() if re.search(rf"\b{name}\b", lines)}
-    recorded = _value(site)
+    recorded = _value(trace, site)
 
     def ways() -> Ways:
-        found = _run(site, lines, used)
+        found = _run(trace, site, lines, used)
         hidden = (found == recorded) & recorded.isinf()  # by a mask, in both
         found, expected = (one.masked_fill(hidden, 0.0) for one in (found, recorded))
         return Ways(site.name, "its code", found, expected, step.token_axis)
@@ -132,12 +132,12 @@ def code_line(trace: Trace, step: Step, layer: int | None, coarse: Coarse) -> Co
     )
 
 
-def _run(site: Site, lines: str, parameters: dict[str, Tensor]) -> Tensor:
+def _run(trace: Trace, site: Site, lines: str, parameters: dict[str, Tensor]) -> Tensor:
     """What the lines give: torch, the recorded inputs and the parameters are all that they know."""
     given: dict[str, Any] = {name: tensor.detach().cpu() for name, tensor in parameters.items()}
     for name, (source, layer) in zip(site.names, site.sources, strict=True):
-        given[name] = _value(Site(site.trace, site.trace.steps.at(source, layer), layer))
-    given |= {"ids": torch.tensor(list(site.ids)), "T": len(site.ids), "rows": list(site.trace.recording.logit_rows)}
+        given[name] = _value(trace, Site(trace, trace.steps.at(source, layer), layer))
+    given |= {"ids": torch.tensor(list(site.ids)), "T": len(site.ids), "rows": list(trace.recording.logit_rows)}
     names = {"torch": torch, "F": F, **given}
     exec(lines, names)
     result = names[site.variable]
@@ -145,7 +145,7 @@ def _run(site: Site, lines: str, parameters: dict[str, Tensor]) -> Tensor:
     return result
 
 
-def _value(site: Site) -> Tensor:
+def _value(trace: Trace, site: Site) -> Tensor:
     """A step as it was recorded; of one over the vocabulary the rows that were computed."""
     step = site.step
-    return (site.trace.at_logit_rows(step) if step.is_vocabulary else site.value).detach().cpu()
+    return (trace.at_logit_rows(step) if step.is_vocabulary else site.value).detach().cpu()

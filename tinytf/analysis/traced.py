@@ -21,8 +21,8 @@ from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
 from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.seen import Seen
-from tinytf.trace.summary import StepSummary, row_of
-from tinytf.trace.trace import Text, Trace
+from tinytf.trace.summary import StepSummary
+from tinytf.trace.trace import Text, Trace, row_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from tinytf.sheet import Array
 from tinytf.trace.address import Address
 from tinytf.trace.measures import MEASURES, measure
 from tinytf.trace.seen import Seen
-from tinytf.trace.summary import statistics, visible
-from tinytf.trace.trace import Trace
+from tinytf.trace.summary import statistics
+from tinytf.trace.trace import Trace, visible
 
 
 def single_addresses(trace: Trace, where: Address) -> Iterator[Address]:

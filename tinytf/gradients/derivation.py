@@ -55,15 +55,15 @@ def derive(trace: GradientTrace, address: str | Address) -> Derivation:
     row: a token, or the query of a map; default is the last position that predicts a target. Raises AddressError for
     anything else.
     """
-    where = _row(trace, trace.address(address) if isinstance(address, str) else address)
-    if where.step.name == "logits" or (not where.step.to_loss and where.step.is_vocabulary):
-        return _derivation(where, (_from_loss(trace, where),))
-    consumers = _consumers(trace, where)
+    step, row = _row(trace, trace.address(address) if isinstance(address, str) else address)
+    if step.name == "logits" or (not step.to_loss and step.is_vocabulary):
+        return _derivation(step, row, (_from_loss(trace, row),))
+    consumers = _consumers(trace, row)
     if not consumers:
-        width = trace.step(where.step.name, where.layer).shape[-1]
+        width = trace.step(step.name, row.layer).shape[-1]
         zero = Summand("0: no path leads from here to the loss", trace.model_input.new_zeros(width))
-        return _derivation(where, (zero,))
-    return _derivation(where, _told_apart(consumers))
+        return _derivation(step, row, (zero,))
+    return _derivation(step, row, _told_apart(consumers))
 
 
 def require_gradient(address: Address) -> None:
@@ -72,7 +72,7 @@ def require_gradient(address: Address) -> None:
         raise AddressError(f"{address} has no gradient", "name a step that is a tensor, such as L0.norm1 or logits")
 
 
-def _row(trace: GradientTrace, address: Address) -> Row:
+def _row(trace: GradientTrace, address: Address) -> tuple[Step, Row]:
     step = address.step
     require_gradient(address)
     if step is None:
@@ -89,7 +89,7 @@ def _row(trace: GradientTrace, address: Address) -> Row:
     word = address.cell[0] if address.cell else str(max(trace.targets.positions))
     axis = step.axes[-2] if len(step.axes) > 1 else "token"
     place = trace.index(word, axis, trace.config.sizes.get(axis, len(trace.tokens)))
-    return Row(step, None if address.layers is None else address.layers[0], head, place)
+    return step, Row(step, None if address.layers is None else address.layers[0], head, place)
 
 
 def _consumers(trace: GradientTrace, row: Row) -> list[Consumer]:
@@ -100,7 +100,7 @@ def _consumers(trace: GradientTrace, row: Row) -> list[Consumer]:
         if number in site.operation.deciding:
             continue
         found.append(Consumer(site, passed_on(site, trace.grad.step(step.name, layer)), number, row))
-    return sorted(found, key=lambda one: not isinstance(one.site.step.operation, Add))
+    return sorted(found, key=lambda one: not isinstance(one.site.operation, Add))
 
 
 def _told_apart(parts: list[Consumer]) -> tuple[Summand, ...]:
@@ -145,14 +145,14 @@ def _from_loss(trace: GradientTrace, row: Row) -> Summand:
     return Summand(expression, (difference.values / total).to(logits.dtype), where, given, (difference,))
 
 
-def _derivation(row: Row, terms: tuple[Summand, ...]) -> Derivation:
-    own = "∂" + row.step.name
+def _derivation(step: Step, row: Row, terms: tuple[Summand, ...]) -> Derivation:
+    own = "∂" + step.name
     formula = (f"{own} = {' + '.join(term.expression for term in terms)}", *(line for t in terms for line in t.where))
     return Derivation(
-        row.step.full_name(row.layer),
-        row.step,
+        step.full_name(row.layer),
+        step,
         row.head,
-        row.place if len(row.step.axes) > 1 else None,
+        row.place if len(step.axes) > 1 else None,
         formula,
         tuple(quantity for term in terms for quantity in term.inputs),
         tuple(quantity for term in terms for quantity in _intermediates(term, len(terms) > 1)),

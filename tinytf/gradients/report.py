@@ -33,7 +33,8 @@ from tinytf.text_model import TextModel
 from tinytf.tolerance import Compared
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
-from tinytf.trace.summary import Statistics, StepSummary, norm, pipeline, visible
+from tinytf.trace.summary import Statistics, StepSummary, norm
+from tinytf.trace.trace import pipeline, visible
 
 _PUSHED = 4
 """How many logits are named for each target: those with the largest gradients."""

@@ -12,8 +12,7 @@ from torch import Tensor
 from tinytf.errors import AddressError, UsageError
 from tinytf.steps.table import Step, StepTable
 from tinytf.trace.address import Address
-from tinytf.trace.summary import visible
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Trace, visible
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from tinytf.trace.address import Address
 from tinytf.trace.parameters import ParameterAddress
-from tinytf.trace.summary import visible
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Trace, visible
 
 
 class Seen(Trace):

@@ -5,23 +5,42 @@ from __future__ import annotations
 import keyword
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.steps.operations import Operation
-from tinytf.steps.table import Place, Step
+from tinytf.steps.table import Place, Step, StepTable
 
 if TYPE_CHECKING:
-    from tinytf.trace.trace import Trace
+    from tinytf.model.transformer import Transformer
+    from tinytf.report import About
+    from tinytf.text.tokenizer import Encoding
+
+
+class Recorded(Protocol):
+    """What a step needs of the trace that it was recorded in."""
+
+    @property
+    def model(self) -> Transformer: ...
+    @property
+    def about(self) -> About | None: ...
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def encoding(self) -> Encoding: ...
+    @property
+    def steps(self) -> StepTable: ...
+    def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor: ...
+    def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool: ...
 
 
 @dataclass(frozen=True)
 class Site:
     """``step`` of a trace, in ``layer`` if it belongs to one."""
 
-    trace: Trace
+    trace: Recorded
     step: Step
     layer: int | None
 

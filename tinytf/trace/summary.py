@@ -3,18 +3,14 @@
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tinytf.report import plain
-from tinytf.steps.operations import Mask
 from tinytf.steps.table import Step
-
-if TYPE_CHECKING:
-    from tinytf.trace.trace import Trace
 
 BINS = 8
 _LARGE = 1e15  # squares of larger numbers overflow float32
@@ -101,36 +97,3 @@ def _histogram(values: Tensor, low: float, high: float) -> tuple[int, ...]:
     edges = (low + (high - low) * place / BINS for place in range(1, BINS))
     below = [0, *(int(np.count_nonzero(array < edge)) for edge in edges), len(array)]
     return tuple(after - before for before, after in itertools.pairwise(below))
-
-
-def visible(trace: "Trace", step: Step, layer: int | None = None) -> Tensor | None:
-    """Which cells (Q, K) of a masked attention step are visible; None for any other step, or where all are."""
-    if not step.is_map or not (step.is_distribution or isinstance(step.operation, Mask)):
-        return None
-    return trace.allowed(layer)
-
-
-def row_of(trace: "Trace", number: int, step: Step, layer: int | None) -> StepSummary:
-    """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass computed."""
-    if not step.is_tensor:
-        shape: tuple[tuple[str, int], ...] = () if step.role == "output" else (("token", len(trace.tokens)),)
-        return StepSummary(number, step, layer, shape, None)
-    note = ""
-    if step.is_vocabulary:
-        rows = trace.recording.logit_rows
-        tensor = trace.at_logit_rows(step)
-        if len(rows) < len(trace.tokens):
-            note = f"masked token{'s' if len(rows) > 1 else ''}"
-            if trace.config.causal or trace.config.labels:
-                note = "last token" if rows[-1] else "first token"
-    else:
-        tensor = trace.step(step.name, layer)
-    shape = tuple(zip(step.axes, tensor.shape, strict=True))
-    return StepSummary(number, step, layer, shape, statistics(tensor, visible(trace, step, layer)), note)
-
-
-def pipeline(trace: "Trace") -> list[StepSummary]:
-    """All steps in order, of the layers that were recorded."""
-    rows = enumerate(trace.steps.rows, start=1)
-    recorded = (None, *trace.recording.layers)
-    return [row_of(trace, number, step, layer) for number, (step, layer) in rows if layer in recorded]

@@ -18,7 +18,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About
-from tinytf.steps.operations import Sight, Unembed
+from tinytf.steps.operations import Mask, Sight, Unembed
 from tinytf.steps.table import Step, StepTable, table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
@@ -26,7 +26,7 @@ from tinytf.text.words import Named, find_token, pick, positions_in, several
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.site import Site
-from tinytf.trace.summary import pipeline, visible
+from tinytf.trace.summary import StepSummary, statistics
 
 _KEPT_BYTES = 128 * 2**20
 
@@ -370,6 +370,39 @@ class Trace:
     def table(self) -> list[dict[str, Any]]:
         """The pipeline as JSON data: name, title, formula, axes, shape and statistics of each step."""
         return [row.to_dict() for row in pipeline(self)]
+
+
+def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
+    """Which cells (Q, K) of a masked attention step are visible; None for any other step, or where all are."""
+    if not step.is_map or not (step.is_distribution or isinstance(step.operation, Mask)):
+        return None
+    return trace.allowed(layer)
+
+
+def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> StepSummary:
+    """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass computed."""
+    if not step.is_tensor:
+        shape: tuple[tuple[str, int], ...] = () if step.role == "output" else (("token", len(trace.tokens)),)
+        return StepSummary(number, step, layer, shape, None)
+    note = ""
+    if step.is_vocabulary:
+        rows = trace.recording.logit_rows
+        tensor = trace.at_logit_rows(step)
+        if len(rows) < len(trace.tokens):
+            note = f"masked token{'s' if len(rows) > 1 else ''}"
+            if trace.config.causal or trace.config.labels:
+                note = "last token" if rows[-1] else "first token"
+    else:
+        tensor = trace.step(step.name, layer)
+    shape = tuple(zip(step.axes, tensor.shape, strict=True))
+    return StepSummary(number, step, layer, shape, statistics(tensor, visible(trace, step, layer)), note)
+
+
+def pipeline(trace: Trace) -> list[StepSummary]:
+    """All steps in order, of the layers that were recorded."""
+    rows = enumerate(trace.steps.rows, start=1)
+    recorded = (None, *trace.recording.layers)
+    return [row_of(trace, number, step, layer) for number, (step, layer) in rows if layer in recorded]
 
 
 Text = Written | Trace

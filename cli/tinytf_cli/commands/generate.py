@@ -10,8 +10,7 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
-from tinytf_cli.host import given
-from tinytf_cli.interrupt import current
+from tinytf_cli.host import current_interrupt, given
 from tinytf_cli.options import Decoding, Opening, Texts
 from tinytf_cli.output import Output, Result
 
@@ -168,7 +167,7 @@ def generate(
             text = None if watch else view.text
             yield Result(view.blocks, view.data, view.events, text=text, live=True, sheet=partial(_sheet, view))
 
-    with current().held():
+    with current_interrupt().held():
         show_all(output, results(), "comparisons" if watching.explain_cache else "generations", texts.lines)
     for view in shown:
         for note in view.notes():

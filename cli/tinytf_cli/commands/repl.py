@@ -9,8 +9,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.host import given, host
-from tinytf_cli.interrupt import current
+from tinytf_cli.host import current_interrupt, given, host
 from tinytf_cli.options import Opening
 from tinytf_cli.output import Drawing
 from tinytf_cli.repl.trust import Trust
@@ -52,7 +51,7 @@ def repl(asked: Asked, trust: Trust, opening: Opening, drawing: Drawing) -> int:
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run another text")
     spec = Spec(opening.model, opening.device, opening.dtype, opening.seed, opening.adapter)
-    session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current())
+    session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current_interrupt())
     session.debug = bool(click.get_current_context().params.get("debug"))
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     interactive = at_a_terminal and not asked.commands and not asked.files

@@ -9,8 +9,7 @@ import click
 
 from tinytf.outputs import require_outside
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.host import host
-from tinytf_cli.interrupt import current
+from tinytf_cli.host import current_interrupt, host
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Axes
 
@@ -70,7 +69,7 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     def on_begin(trial: "Trial") -> None:
         output.note(f"{trial.name} begins")
 
-    with current().asked() as interrupted:
+    with current_interrupt().asked() as interrupted:
         interrupted()  # from here on a signal only ends the runs, with a checkpoint each
         outcomes = swept(
             asked.corpus, trials, out, begin=_begin, jobs=jobs, ray=asked.ray,

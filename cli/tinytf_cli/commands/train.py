@@ -14,8 +14,8 @@ import click
 from tinytf.errors import UsageError
 from tinytf.files import resolved
 from tinytf_cli.command import command, option
+from tinytf_cli.host import current_interrupt
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.interrupt import current
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
@@ -133,7 +133,7 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
         with suppress(OSError):  # a terminal that was closed stops no training
             progress.update(metrics, setup)
 
-    with current().asked() as interrupted:
+    with current_interrupt().asked() as interrupted:
         last = trained(
             files,
             resolved,

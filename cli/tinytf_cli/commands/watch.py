@@ -61,13 +61,13 @@ def watch(asked: Asked, output: Output) -> int | None:
 def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> int:
     """Redraw the run in place until it is finished or stopped; Ctrl-C interrupts only the pauses between pictures."""
     from tinytf.training.run_files import is_stopped
-    from tinytf_cli.interrupt import current
+    from tinytf_cli.host import current_interrupt
     from tinytf_cli.screen import Screen, clean_exit
 
     screen = Screen(output.stdout)
     fixed = bool(click.get_current_context().params.get("width"))
     board = Board(name, reader, screen, output.terminal, fixed=fixed, log=asked.log)
-    with current().held(), clean_exit(screen.forget):
+    with current_interrupt().held(), clean_exit(screen.forget):
         while True:
             try:
                 history = board.draw()
@@ -77,5 +77,5 @@ def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> 
                 return 0
             if is_stopped(asked.run):  # what it wrote last may still be unread
                 return 0 if board.draw().finished else 1
-            with current().let_in():
+            with current_interrupt().let_in():
                 time.sleep(asked.interval)

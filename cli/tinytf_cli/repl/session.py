@@ -23,9 +23,8 @@ from tinytf.steps.table import StepTable
 from tinytf.text.printable import printable
 from tinytf.trace.address import Address
 from tinytf_cli.failing import Failure, explained, say, usage_message
-from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
-from tinytf_cli.output import Output, ReaderGone, Result
+from tinytf_cli.output import Outlet, Output, ReaderGone, Result
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.python import evaluated, traceback_of
@@ -65,7 +64,7 @@ class Leave(Exception):
     """The session is over."""
 
 
-class Session(Host):
+class Session(Outlet):
     """See the module's description. ``keys`` is what ``help keys`` lists; the prompt adds its own."""
 
     def __init__(
@@ -78,7 +77,7 @@ class Session(Host):
         interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
-        self.lexicon, self.log = Lexicon(verbs, self), Log()
+        self.lexicon, self.log = Lexicon(verbs, self, lambda: self.state.aliases), Log()
         self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0

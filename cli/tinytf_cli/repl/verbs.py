@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,9 +24,6 @@ from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 from tinytf_cli.working import working
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
 
 TOPICS = {
     "moving": "through the steps",
@@ -116,8 +113,8 @@ class Lexicon:
     ``own`` has the words of verbs and commands, each with the name that it means.
     """
 
-    def __init__(self, verbs: Mapping[str, Verb], session: "Session") -> None:
-        self.verbs, self._session = verbs, session
+    def __init__(self, verbs: Mapping[str, Verb], host: Host, aliases: Callable[[], Mapping[str, str]]) -> None:
+        self.verbs, self._host, self._aliases = verbs, host, aliases
         self.own = {name: name for name in (*COMMANDS, *verbs)}
         for one in verbs.values():
             self.own.update(dict.fromkeys(one.aliases, one.name))
@@ -125,14 +122,13 @@ class Lexicon:
     @property
     def names(self) -> Mapping[str, str]:
         """Every word that a line can begin with, and the name that it means; empty for an alias of Python."""
-        aliases = self._session.state.aliases
-        return {**self.own, **{name: _FIRST.split(line, maxsplit=1)[0] for name, line in aliases.items()}}
+        return {**self.own, **{name: _FIRST.split(line, maxsplit=1)[0] for name, line in self._aliases().items()}}
 
     def expanded(self, line: str) -> str:
         """The line that a line means: one that begins with an alias is written out."""
         start = len(line) - len(line.lstrip())
         word = _FIRST.split(line[start:], maxsplit=1)[0]
-        meant = self._session.state.aliases.get(word)
+        meant = self._aliases().get(word)
         return line if meant is None else meant + line[start + len(word) :]
 
     def find(self, word: str, line: str = "TEXT") -> str:
@@ -171,7 +167,7 @@ class Lexicon:
         Raises UsageError for a first word that is neither.
         """
         found = self.verbs.get(name := self.find(words[0]))
-        return None if found is None or (name in COMMANDS and not found.claims(words[1:], self._session)) else found
+        return None if found is None or (name in COMMANDS and not found.claims(words[1:], self._host)) else found
 
     def split(self, words: Sequence[str]) -> list[str]:
         """The words of a line, the first as the name that it means; ``print/stats`` is ``print /stats``.

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from tinytf.generate.decoder import PLAIN
 from tinytf.generate.report import Continued, with_cost
 from tinytf.loading import Model
-from tinytf_cli.interrupt import current
+from tinytf_cli.host import current_interrupt
 from tinytf_cli.views.banner import exchanged
 from tinytf_cli.views.continuation import cost_in_words
 
@@ -37,7 +37,7 @@ class LiveView(Generic[Found]):
         steps = self._start()
         while not self._over:
             try:
-                with current().let_in():
+                with current_interrupt().let_in():
                     step = next(steps, None)
             except KeyboardInterrupt:
                 self.interrupted, step = True, None

@@ -6,8 +6,8 @@ from tinytf.analysis.prediction import predictions
 from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf.text_model import TextModel
-from tinytf.trace.summary import Statistics, StepSummary, row_of
-from tinytf.trace.trace import Trace
+from tinytf.trace.summary import Statistics, StepSummary
+from tinytf.trace.trace import Trace, row_of
 from tinytf_cli.numbers import plural
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Span, Table
 from tinytf_cli.views.tokens import pieces

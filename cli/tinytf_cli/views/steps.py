@@ -10,8 +10,7 @@ from torch import Tensor
 from tinytf.steps.operations.disentangled import distances_in_words, rows_in_text
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
-from tinytf.trace.summary import visible
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Trace, visible
 from tinytf_cli.views.blocks import Array, Beside, Block, Figure, Heading, Heat, Line, RowBars, Span, Values, Visible
 from tinytf_cli.views.parts import fold_note, folded, middle_out, note
 

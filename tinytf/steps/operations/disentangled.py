@@ -7,18 +7,14 @@ distances (content to position), a key the queries of distances (position to con
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, in_float32, wide
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Term, Value, Working, product, single
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 
 def rows_of(distance: Tensor, reach: int, farthest: int) -> Tensor:
@@ -67,7 +63,7 @@ class Table(Operation):
 
     words = "a row of a table"
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return (Parameter(step.parameter, "weight", step.axes),)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
@@ -166,6 +162,6 @@ class ByDistance(Operation):
         said = f"summed over the cells of {to.symbol} whose distance has row {place}"
         return Summand(f"{to.symbol}ᵀ·{names[1]}", given.values @ content, (said,), (given,))
 
-    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         """The products of each query, or each key, with all distances, of which every cell then takes one."""
         return tokens * 2 * self.reach * config.n_heads * config.d_head

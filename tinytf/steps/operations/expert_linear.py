@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +11,8 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.linear import weight_gradient
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, dimension, summed
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Term, Value, Working, product
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 
 def used(chosen: Tensor) -> list[int]:
@@ -35,7 +32,7 @@ class ExpertLinear(Operation):
     words = "a sum of products"
     deciding = (1,)
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         absent = "" if self.bias else f"{step.name} is computed without a bias"
         return (
             Parameter(step.parameter, "weight", ("expert", step.reads, step.axes[-1]), transposed=True),
@@ -122,6 +119,6 @@ class ExpertLinear(Operation):
         words = " + ".join(f"{to.symbol}·{letter} of E{number}" for number in sent)
         return Summand(words or "0: the token is not sent there", found, inputs=tuple(given))
 
-    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         sizes = config.sizes
         return tokens * config.experts_per_token * sizes[step.reads] * sizes[step.axes[-1]]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -24,10 +23,7 @@ from tinytf.steps.operations.operation import (
     side_by_side,
     summed,
 )
-from tinytf.steps.operations.protocols import Cell, Site
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
+from tinytf.steps.operations.protocols import Cell, Site, Step
 
 _HEADS_OF_A_TOKEN: Axes = (-3, -1)  # of (H, T, D)
 
@@ -44,7 +40,7 @@ class HeadNorm(Norm):
     def _axes(self) -> Axes:
         return _HEADS_OF_A_TOKEN if self.joint else ROW
 
-    def _axis(self, step: "Step") -> str:
+    def _axis(self, step: Step) -> str:
         return f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{step.axes[-1]}"
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:

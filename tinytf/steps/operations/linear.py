@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -22,11 +21,8 @@ from tinytf.steps.operations.operation import (
     summed,
     width_of,
 )
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Term, Value, Working, product
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 
 def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
@@ -43,7 +39,7 @@ class Linear(Operation):
     words = "a sum of products"
     side_by_side = True
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         out = step.axes[-1]
         if step.has_heads:
             out = f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{out}"
@@ -105,7 +101,7 @@ class Linear(Operation):
         transposed = "E" if to.site.step.matrix == "E" else f"{to.site.step.matrix}ᵀ"
         return Summand(f"{to.symbol}·{transposed}", g.values @ to.site.weight.detach(), inputs=(g,))
 
-    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         if "token" not in step.axes:
             return 0  # made once, whatever the text is
         sizes = {**config.sizes, "token": tokens}
@@ -118,7 +114,7 @@ class Unembed(Linear):
 
     tied: bool
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         tied = "the head is tied to the embeddings, W_U = Eᵀ" if self.tied else ""
         absent = "" if self.bias else f"{step.name} is computed without a bias"
         return (

@@ -2,17 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Operation, Parameter
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Value, Working, single
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 TOKEN_TABLE = "embed.tokens.weight"
 
@@ -30,7 +26,7 @@ class Lookup(Operation):
 
     words = "a lookup"
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return (Parameter(step.parameter, "weight", ("type" if self.types else "vocab", *step.axes[-1:])),)
 
     def _ids(self, site: Site) -> list[int]:

@@ -1,17 +1,12 @@
 """Weighted values: each query's mixture of what its keys hold."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.operation import Consumer, Operation, Summand, by_group, in_float32, repeat_groups, wide
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.scores import from_columns
 from tinytf.steps.operations.working import Working, product
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 
 def mix_gradients(g: Tensor, weights: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,5 +55,5 @@ class Mix(Operation):
             return Summand(f"{to.symbol}·vᵀ", wide(to.incoming.values) @ value.T, inputs=(to.incoming,))
         return from_columns(to, to.site.input(0), to.g, f"weightsᵀ·{to.symbol}", to.site.source_steps[0].name)
 
-    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         return tokens * keys * config.n_heads * config.value_width

@@ -3,18 +3,14 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, summed, wide
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Term, Value, Working, single
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
-
 
 Axes = tuple[int, ...]
 ROW: Axes = (-1,)
@@ -66,7 +62,7 @@ class Norm(Operation):
 
     words = "a norm"
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         names = {"gain": (step.parameter, "weight"), "bias": (f"{step.name}.bias", "bias")}
         alone = "RMSNorm has a gain alone" if self.learned == ("gain",) and not self.centred else ""
         without = " and no ".join(one for one in names if one not in self.learned)
@@ -76,7 +72,7 @@ class Norm(Operation):
             for one, name in names.items()
         )
 
-    def _axis(self, step: "Step") -> str:
+    def _axis(self, step: Step) -> str:
         """The axis of gain and bias."""
         return step.axes[-1]
 

@@ -8,18 +8,14 @@ T tokens (Q queries, K keys), H query heads, G key-value heads, D head width, C 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Working
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
-
 
 _IN_CODE = str.maketrans("₁₂.", "12_")
 """Addresses have signs that no name in code has."""
@@ -52,12 +48,12 @@ class Parameter:
 class Row:
     """Which row of a step: of the query head or expert ``head`` where it is split, the token or query ``place``."""
 
-    step: "Step"
+    step: Step
     layer: int | None
     head: int | None
     place: int
 
-    def of(self, tensor: Tensor, step: "Step", heads_per_kv: int) -> Tensor:
+    def of(self, tensor: Tensor, step: Step, heads_per_kv: int) -> Tensor:
         """This row of a tensor with the axes of ``step``; a shared key head serves each of its query heads."""
         if not step.is_split:
             return tensor[self.place]
@@ -167,7 +163,7 @@ class Operation(ABC):
         """The gradients of the parameters that the step was computed with, by their names in the model."""
         return iter(())
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         """What ``step`` is made with; for a parameter that this model lacks, why."""
         return ()
 
@@ -191,7 +187,7 @@ class Operation(ABC):
         """What a step of this operation brings to one row of the gradient of its input."""
         raise TypeError(f"{self.words} has no input that a gradient could go to")
 
-    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         """Multiply-adds of one layer's step for ``tokens`` queries that look at ``keys`` keys.
 
         0 for what is linear in the size of its output (norms, activations, sums), as is usual in such counts.

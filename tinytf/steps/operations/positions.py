@@ -3,17 +3,13 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Operation, Parameter
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Value, Working, single
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 
 def position_rows(g: Tensor, count: int, offset: int = 0) -> Tensor:
@@ -39,7 +35,7 @@ class Positions(Operation):
 
     words = "a position"
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         absent = "" if self.learned else "positions are sines and cosines, computed and not learned"
         return (Parameter(step.parameter, "weight", ("position", *step.axes[-1:]), absent=absent),)
 

@@ -8,17 +8,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Summand, wide
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Series, Value, Working
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 _FARTHEST = 128
 """From this distance on there is one bucket."""
@@ -48,7 +45,7 @@ class RelativeBias(Operation):
 
     words = "a sum"
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return (Parameter(step.parameter, "weight", ("bucket", "head")),)
 
     def _buckets(self, x: Tensor) -> Tensor:

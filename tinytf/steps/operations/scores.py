@@ -1,7 +1,5 @@
 """Attention scores: how well each query fits each key, q·kᵀ."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -16,11 +14,8 @@ from tinytf.steps.operations.operation import (
     repeat_groups,
     wide,
 )
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.working import Working, product
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 
 def attention_scores(q: Tensor, k: Tensor) -> Tensor:
@@ -87,5 +82,5 @@ class Scores(Operation):
             return Summand(f"{to.symbol}·k", to.incoming.values @ key, inputs=(to.incoming,))
         return from_columns(to, to.g, to.site.input(0), f"{to.symbol}ᵀ·q", to.symbol)
 
-    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         return tokens * keys * config.n_heads * config.d_head

@@ -4,18 +4,15 @@ What it takes is the row ``sink``; the weights of the keys sum to the rest (Xiao
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, wide
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Site, Step
 from tinytf.steps.operations.softmax import Softmax, attention_weights, shares, softmax_gradient
 from tinytf.steps.operations.working import Value, Working
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step
 
 
 class Sink(Operation):
@@ -23,7 +20,7 @@ class Sink(Operation):
 
     words = "a softmax"
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return (Parameter(step.parameter, "weight", ("head",)),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
