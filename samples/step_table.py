@@ -13,37 +13,37 @@ from tinytf.trace.parameters import parse_any
 _LLAMA = PRESETS["llama-tiny"]
 ARCHITECTURES = {
     "GPT-2": PRESETS["gpt2"],
-    "BERT": dataclasses.replace(PRESETS["bert-base"], head="mlm"),
+    "BERT": PRESETS["bert-base"].but(head="mlm"),
     "Llama": _LLAMA,
-    "Qwen3": dataclasses.replace(_LLAMA, qk_norm=True),
-    "Ministral 3": dataclasses.replace(_LLAMA, query_scale=0.1, query_scale_every=16_384),
-    "Gemma 2": dataclasses.replace(_LLAMA, norm_order="both", attention_cap=50.0, logit_cap=30.0),
-    "Granite": dataclasses.replace(_LLAMA, residual_scale=0.22, logit_scale=0.125),
-    "OLMo": dataclasses.replace(_LLAMA, norm="layernorm", norm_gain=False, norm_bias=False, clip_qkv=8.0),
-    "BLOOM": dataclasses.replace(PRESETS["gpt2"], positions="alibi", embed_norm=True),
-    "OPT-350m": dataclasses.replace(PRESETS["gpt2"], norm_order="post", d_embed=512, position_offset=2),
-    "MPNet": dataclasses.replace(PRESETS["bert-base"], relative_buckets=32, head="mlm", pooler=False),
-    "DeBERTa-v3": dataclasses.replace(
-        PRESETS["bert-base"], n_token_types=0, positions="none", head="mlm", pooler=False, attention_divisor=192**0.5,
-        distances=256, farthest=512, distance_norm=True, distance_keys=True, distance_queries=True,
+    "Qwen3": _LLAMA.but(qk_norm=True),
+    "Ministral 3": _LLAMA.but(query_scale=0.1, query_scale_every=16_384),
+    "Gemma 2": _LLAMA.but(norm_order="both", attention_cap=50.0, logit_cap=30.0),
+    "Granite": _LLAMA.but(residual_scale=0.22, logit_scale=0.125),
+    "OLMo": _LLAMA.but(norm="layernorm", norm_gain=False, norm_bias=False, clip_qkv=8.0),
+    "BLOOM": PRESETS["gpt2"].but(positions="alibi", embed_norm=True),
+    "OPT-350m": PRESETS["gpt2"].but(norm_order="post", d_embed=512, position_offset=2),
+    "MPNet": PRESETS["bert-base"].but(relative_buckets=32, head="mlm", pooler=False),
+    "DeBERTa-v3": PRESETS["bert-base"].but(
+        n_token_types=0, positions="none", head="mlm", pooler=False, attention_divisor=192**0.5, distances=256,
+        farthest=512, distance_norm=True, distance_keys=True, distance_queries=True,
     ),
-    "ESM-2": dataclasses.replace(
-        PRESETS["bert-base"], norm_order="pre", positions="rotary", n_token_types=0, embed_norm=False, pooler=False,
+    "ESM-2": PRESETS["bert-base"].but(
+        norm_order="pre", positions="rotary", n_token_types=0, embed_norm=False, pooler=False,
         masked_share=0.12, mask_id=32, head="mlm",
     ),
-    "DeepSeek-V3": dataclasses.replace(
-        _LLAMA, n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
+    "DeepSeek-V3": _LLAMA.but(
+        n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
         experts=8, experts_per_token=2, d_expert=64, d_shared=64, router="sigmoid", choice_bias=True,
     ),
-    "Qwen2-MoE": dataclasses.replace(
-        _LLAMA, experts=8, experts_per_token=2, d_expert=64, d_shared=64, shared_gate=True, routes_renormed=False
+    "Qwen2-MoE": _LLAMA.but(
+        experts=8, experts_per_token=2, d_expert=64, d_shared=64, shared_gate=True, routes_renormed=False
     ),
     "Mixtral": PRESETS["mixtral-tiny"],
-    "Llama 4": dataclasses.replace(
-        _LLAMA, qk_norm=True, qk_norm_last=True, experts=8, experts_per_token=1, d_expert=64, d_shared=64,
+    "Llama 4": _LLAMA.but(
+        qk_norm=True, qk_norm_last=True, experts=8, experts_per_token=1, d_expert=64, d_shared=64,
         router="sigmoid", routes_renormed=False, routes_first=True, chunk=16,
     ),
-    "gpt-oss": dataclasses.replace(PRESETS["mixtral-tiny"], attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
+    "gpt-oss": PRESETS["mixtral-tiny"].but(attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 
 

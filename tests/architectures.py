@@ -315,7 +315,7 @@ def config_of(kind: str, **changes: Any) -> ModelConfig:
     fields = {**SIZES, **(KINDS | HEADS_OF_CLASSES)[kind], **changes}
     count = fields["n_layers"]
     fields["by_layer"] = tuple((name, (values * count)[:count]) for name, values in fields.get("by_layer", ()))
-    return ModelConfig(**fields)
+    return ModelConfig.of(**fields)
 
 
 @torch.no_grad()

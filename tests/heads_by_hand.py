@@ -18,7 +18,7 @@ _BEFORE = slice(VOCABULARY + CONTEXT, 2 * VOCABULARY + CONTEXT)
 _D_MODEL = 2 * VOCABULARY + CONTEXT
 _D_HEAD = VOCABULARY + CONTEXT
 
-CONFIG = ModelConfig(
+CONFIG = ModelConfig.of(
     vocab_size=VOCABULARY, d_model=_D_MODEL, n_layers=2, n_heads=4, d_head=_D_HEAD, d_ff=8, context=CONTEXT
 )
 PREVIOUS, DUPLICATE, SELF, FIRST = ((0, head) for head in range(4))

@@ -38,7 +38,7 @@ def apart(first: Transformer, other: Transformer, texts: Sequence[str] = TEXTS) 
         p, q = (model(ids)[0, reads].double().log_softmax(-1) for model in (first, other))
         kl += float((p.exp() * (p - q)).sum())
         tokens += len(p)
-        if first.config.head == "lm":
+        if first.config.head.kind == "lm":
             loss += sum(float(p[i, j] - q[i, j]) for i, j in enumerate(ids[0, 1:].tolist()))
             targets += ids.shape[1] - 1
         one, two = p[-1].topk(2).indices.tolist()

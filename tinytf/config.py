@@ -1,56 +1,29 @@
-"""The configuration of a transformer: words and numbers, checked once, free of torch."""
+"""The configuration of a transformer: a tree of parts, each checked once, free of torch.
 
-import dataclasses
+In files, recipes and options every setting has one flat name. Settings that differ from layer to layer are there in
+``by_layer``, each with one value a layer.
+"""
+
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinytf.errors import ConfigError
-from tinytf.fields import Limits, fields_of, require_fields
+from tinytf.fields import REQUIRED, Field, Limits, require_fields
 from tinytf.nearest import did_you_mean
+from tinytf.parts.attention import LATENT_EPS
+from tinytf.parts.block import BlockConfig
+from tinytf.parts.embedding import Embedding
+from tinytf.parts.head import CLASS_HEADS, Head
+from tinytf.parts.norm import NORMED
+from tinytf.parts.part import COUNT, POSITIVE, SHARE, Leaf, Part, build, leaf, leaves, listed, value_at
 
-_NORMED = {
-    "pre": "before each part (pre-norm)",
-    "post": "after each sum (post-norm)",
-    "both": "before and after each part",
-    "output": "after each part",
-}
-CHOICES: dict[str, tuple[str, ...]] = {
-    "norm": ("layernorm", "rmsnorm"),
-    "norm_order": tuple(_NORMED),
-    "residual": ("sequential", "parallel"),
-    "positions": ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "none"),
-    "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
-    "head": ("lm", "mlm", "sequence", "token", "question", "none"),
-    "head_activation": ("relu", "gelu", "gelu_tanh", "silu", "tanh"),
-    "head_reads": ("every", "first", "last"),
-    "decides": ("one", "several", "number"),
-    "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
-    "qk_norm_across": ("head", "heads", "all"),
-    "router": ("softmax", "sigmoid"),
-}
+__all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ModelConfig", "Rope"]
 
-_MOST, _MOST_LAYERS = 2**31 - 1, 1024
-_POSITIVE, _COUNT, _ABOVE_ZERO = Limits(least=1, most=_MOST), Limits(least=0, most=_MOST), Limits(above=0)
-_LIMITS = {
-    **{name: Limits(choices=words) for name, words in CHOICES.items()},
-    **dict.fromkeys(("vocab_size", "d_model", "n_heads", "d_ff", "context"), _POSITIVE),
-    "n_layers": Limits(least=1, most=_MOST_LAYERS),
-    **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
-    **dict.fromkeys(("layer_groups", "relative_buckets", "distances", "farthest", "chunk"), _COUNT),
-    **dict.fromkeys(("query_scale_every", "query_scale_first", "mask_id"), _COUNT),
-    **dict.fromkeys(("experts", "experts_per_token", "d_expert", "d_shared"), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale", "routed_scale"), _ABOVE_ZERO),
-    **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
-    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor", "glu_alpha"), _ABOVE_ZERO),
-    **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
-    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv", "glu_limit"), Limits(least=0)),
-    "query_scale": Limits(least=0),
-    **dict.fromkeys(("dropout", "masked_share"), Limits(least=0, below=1)),
-}
+_MOST_LAYERS = 1024
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "scaling": {"attention_divisor": 1.0},
     "mask": {"mask": False, "window": 0, "chunk": 0},
@@ -61,25 +34,6 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
-CLASS_HEADS = ("sequence", "token", "question")
-"""Heads whose logits are of the classes in ``labels``: of the whole text, of each token, or two of each token."""
-LATENT_EPS = 1e-6
-"""ε of the norms of latent attention, whatever that of the other norms is."""
-BY_LAYER = (
-    "window",
-    "chunk",
-    "qk_norm",
-    "input_norm",
-    "attention_divisor",
-    "query_scale",
-    "positions",
-    "rope_theta",
-    "rope_width",
-    "rope_scaling",
-    "rope_factor",
-    "experts",
-)
-"""Fields that may differ from layer to layer."""
 
 
 class Rope(NamedTuple):
@@ -114,322 +68,121 @@ class Rope(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Part):
     """Everything that decides the architecture and the parameter count of a model.
 
-    Raises ConfigError, with the numbers, for combinations that cannot be built. In what follows 0 switches a part off,
-    or leaves a width to the usual one.
+    ``blocks`` has one BlockConfig a layer, equal ones being one object; ``at`` gives a model of one layer's parts
+    alone. With ``layer_groups`` so many groups of layers share their weights (ALBERT). A flat name reads the setting of
+    that name wherever it is in the tree: that of all layers which have what it is of, or its default where they differ.
 
-    **Sizes.** ``n_kv_heads`` and ``d_head`` may be left out: they become ``n_heads`` and ``d_model / n_heads``. Values
-    are ``d_value`` wide (0: as queries and keys). With ``layer_groups`` so many groups of layers share their weights
-    (ALBERT). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer; ``at`` gives
-    that of one layer.
-
-    **Embeddings.** ``embed_scale`` multiplies those of tokens (√d_model in the paper). With a ``masked_share``, that of
-    training, those of ``mask_id`` are 0, and the others are multiplied by (1 − ``masked_share``) / (1 − the share of
-    masks in the text) (ESM). Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a
-    ``projection_bias`` or without; where the embeddings are normed, positions and types are as narrow, and the
-    projection follows the norm. The head then unembeds hidden states that it has made ``d_embed`` wide.
-
-    **Positions.** ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2);
-    ``sinusoidal_halves`` has all its sines before its cosines (XGLM). ``rope_…`` are explained at ``Rope``,
-    ``rope_width`` 0 being all of a head. With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and
-    all by ``alibi_scale`` times as much; ``alibi_rounded`` keeps slope · position in bfloat16. ``relative_buckets`` of
-    distances have each a bias of scores, the same in all layers (MPNet). ``distances`` to each side have an embedding
-    each, the same in all layers (DeBERTa), after a ``distance_norm`` where there is one; with a ``farthest`` those from
-    half of them on are of several distances up to that. Keys are made of them, which queries score too
-    (``distance_keys``), and queries, which keys score (``distance_queries``): by the tokens' W_K and W_Q, or by
-    ``distance_matrices``. The query at position t is multiplied by
-    1 + ``query_scale``·ln(1 + ⌊(t + ``query_scale_first``) / ``query_scale_every``⌋).
-
-    **Blocks.** ``norm_order`` says where a block norms: what goes into attention and the feed-forward (``pre``), what
-    they add (``output``), ``both``, or the residual sums (``post``). Where there is no ``input_norm`` a pre-norm block
-    gives attention the stream as it is. Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel``
-    residual has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it
-    reads that stream as attention does, after norm1, and there is no norm2. What is added is multiplied by
-    ``residual_scale`` before.
-
-    **Attention.** Without its ``mask`` a decoder looks both ways. ``window`` lets a token see only itself and the
-    window − 1 before it, in an encoder as many after it; with ``chunk`` it sees those before it in its own chunk of so
-    many tokens. With a ``kv_rank`` attention is latent (DeepSeek-V2): keys and values are made of a normed vector of
-    that width, and every key begins with ``rope_width`` dimensions that all heads share and RoPE turns; with a
-    ``q_rank`` queries are made of such a vector too. Scores are divided by ``attention_divisor`` (0: √d_head) and
-    softly capped by ``attention_cap``; ``attention_sinks`` are a learned logit per head that takes a share of every
-    softmax. A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
-    (``heads``), or of all heads at once (``all``); with ``qk_norm_last`` it follows the rotation, without
-    ``qk_norm_gain`` it learns nothing. Queries, keys and values are clipped to ±``clip_qkv``.
-
-    **Feed-forward.** ``gated`` makes it SwiGLU-like: act(gate) ⊙ up; with a ``glu_limit`` it is
-    (up + 1) ⊙ gate·σ(α·gate), α being ``glu_alpha``, of gates up to the limit and up within ± it (gpt-oss). A layer
-    with ``experts`` sends each token to ``experts_per_token`` of them, each a feed-forward of ``d_expert`` units (0:
-    d_ff). The ``router`` scores them by a softmax or by sigmoids; ``routes_renormed`` makes the weights of the chosen
-    ones sum to 1, before ``routed_scale`` multiplies them. They multiply what experts give, or with ``routes_first``
-    what they take. Every token goes through the shared expert of ``d_shared`` units too, behind a sigmoid of its own
-    with ``shared_gate``.
-
-    **Head.** ``lm`` predicts the next token, ``mlm`` fills masks (BERT's transform with ``head_activation``, norm and
-    decoder); logits are multiplied by ``logit_scale`` and softly capped by ``logit_cap``. A ``sequence``, ``token`` or
-    ``question`` head has a logit for each of ``labels``, read at the ``first`` or ``last`` token or at ``every`` one
-    (``head_reads``), after a ``head_dense`` layer with its activation and a ``head_norm`` where there are such. It
-    ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``.
+    Raises ConfigError, with the numbers, for combinations that cannot be built.
     """
 
-    vocab_size: int
-    d_model: int
-    n_layers: int
-    n_heads: int
-    d_ff: int
-    context: int
-    n_kv_heads: int = 0
-    d_head: int = 0
-    d_value: int = 0
-    q_rank: int = 0
-    kv_rank: int = 0
-    causal: bool = True
-    mask: bool = True
-    norm: str = "layernorm"
-    norm_eps: float = 1e-5
-    norm_gain: bool = True
-    norm_bias: bool = True
-    norm_order: str = "pre"
-    input_norm: bool = True
-    residual: str = "sequential"
-    residual_scale: float = 1.0
-    shared_norm: bool = False
-    attention_divisor: float = 0.0
-    query_scale: float = 0.0
-    query_scale_every: int = 0
-    query_scale_first: int = 0
-    attention_cap: float = 0.0
-    attention_sinks: bool = False
-    logit_cap: float = 0.0
-    clip_qkv: float = 0.0
-    logit_scale: float = 1.0
-    relative_buckets: int = 0
-    distances: int = 0
-    farthest: int = 0
-    distance_norm: bool = False
-    distance_keys: bool = False
-    distance_queries: bool = False
-    distance_matrices: bool = False
-    positions: str = "learned"
-    position_offset: int = 0
-    alibi_max_bias: float = 8.0
-    alibi_scale: float = 1.0
-    alibi_rounded: bool = False
-    rope_theta: float = 10_000.0
-    rope_width: int = 0
-    rope_scaling: str = "none"
-    rope_factor: float = 1.0
-    rope_low_frequency: float = 1.0
-    rope_high_frequency: float = 4.0
-    rope_original_context: int = 0
-    rope_attention_factor: float = 1.0
-    rope_truncate: bool = True
-    rope_short_factors: tuple[float, ...] = ()
-    rope_long_factors: tuple[float, ...] = ()
-    window: int = 0
-    chunk: int = 0
-    activation: str = "gelu"
-    gated: bool = False
-    glu_limit: float = 0.0
-    glu_alpha: float = 1.0
-    experts: int = 0
-    experts_per_token: int = 0
-    d_expert: int = 0
-    router: str = "softmax"
-    router_bias: bool = False
-    choice_bias: bool = False
-    routes_renormed: bool = True
-    routed_scale: float = 1.0
-    routes_first: bool = False
-    d_shared: int = 0
-    shared_gate: bool = False
-    qkv_bias: bool = True
-    o_bias: bool = True
-    ffn_bias: bool = True
-    qk_norm: bool = False
-    qk_norm_across: str = "head"
-    qk_norm_last: bool = False
-    qk_norm_gain: bool = True
-    tied_head: bool = True
-    head: str = "lm"
-    head_bias: bool = False
-    head_activation: str = "gelu"
-    head_dense_bias: bool = True
-    labels: tuple[str, ...] = ()
-    head_reads: str = "every"
-    head_dense: bool = False
-    head_norm: bool = False
-    decides: str = "one"
-    n_token_types: int = 0
-    layer_groups: int = 0
-    d_embed: int = 0
-    projection_bias: bool = False
-    embed_scale: float = 1.0
-    masked_share: float = 0.0
-    mask_id: int = 0
-    embed_norm: bool = False
-    pooler: bool = False
-    dropout: float = 0.0
-    by_layer: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    d_model: int = leaf(limits=POSITIVE)
+    context: int = leaf(limits=POSITIVE)
+    causal: bool = leaf(True)
+    layer_groups: int = leaf(0, COUNT)
+    dropout: float = leaf(0.0, SHARE)
+    embedding: Embedding
+    blocks: tuple[BlockConfig, ...]
+    head: Head
 
-    def __post_init__(self) -> None:
-        for name, field in FIELDS.items():
-            field.require(getattr(self, name), ConfigError)
-        if not self.n_kv_heads:
-            object.__setattr__(self, "n_kv_heads", self.n_heads)
-        if not self.d_head:
-            if self.d_model % self.n_heads:
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _LEAVES:
+                raise AttributeError(f"a configuration has no {name!r}")
+            value = self.__dict__[name] = self._read(_LEAVES[name])
+            return value
+
+    def __hash__(self) -> int:
+        if "_hash" not in self.__dict__:  # the cached tables of a model are asked for all the time
+            self.__dict__["_hash"] = hash((self.d_model, self.context, self.embedding, self.head, *set(self.blocks)))
+        return int(self.__dict__["_hash"])
+
+    @classmethod
+    def of(cls, *, n_layers: int, by_layer: Any = (), **settings: Any) -> "ModelConfig":
+        """A configuration from settings by their flat names; ``by_layer`` has pairs of a name and a value a layer.
+
+        Without ``d_head`` heads are ``d_model / n_heads`` wide, and without ``d_expert`` experts have ``d_ff`` units.
+        """
+        flat = {**settings, "n_layers": n_layers, "by_layer": by_layer}
+        if unknown := flat.keys() - FIELDS.keys():
+            raise TypeError(f"a configuration has no {', '.join(sorted(unknown))}")
+        for name, value in flat.items():
+            FIELDS[name].require(value, ConfigError)
+        if not flat.get("d_head") and "d_model" in flat and "n_heads" in flat:
+            if flat["d_model"] % flat["n_heads"]:
                 raise ConfigError(
-                    f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}",
+                    f"d_model {flat['d_model']} is not divisible by n_heads {flat['n_heads']}",
                     "choose another n_heads, or give d_head",
                 )
-            object.__setattr__(self, "d_head", self.d_model // self.n_heads)
-        if self.n_heads % self.n_kv_heads:
-            raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
-        if self.positions == "rotary" and not self.rope_width and self.d_head % 2:
-            raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
-        if self.positions == "sinusoidal_halves" and self.d_model < 4:
-            raise ConfigError(f"d_model {self.d_model} is below 4, and sinusoidal_halves needs two frequencies")
-        if self.positions.startswith("sinusoidal") and self.d_model % 2:
-            raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
-        if self.positions == "alibi" and not self.causal:
-            raise ConfigError("ALiBi counts back from each query, and causal is false")
-        if self.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
-            raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
-        if self.window and self.causal and not self.mask:
-            raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")
-        if self.masked_share and (self.causal or self.d_embed or self.mask_id >= self.vocab_size):
-            raise ConfigError(
-                f"masked_share {self.masked_share:g} needs an encoder with embeddings as wide as the stream, "
-                f"and a mask_id below {self.vocab_size:,}"
-            )
-        if self.chunk and (self.window or self.looks_ahead):
-            raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
-        if self.qk_norm_last and self.qk_norm_across != "head":
-            raise ConfigError("qk_norm_last needs a norm of every head, with one gain for all")
-        if self.query_scale and not self.query_scale_every:
-            raise ConfigError(f"query_scale {self.query_scale:g} needs query_scale_every")
-        self._require_scaling()
-        if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
-            raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")
-        if self.norm == "layernorm" and self.norm_bias and not self.norm_gain:
-            raise ConfigError("norm_bias is true, and norm_gain is false", "a norm without a gain has no bias either")
-        if self.shared_norm and self.residual != "parallel":
-            raise ConfigError(f"a shared norm needs a parallel residual, and it is {self.residual!r}")
-        if self.residual == "parallel" and self.norm_order != "pre":
-            raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
-        if self.kv_rank:
-            self._require_latent()
-        elif self.q_rank:
-            raise ConfigError(f"q_rank {self.q_rank} needs a kv_rank")
-        if self.glu_limit and not (self.gated and self.activation == "silu"):
-            raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
-        self._require_experts()
-        self._require_layers()
-        if self.relative_buckets % 4:
-            raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
-        self._require_distances()
-        if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
-            also = " that differ by layer" if self.by_layer else ""
-            raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
-        if self.head == "mlm" and self.causal:
-            raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
-        if self.pooler and self.causal:
-            raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
-        if self.logit_scale != 1 and self.logit_cap:
-            raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
-        if self.head_bias and self.head == "none":
-            raise ConfigError("head_bias is true, and head is 'none'")
-        if not self.input_norm and (self.norm_order != "pre" or self.residual == "parallel"):
-            raise ConfigError("input_norm is false, and only a sequential pre-norm block can do without that norm")
-        self._require_classes()
+            flat["d_head"] = flat["d_model"] // flat["n_heads"]
+        if flat.get("experts") and not flat.get("d_expert") and "d_ff" in flat:
+            flat["d_expert"] = flat["d_ff"]
+        pairs = _pairs(by_layer, n_layers)
+        layers = list(zip(*pairs.values(), strict=True)) or [()] * n_layers
+        kinds = {
+            values: build(BlockConfig, {**flat, **_of_layer(dict(zip(pairs, values, strict=True)))})
+            for values in dict.fromkeys(layers)
+        }
+        own = {name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat}
+        return cls(
+            **own,
+            embedding=build(Embedding, flat),
+            blocks=tuple(kinds[values] for values in layers),
+            head=build(Head, flat),
+        )
 
-    def _require_latent(self) -> None:
-        if not 0 < self.rope_width < self.d_head:
-            said = f"a rope_width between 0 and d_head {self.d_head}, and it is {self.rope_width}"
-            raise ConfigError(f"kv_rank {self.kv_rank} needs {said}")
-        for name, wanted in (("n_kv_heads", self.n_heads), ("qkv_bias", False), ("qk_norm", False), ("clip_qkv", 0)):
-            if getattr(self, name) != wanted:
-                raise ConfigError(f"kv_rank {self.kv_rank} needs {name} {wanted}, and it is {getattr(self, name)}")
+    def setting(self, name: str) -> Any:
+        """The setting of a flat name."""
+        return self.head.kind if name == "head" else getattr(self, name)
 
-    def _require_distances(self) -> None:
-        """Embeddings of distances are for something, in heads that have each their own keys."""
-        if bool(self.distances) != (self.distance_keys or self.distance_queries):
-            raise ConfigError(f"distances {self.distances} and distance_keys or distance_queries need each other")
-        if self.distance_norm and not self.distances:
-            raise ConfigError("distance_norm needs distances")
-        if self.distances and (self.n_kv_heads != self.n_heads or self.kv_rank):
-            raise ConfigError(f"distances {self.distances} need a key head for each query head")
-        if self.farthest and not 2 <= self.distances < 2 * self.farthest - 3:
-            raise ConfigError(f"farthest {self.farthest} does not fit distances {self.distances}")
+    def but(self, **changes: Any) -> "ModelConfig":
+        """The configuration with some settings changed, by their flat names, in all layers."""
+        kept = tuple((name, values) for name, values in self.by_layer if name not in changes)
+        return self.of(**{**self.to_dict(), "by_layer": kept, **changes})
 
-    def _require_scaling(self) -> None:
-        if self.rope_scaling != "none" and self.positions != "rotary":
-            raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rotary positions")
-        between = 0 < self.rope_low_frequency < self.rope_high_frequency < math.inf
-        if self.rope_scaling in ("llama3", "yarn") and not between:
-            raise ConfigError(
-                f"rope_low_frequency {self.rope_low_frequency} is not between 0 and "
-                f"rope_high_frequency {self.rope_high_frequency}"
-            )
-        if self.rope_scaling in ("llama3", "yarn", "longrope") and not self.rope_original_context:
-            raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rope_original_context")
-        if self.rope_scaling == "yarn" and self.rope_theta <= 1:
-            raise ConfigError(f"rope_scaling 'yarn' needs a rope_theta above 1, and it is {self.rope_theta}")
-        for name in ("rope_short_factors", "rope_long_factors") if self.rope_scaling == "longrope" else ():
-            count, pairs = len(getattr(self, name)), (self.rope_width or self.d_head) // 2
-            if count != pairs:
-                raise ConfigError(f"{name} has {count:,} numbers for {pairs:,} pairs of dimensions")
-
-    def _require_experts(self) -> None:
-        if self.experts and not 0 < self.experts_per_token <= self.experts:
-            raise ConfigError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
-        if self.experts and not self.d_expert:
-            object.__setattr__(self, "d_expert", self.d_ff)
-        if self.shared_gate and not self.d_shared:
-            raise ConfigError("shared_gate is true, and there is no shared expert: d_shared is 0")
-
-    def _require_classes(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
-        if self.head not in CLASS_HEADS:
-            for name in ("labels", "head_dense", "head_norm"):
-                if getattr(self, name):
-                    raise ConfigError(f"{name} needs a head of classes, and head is {self.head!r}")
-            return
-        if not self.labels:
-            raise ConfigError(f"head {self.head!r} has no labels")
-        if self.tied_head:
-            raise ConfigError(f"head {self.head!r} is no token table, and tied_head is true")
-        if self.head == "question" and len(self.labels) != 2:
-            raise ConfigError(f"a question head has the labels start and end, and there are {len(self.labels)}")
-        if (self.head_reads == "every") == (self.head == "sequence"):
-            raise ConfigError(
-                f"head {self.head!r} does not read {self.head_reads!r}", "a sequence head reads one token"
-            )
-
-    def _require_layers(self) -> None:
-        """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""
-        try:
-            pairs = tuple(sorted((str(name), tuple(values)) for name, values in self.by_layer))
-            hash(pairs)
-        except (TypeError, ValueError):
-            raise ConfigError("by_layer has to be pairs of a field and its values, one a layer") from None
-        object.__setattr__(self, "by_layer", pairs)
-        for name, values in pairs:
-            if name not in BY_LAYER:
-                raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, BY_LAYER))
-            if len(values) != self.n_layers:
-                raise ConfigError(f"by_layer has {len(values)} values of {name} for {self.n_layers} layers")
-            if name == "experts" and set(values) - {0, self.experts}:
+    def require(self) -> None:
+        kinds = tuple(dict.fromkeys(self.blocks))
+        for one in (self.embedding, *kinds, self.head):
+            one.fit(self.d_model, self.causal)
+        if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
+            raise ConfigError(f"position_offset {self.embedding.position_offset} needs learned positions")
+        for name, values in self.by_layer:
+            if not _LEAVES[name].differs:
+                raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, DIFFERING))
+            if name == "experts" and len({*values} - {0}) > 1:
                 raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
-        if "positions" in dict(pairs):
-            kinds = {self.positions, *dict(pairs)["positions"]}
-            if not {"rotary"} <= kinds <= {"rotary", "none"}:
+            if name == "positions" and not {*values} <= {"rotary", "none"}:
                 raise ConfigError("positions that differ by layer are rotary in some and none in the others")
-        for values in dict.fromkeys(zip(*(values for _, values in pairs), strict=True)):
-            replace(self, **_changes(dict(zip(dict(pairs), values, strict=True))))
+        if self.layer_groups and (self.layer_groups > self.n_layers or len(kinds) > 1):
+            also = " that differ by layer" if len(kinds) > 1 else ""
+            raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
+
+    def _read(self, found: Leaf) -> Any:
+        if found.path[0] != "blocks":
+            return value_at(self, found.path)
+        values = {value_at(block, found.path[1:]) for block in dict.fromkeys(self.blocks)}
+        values = values - {found.off} or values
+        return values.pop() if len(values) == 1 else found.field.default
+
+    @property
+    def by_layer(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+        """The settings that differ from layer to layer, by their flat names, each with its value in every layer."""
+        if len({*self.blocks}) == 1:
+            return ()
+        names = sorted(name for name, found in _LEAVES.items() if found.path[0] == "blocks")
+        each = ((name, tuple(value_at(block, _LEAVES[name].path[1:]) for block in self.blocks)) for name in names)
+        return tuple((name, values) for name, values in each if len({*values}) > 1)
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.blocks)
 
     @property
     def kind(self) -> str:
@@ -439,7 +192,7 @@ class ModelConfig:
     @property
     def predicts_tokens(self) -> bool:
         """Whether the head's logits are of the vocabulary."""
-        return self.head in ("lm", "mlm")
+        return self.head.kind in ("lm", "mlm")
 
     @property
     def head_width(self) -> int:
@@ -450,12 +203,6 @@ class ModelConfig:
     def n_outcomes(self) -> int:
         """How many tokens or classes the head has a logit for."""
         return len(self.labels) or self.vocab_size
-
-    @property
-    def labels_in_words(self) -> str:
-        """The first few labels."""
-        named = ", ".join(self.labels[:4])
-        return f"{named} … {len(self.labels):,} in all" if len(self.labels) > 4 else named
 
     @property
     def looks_ahead(self) -> bool:
@@ -500,7 +247,7 @@ class ModelConfig:
     @property
     def score_divisor_words(self) -> str:
         """The same as an expression: √d_head, unless the configuration says otherwise."""
-        return f"{self.attention_divisor:.4g}" if self.attention_divisor else f"√{self.d_head}"
+        return self.blocks[0].mixer.score_divisor_words
 
     @property
     def embed_width(self) -> int:
@@ -580,34 +327,96 @@ class ModelConfig:
     @property
     def norm_parameters(self) -> tuple[str, ...]:
         """What every norm has learned: a gain, and a LayerNorm a bias."""
-        bias = self.norm == "layernorm" and self.norm_bias
-        return ("gain",) * self.norm_gain + ("bias",) * bias
+        return self.blocks[0].norms.learned
 
     @property
     def normed(self) -> str:
         """Where a block norms, in words."""
-        return _NORMED[self.norm_order]
+        return NORMED[self.norm_order]
+
+    def described(self) -> dict[str, str]:
+        """What there is to say of every part of the model, by row; rows of what the model lacks are left out."""
+        each = [block.words(self.causal) for block in self.blocks]
+        layers = {row: _of_layers([words.get(row, "") for words in each]) for words in each for row in words}
+        groups = f"the layers with {self.layer_groups} sets of weights"
+        whole = {
+            "attention": listed(
+                "bidirectional" if self.looks_ahead else "causal",
+                f"{self.n_layers} layers × {layers['attention']}",
+                bool(self.layer_groups) and (groups if self.layer_groups > 1 else "all layers with the same weights"),
+            ),
+            "widths": f"d_model {self.d_model}, {layers['widths']}",
+            "vocabulary": f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
+            "biases": layers["biases"] or "none",
+        }
+        embedding, head = self.embedding.words(self.causal), self.head.words(self.causal)
+        placed = listed(layers["positions"], embedding["positions"])
+        rows = {**layers, **embedding, **head, **whole, "positions": placed}
+        return {row: rows[row] for row in _ROWS if rows.get(row)}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON takes them."""
-        return dataclasses.asdict(self)
+        """All settings by their flat names, as JSON takes them."""
+        return {name: self.setting(name) for name in FIELDS}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
-        """A configuration from its fields; unknown and missing ones are ConfigErrors with their names."""
-        return cls(**require_fields(fields, FIELDS, "the model configuration"))
+        """A configuration from its flat settings; unknown and missing ones are ConfigErrors with their names."""
+        return cls.of(**require_fields(fields, FIELDS, "the model configuration"))
 
 
-FIELDS = fields_of(ModelConfig, _LIMITS)
-"""What each field of a configuration may hold."""
+_LEAVES: dict[str, Leaf] = {
+    **leaves(ModelConfig),
+    **{name: found._replace(path=("blocks", *found.path)) for name, found in leaves(BlockConfig).items()},
+}
+DIFFERING = tuple(name for name, found in _LEAVES.items() if found.differs)
+"""The settings that may differ from layer to layer."""
+_ROWS = (
+    "attention", "window", "chunks", "scores", "widths", "vocabulary", "embeddings", "positions", "norm", "residual",
+    "feed-forward", "biases", "head",
+)  # fmt: skip
+"""The rows of ``described``, in their order."""
+_FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")
+_OF_LAYERS = {
+    "n_layers": Field("n_layers", int, REQUIRED, Limits(least=1, most=_MOST_LAYERS)),
+    "by_layer": Field("by_layer", list, (), of=list),
+}
+FIELDS: dict[str, Field] = {
+    name: _OF_LAYERS[name] if name in _OF_LAYERS else _LEAVES[name].field
+    for name in dict.fromkeys([*_FIRST, *_LEAVES, *_OF_LAYERS])
+}
+"""What each setting of a configuration may hold, by its flat name."""
+CHOICES = {name: field.limits.choices for name, field in FIELDS.items() if field.limits.choices}
+"""The words that a setting may be."""
+
+
+def _pairs(by_layer: Any, n_layers: int) -> dict[str, tuple[Any, ...]]:
+    """The values of every layer by name. Raises ConfigError for what is none, or does not differ by layer."""
+    try:
+        pairs = dict(sorted((str(name), tuple(values)) for name, values in by_layer))
+        hash(tuple(pairs.items()))
+    except (TypeError, ValueError):
+        raise ConfigError("by_layer has to be pairs of a field and its values, one a layer") from None
+    for name, values in pairs.items():
+        if name not in DIFFERING:
+            raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, DIFFERING))
+        if len(values) != n_layers:
+            raise ConfigError(f"by_layer has {len(values)} values of {name} for {n_layers} layers")
+    return pairs
+
+
+def _of_layers(words: Sequence[str]) -> str:
+    """What is said of every layer, or of how many each thing is said."""
+    kinds = Counter(words)
+    if len(kinds) == 1:
+        return words[0]
+    return "; ".join(f"{said} in {count} of the layers" for said, count in kinds.items() if said)
+
+
+def _of_layer(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one layer that differ from the model's, given those that are said to."""
+    return {"rope_scaling": "none", **values} if values.get("positions") == "none" else dict(values)
 
 
 @lru_cache(maxsize=1024)
 def _at(config: ModelConfig, layer: int) -> ModelConfig:
-    return replace(config, **_changes({name: values[layer] for name, values in config.by_layer}))
-
-
-def _changes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes that make a configuration that of one layer, with these values of what differs by layer."""
-    left_out = LEFT_OUT["positions"] if values.get("positions") == "none" else {}
-    return {**values, **left_out, "by_layer": ()}
+    return replace(config, blocks=(config.blocks[layer],) * config.n_layers)

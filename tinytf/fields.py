@@ -130,17 +130,18 @@ def _are(entries: Iterable[Any], kind: type) -> bool:
 
 def fields_of(cls: type, limits: Mapping[str, Limits] | None = None) -> dict[str, Field]:
     """The fields of a dataclass, by their annotations: numbers, strings, booleans, tuples and mappings, or None."""
-    return {field.name: _field(field, (limits or {}).get(field.name, ANY)) for field in dataclasses.fields(cls)}
+    return {field.name: field_of(field, (limits or {}).get(field.name, ANY)) for field in dataclasses.fields(cls)}
 
 
-def _field(field: "dataclasses.Field[Any]", limits: Limits) -> Field:
+def field_of(field: "dataclasses.Field[Any]", limits: Limits, name: str = "") -> Field:
+    """What one field of a dataclass may hold, by its annotation; it may be called by another name."""
     annotation: Any = field.type
     optional = isinstance(annotation, types.UnionType)
     kind = _kind(typing.get_args(annotation)[0] if optional else annotation)
     entries = [one for one in typing.get_args(annotation) if one is not Ellipsis][-1:] if kind in (list, dict) else []
     of = None if not entries or entries[0] is Any else _kind(entries[0])
     missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    return Field(field.name, kind, REQUIRED if missing else field.default, limits, of, optional=optional)
+    return Field(name or field.name, kind, REQUIRED if missing else field.default, limits, of, optional=optional)
 
 
 def _kind(annotation: Any) -> type:

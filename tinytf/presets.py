@@ -1,7 +1,6 @@
 """Configurations by name: architectures to look at with random weights, for shapes and counts."""
 
 import math
-from dataclasses import replace
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -9,7 +8,7 @@ from tinytf.nearest import did_you_mean
 
 PRESETS: dict[str, ModelConfig] = {
     # Vaswani et al. 2017, table 3, the encoder stack of the base model.
-    "paper": ModelConfig(
+    "paper": ModelConfig.of(
         vocab_size=37_000,
         d_model=512,
         n_layers=6,
@@ -26,15 +25,15 @@ PRESETS: dict[str, ModelConfig] = {
         head="none",
     ),
     # Radford et al. 2019, the 124 M model.
-    "gpt2": ModelConfig(
+    "gpt2": ModelConfig.of(
         vocab_size=50_257, d_model=768, n_layers=12, n_heads=12, d_ff=3072, context=1024, activation="gelu_tanh"
     ),
     # The same part list, small: for files that are written after GPT-2.
-    "gpt2-tiny": ModelConfig(
+    "gpt2-tiny": ModelConfig.of(
         vocab_size=50_257, d_model=128, n_layers=4, n_heads=4, d_ff=512, context=256, activation="gelu_tanh"
     ),
     # Devlin et al. 2019, uncased, with the pooler and without a masked-language-model head.
-    "bert-base": ModelConfig(
+    "bert-base": ModelConfig.of(
         vocab_size=30_522,
         d_model=768,
         n_layers=12,
@@ -51,7 +50,7 @@ PRESETS: dict[str, ModelConfig] = {
         head="none",
     ),
     # The Llama 2 and 3 part list (RMSNorm, rotary, grouped queries, SwiGLU, no biases), small.
-    "llama-tiny": ModelConfig(
+    "llama-tiny": ModelConfig.of(
         vocab_size=32_000,
         d_model=256,
         n_layers=4,
@@ -70,8 +69,8 @@ PRESETS: dict[str, ModelConfig] = {
     ),
 }
 # Jiang et al. 2024, Mixtral's part list (every feed-forward eight experts, two a token), small.
-PRESETS["mixtral-tiny"] = replace(
-    PRESETS["llama-tiny"], d_model=128, n_heads=4, d_head=32, d_ff=256, d_expert=256, experts=8, experts_per_token=2
+PRESETS["mixtral-tiny"] = PRESETS["llama-tiny"].but(
+    d_model=128, n_heads=4, d_head=32, d_ff=256, d_expert=256, experts=8, experts_per_token=2
 )
 
 

@@ -170,7 +170,7 @@ class TextModel(Brief):
         found = names.get(str(word), numbers.get(word))
         if found is None:
             raise UsageError(
-                f"{option} {word!r} is none of the {len(labels):,} classes: {self.config.labels_in_words}",
+                f"{option} {word!r} is none of the {len(labels):,} classes: {self.config.head.labels_in_words}",
                 did_you_mean(str(word), labels),
             )
         return found

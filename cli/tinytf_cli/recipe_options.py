@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from tinytf.config import CHOICES, ModelConfig
+from tinytf.config import FIELDS
 from tinytf.errors import UsageError
+from tinytf.training.recipe import FIELDS as RECIPE
 from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, resumed_recipe, stored_recipe
 from tinytf_cli.command import DECLARED_BY, argument, option
 
 if TYPE_CHECKING:
-    from dataclasses import Field
+    from tinytf.fields import Field
 
+_ABOUT = {field.name: field.metadata.get("help") for field in dataclasses.fields(Recipe)}
+"""What --help says of a field of a recipe."""
 _OF_THE_DATA = ("vocab_size", "causal")
 """Fields of a model that the text and the objective determine."""
 _GROUPS = {
@@ -35,17 +38,17 @@ _GROUPS = {
 """The fields of a recipe that are options, by their groups in --help."""
 
 
-def _declaring(group: str, fields: "Iterable[Field[Any]]", *, several: bool = False) -> type:
+def _declaring(group: str, fields: "Iterable[Field]", *, several: bool = False) -> type:
     """A class that declares an option for each field; --help hides those without a line that explains them.
 
     Where each takes ``several`` values, they are one text, separated by commas.
     """
     declared = []
     for field in fields:
-        about = field.metadata.get("help")
-        choices = field.metadata["limits"].choices if about else CHOICES.get(field.name)
-        kind: Any = {"type": click.Choice(choices) if choices else field.type}
-        kind = {"is_flag": True, "default": None} if about and field.type is bool else kind
+        about = _ABOUT.get(field.name)
+        choices = field.limits.choices
+        kind: Any = {"type": click.Choice(tuple(choices)) if choices else field.kind}
+        kind = {"is_flag": True, "default": None} if about and field.kind is bool else kind
         kind = {"type": str, "metavar": "VALUE,…"} if several else kind
         declared.append((field.name, Any, option(help=about, hidden=about is None, **kind)))
     return dataclasses.make_dataclass(group, declared, frozen=True, namespace={"GROUP": group})
@@ -80,12 +83,11 @@ def _axes(declared: Any) -> Axes:
     return Axes({**given.recipe, **given.model})
 
 
-_FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
-_OF_MODEL = [field for field in dataclasses.fields(ModelConfig) if field.name not in _OF_THE_DATA]
+_OF_MODEL = [field for name, field in FIELDS.items() if name not in _OF_THE_DATA]
 for _made, _resolved in ((Given, _given), (Axes, _axes)):
     _several = _made is Axes
     _declared = [
-        *(_declaring(group, [_FIELDS[name] for name in names], several=_several) for group, names in _GROUPS.items()),
+        *(_declaring(group, [RECIPE[name] for name in names], several=_several) for group, names in _GROUPS.items()),
         _declaring("Model", _OF_MODEL, several=_several),
     ]
     DECLARED_BY[_made] = dataclasses.make_dataclass(

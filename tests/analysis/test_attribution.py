@@ -99,7 +99,7 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
         x = _frozen(block.norm2, x) if post else x
     if trace.config.final_norm:
         x = _frozen(model.final_norm, x)
-    if trace.config.head == "mlm":
+    if trace.config.head.kind == "mlm":
         dense = model.head.dense(x)
         gate = torch.where(dense == 0, 0.0, model.head.activation(dense) / dense).detach()
         x = _frozen(model.head.norm, dense * gate)

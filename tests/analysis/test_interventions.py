@@ -28,7 +28,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
-WITH_HEAD = [kind for kind in KINDS if config_of(kind).head != "none"]
+WITH_HEAD = [kind for kind in KINDS if config_of(kind).head.kind != "none"]
 kinds = pytest.mark.parametrize("kind", WITH_HEAD)
 LENGTH, MASK = 9, 5
 
@@ -398,4 +398,4 @@ def test_a_model_without_a_head_predicts_nothing() -> None:
 def test_names_of_transformer_lens_are_understood() -> None:
     trace = traced(lively(config_of("gpt2")), 5)
     assert ablate(trace, ["blocks.1.hook_mlp_out"]).sites == (HookPoint("ffn", 1),)
-    assert len(ablate(trace, ["blocks.1.attn.hook_z"]).sites) == ModelConfig(**SIZES).n_heads
+    assert len(ablate(trace, ["blocks.1.attn.hook_z"]).sites) == ModelConfig.of(**SIZES).n_heads

@@ -139,11 +139,11 @@ def _numpy_logits(model: Any, x: Array) -> Array:
     """Final norm and head in float64 numpy."""
     if model.config.final_norm:
         x = _norm(x, model.final_norm)
-    if model.config.head == "mlm":
+    if model.config.head.kind == "mlm":
         dense = model.head.dense
         x = x @ dense.weight.double().numpy().T + (0 if dense.bias is None else dense.bias.double().numpy())
         x = _norm(_ACTIVATION[model.config.head_activation](x), model.head.norm)
-    if model.config.d_embed and model.config.head == "lm":
+    if model.config.d_embed and model.config.head.kind == "lm":
         x = x @ model.head.projection.weight.double().numpy().T
     bias = model.head.decoder.bias
     logits = x @ model.unembedding.double().numpy().T + (0.0 if bias is None else bias.double().numpy())

@@ -186,7 +186,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
         parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
-    if config.head == "none":
+    if config.head.kind == "none":
         right["logits"] = [length * config.vocab_size]
         right["sampling"] = [1 / config.vocab_size]
         right["loss"] = [math.log(config.vocab_size)]
@@ -262,7 +262,7 @@ def test_the_heads_that_are_drawn_do_what_is_said_of_them(opened: Callable[[str]
 def test_the_mask_of_an_encoder_whose_first_block_sees_near_tokens_alone() -> None:
     windows = (("input_norm", (False, True)), ("rope_theta", (900.0, 100.0)), ("window", (2, 0)))
     whole = small("modernbert, windows to both sides")
-    model = replace(whole, transformer=lively(replace(whole.config, by_layer=windows)))
+    model = replace(whole, transformer=lively(whole.config.but(by_layer=windows)))
     live = Live(model, TEXT)
     found = lesson("mask", live)
     seen = np.isfinite(live.at("L0H0.masked"))

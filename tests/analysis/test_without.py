@@ -143,7 +143,7 @@ def test_an_open_model_goes_without_a_head_and_says_so() -> None:
         model.without("L0H3", how="nothing")
 
 
-@pytest.mark.parametrize(("kind", "at"), [p for p in PLACES if config_of(p[0]).head != "none"], ids=str)
+@pytest.mark.parametrize(("kind", "at"), [p for p in PLACES if config_of(p[0]).head.kind != "none"], ids=str)
 def test_no_gradient_goes_through_what_was_put_there_and_the_formulas_agree(kind: str, at: list[str]) -> None:
     model = lively(config_of(kind))
     width = {True: model.config.d_model, False: model.config.value_width}

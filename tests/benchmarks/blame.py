@@ -8,7 +8,6 @@ model, run all of a text through it, take the tensor out.
 
 import copy
 import sys
-from dataclasses import replace
 
 import torch
 from _timing import Row, in_turns, options, ratio, show, show_machine, spread
@@ -47,7 +46,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=16, help="length of the text (default 16)")
     parser.add_argument("--layers", type=int, default=12, help="layers of GPT-2 small (default 12)")
     chosen = parser.parse_args()
-    config = replace(preset("gpt2"), n_layers=chosen.layers)
+    config = preset("gpt2").but(n_layers=chosen.layers)
     model = Transformer.initialised(config, 0)
     generator = torch.Generator().manual_seed(1)
     other = copy.deepcopy(model)

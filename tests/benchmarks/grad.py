@@ -36,7 +36,7 @@ def main() -> int:
     from tinytf.text.tokenizer import Encoding, Token
 
     show_machine("torch", "tinytf")
-    config = ModelConfig(
+    config = ModelConfig.of(
         vocab_size=49_152, d_model=576, n_layers=30, n_heads=9, n_kv_heads=3, d_ff=1536, context=2048,
         positions="rotary", norm="rmsnorm", gated=True, activation="silu", qkv_bias=False, o_bias=False,
         ffn_bias=False, tied_head=True,

@@ -12,7 +12,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
@@ -225,7 +224,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, nargs="+", default=[8, 512, 1024], help="lengths (default 8 512 1024)")
     parser.add_argument("--layers", type=int, default=12, help="layers (default 12); fewer for a quick look")
     chosen = parser.parse_args()
-    ours = random_model(replace(preset("gpt2"), n_layers=chosen.layers))
+    ours = random_model(preset("gpt2").but(n_layers=chosen.layers))
     theirs = peer_of(ours)
     show_machine("torch", *(["transformer-lens"] if theirs else []))
     print(

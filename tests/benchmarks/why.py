@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import median
 from trace import encoding_of, peer_of, random_model  # the benchmark beside this one
 from types import SimpleNamespace
@@ -136,7 +135,7 @@ def main() -> int:
     parser.add_argument("--sweep", choices=["heads", "residual", "lens"], help="one of the three alone")
     parser.add_argument("--layers", type=int, default=12, help="layers (default 12); fewer for a quick look")
     chosen = parser.parse_args()
-    ours: Transformer = random_model(replace(preset("gpt2"), n_layers=chosen.layers))
+    ours: Transformer = random_model(preset("gpt2").but(n_layers=chosen.layers))
     peer: tuple[str, nn.Module] | None = peer_of(ours)
     show_machine("torch", *(["transformer-lens"] if peer else []))
     name = peer[0] if peer else "no TransformerLens"

@@ -118,19 +118,22 @@ WRITTEN = {
     "llama, biases": ("Llama", config_of("llama, grouped", qkv_bias=True, o_bias=True, ffn_bias=True, tied_head=True)),
     "llama 3": ("Llama", config_of("mistral, a window and stretched waves", window=0)),
     "mistral": ("Mistral", config_of("mistral, a window and stretched waves")),
-    "qwen2, as tiny is": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY})),
-    "qwen2 with a window": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY, "window": 3})),
+    "qwen2, as tiny is": ("Qwen2", ModelConfig.of(**{**SIZES, **LIKE_TINY})),
+    "qwen2 with a window": ("Qwen2", ModelConfig.of(**{**SIZES, **LIKE_TINY, "window": 3})),
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
     "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
     "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
-    "command r": ("Cohere", ModelConfig(**{**SIZES, **_COMMAND_R})),
-    "command r7b": ("Cohere 2", ModelConfig(**{**SIZES, **_COMMAND_R, **_R7B})),
-    "nemotron": ("Nemotron", ModelConfig(**{**SIZES, **_NEMOTRON})),
-    "phi": ("Phi", ModelConfig(**{**SIZES, **_PHI, "rope_width": 4})),
-    "stablelm": ("StableLM", ModelConfig(**{**SIZES, **LLAMA, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2})),
+    "command r": ("Cohere", ModelConfig.of(**{**SIZES, **_COMMAND_R})),
+    "command r7b": ("Cohere 2", ModelConfig.of(**{**SIZES, **_COMMAND_R, **_R7B})),
+    "nemotron": ("Nemotron", ModelConfig.of(**{**SIZES, **_NEMOTRON})),
+    "phi": ("Phi", ModelConfig.of(**{**SIZES, **_PHI, "rope_width": 4})),
+    "stablelm": (
+        "StableLM",
+        ModelConfig.of(**{**SIZES, **LLAMA, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2}),
+    ),
     "bloom": ("BLOOM", config_of("bloom, less by distance", alibi_scale=1.0, **_FOURFOLD, activation="gelu_tanh")),
-    "mpt": ("MPT", ModelConfig(**{**SIZES, **_FOURFOLD, **_MPT})),
+    "mpt": ("MPT", ModelConfig.of(**{**SIZES, **_FOURFOLD, **_MPT})),
     "falcon": ("Falcon", config_of("gpt-j, a norm for both", **_FALCON)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "qwen2, windows in some layers": ("Qwen2", config_of("llama, grouped", qkv_bias=True, by_layer=_WINDOWS)),
@@ -263,11 +266,11 @@ def test_transformers_and_we_open_what_was_written(kind, tokenizer, qwens_tokeni
     assert exported.family == family
     expected = model(IDS)
     theirs = opened_by_transformers(tmp_path / "out", exported.architecture)(IDS)
-    read = expected[:, 0] if config.head == "sequence" else expected
-    if config.head == "question":
+    read = expected[:, 0] if config.head.kind == "sequence" else expected
+    if config.head.kind == "question":
         said = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1)
     else:
-        said = theirs.logits if config.head != "none" else theirs.last_hidden_state
+        said = theirs.logits if config.head.kind != "none" else theirs.last_hidden_state
     assert furthest(said.view(read.shape), read) < 1e-5
     again = read_directory(tmp_path / "out").load()
     assert again.notes == ()
@@ -299,7 +302,7 @@ def test_tiny_is_a_model_of_transformers_with_its_tokenizer(tmp_path):
 
 
 def test_an_architecture_of_no_family_is_refused_with_what_stands_in_the_way(tokenizer, tmp_path):
-    model = Transformer.initialised(ModelConfig(**SIZES, positions="sinusoidal", activation="gelu_tanh"), 1)
+    model = Transformer.initialised(ModelConfig.of(**SIZES, positions="sinusoidal", activation="gelu_tanh"), 1)
     with pytest.raises(UsageError) as caught:
         export(model, tokenizer, tmp_path / "out")
     assert caught.value.message == f"this architecture is none of the {len(FAMILIES)} that can be written"
@@ -308,7 +311,7 @@ def test_an_architecture_of_no_family_is_refused_with_what_stands_in_the_way(tok
 
 
 def test_token_types_are_not_quietly_dropped(tokenizer, tmp_path):
-    config = ModelConfig(**{**SIZES, **BERT, "head": "none", "n_token_types": 3, "causal": False})
+    config = ModelConfig.of(**{**SIZES, **BERT, "head": "none", "n_token_types": 3, "causal": False})
     assert export(lively(config), tokenizer, tmp_path / "out").family == "BERT"
     assert read_directory(tmp_path / "out").load().transformer.config.n_token_types == 3
 

@@ -57,7 +57,7 @@ def bpe() -> Tokenizer:
 @pytest.fixture(scope="session")
 def decoder(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
     """The folder of a decoder, 2 layers × 2 heads, that takes 64 tokens."""
-    config = ModelConfig(vocab_size=bpe.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64)
+    config = ModelConfig.of(vocab_size=bpe.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64)
     folder = tmp_path_factory.mktemp("models") / "decoder"
     save_run(folder, lively(config), bpe)
     return folder
@@ -67,7 +67,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an encoder after the paper: post-norm, sinusoidal, WordPiece; fills masks, and has a pooler."""
     tokenizer = train_wordpiece(CORPUS, 120)
-    config = ModelConfig(
+    config = ModelConfig.of(
         vocab_size=tokenizer.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64,
         causal=False, norm_order="post", positions="sinusoidal", embed_scale=4.0, head="mlm", pooler=True,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
     """A directory of transformers: a Llama with the tokenizer of the small decoder."""
-    config = ModelConfig(
+    config = ModelConfig.of(
         vocab_size=bpe.vocab_size, d_model=24, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=32, context=64,
         positions="rotary", norm="rmsnorm", activation="silu", gated=True,
         qkv_bias=False, o_bias=False, ffn_bias=False,
@@ -93,7 +93,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
 def characters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a decoder whose tokens are single characters, narrow, wide and combining ones."""
     tokenizer = train_characters([*WIDE.values(), SENTENCE])
-    config = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=8, n_layers=1, n_heads=2, d_ff=8, context=64)
+    config = ModelConfig.of(vocab_size=tokenizer.vocab_size, d_model=8, n_layers=1, n_heads=2, d_ff=8, context=64)
     folder = tmp_path_factory.mktemp("models") / "characters"
     save_run(folder, lively(config), tokenizer)
     return folder
@@ -108,7 +108,7 @@ def opened(decoder: Path) -> Model:
 @pytest.fixture(scope="session")
 def twelve_by_twelve(bpe: Tokenizer) -> Model:
     """As many heads as GPT-2 small has, and 256 tokens of context."""
-    config = ModelConfig(vocab_size=bpe.vocab_size, d_model=48, n_layers=12, n_heads=12, d_ff=48, context=256)
+    config = ModelConfig.of(vocab_size=bpe.vocab_size, d_model=48, n_layers=12, n_heads=12, d_ff=48, context=256)
     return Model("twelve", lively(config), bpe, "random weights")
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 
-CONFIG = ModelConfig(vocab_size=50, d_model=8, n_layers=2, n_heads=2, d_ff=8, context=16)
+CONFIG = ModelConfig.of(vocab_size=50, d_model=8, n_layers=2, n_heads=2, d_ff=8, context=16)
 
 
 def line(step: int, **more: object) -> str:

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, fields in HEADS.items():
         decides = name if name in ("several", "number") else "one"
         given = {**SIZES, **BERT, **fields, "vocab_size": tokenizer.vocab_size, "decides": decides, "tied_head": False}
-        config = ModelConfig(**given, head=name if decides == "one" else "sequence", head_bias=True)
+        config = ModelConfig.of(**given, head=name if decides == "one" else "sequence", head_bias=True)
         save_run(folder / name, lively(config), tokenizer)
     return folder
 

@@ -38,7 +38,7 @@ def deep(bpe: Tokenizer) -> Model:
     """30 layers and 256 tokens of context."""
     sizes = {"vocab_size": bpe.vocab_size, "d_model": 24, "n_layers": 30, "n_heads": 4, "d_ff": 24, "context": 256}
     llama = {"norm": "rmsnorm", "positions": "rotary", "activation": "silu", "gated": True}
-    return Model("deep", lively(ModelConfig(**sizes, **llama)), bpe, "random weights")  # type: ignore[arg-type]
+    return Model("deep", lively(ModelConfig.of(**sizes, **llama)), bpe, "random weights")  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -352,7 +352,7 @@ def test_small_maps_say_how_many_there_are_and_how_they_are_pooled() -> None:
 @pytest.fixture
 def poisoned(tmp_path: Path, bpe: Tokenizer) -> Callable[[], Path]:
     def make() -> Path:
-        config = ModelConfig(vocab_size=bpe.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64)
+        config = ModelConfig.of(vocab_size=bpe.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64)
         model = lively(config)
         with torch.no_grad():
             model.blocks[1].ffn.down.weight[3, 5] = math.nan

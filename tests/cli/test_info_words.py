@@ -1,18 +1,16 @@
 """What ``info`` says of an architecture is its configuration: every part of every kind of model, and nothing else."""
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from architectures import HEADS_OF_CLASSES, KINDS, config_of
 from driving import Tinytf
 
-from tinytf.config import CHOICES, ModelConfig
+from tinytf.config import CHOICES, FIELDS, ModelConfig
 from tinytf.errors import ConfigError
-from tinytf_cli.views.architecture import architecture
 
-_USUAL = {field.name: field.default for field in fields(ModelConfig)}
+_USUAL = {name: field.default for name, field in FIELDS.items()}
 EVERY = (*KINDS, *HEADS_OF_CLASSES)
 
 
@@ -33,7 +31,7 @@ def changed(config: ModelConfig, name: str, value: Any) -> ModelConfig | None:
     for other in others(name, value):
         if other != value and type(other) is type(value):
             try:
-                return replace(config, **{name: other})
+                return config.but(**{name: other})
             except ConfigError:
                 continue
     return None
@@ -43,8 +41,8 @@ def changed(config: ModelConfig, name: str, value: Any) -> ModelConfig | None:
 def test_every_setting_of_a_kind_changes_the_words(kind: str) -> None:
     given, config = (KINDS | HEADS_OF_CLASSES)[kind], config_of(kind)
     for name in given.keys() - dict(config.by_layer):
-        other = changed(config, name, getattr(config, name))
-        assert other is None or architecture(other) != architecture(config), name
+        other = changed(config, name, config.setting(name))
+        assert other is None or ModelConfig.described(other) != ModelConfig.described(config), name
 
 
 @pytest.mark.parametrize(
@@ -61,21 +59,21 @@ def test_every_setting_of_a_kind_changes_the_words(kind: str) -> None:
     ],
 )
 def test_a_setting_that_no_kind_has_changes_the_words(kind: str, name: str, value: Any) -> None:
-    assert architecture(config_of(kind, **{name: value})) != architecture(config_of(kind))
+    assert ModelConfig.described(config_of(kind, **{name: value})) != ModelConfig.described(config_of(kind))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "by_layer" in KINDS[kind]])
 def test_what_differs_by_layer_is_said_of_some_of_the_layers(kind: str) -> None:
     config = config_of(kind, n_layers=3)
-    assert any("in 2 of the layers" in words for words in architecture(config).values())
+    assert any("in 2 of the layers" in words for words in ModelConfig.described(config).values())
     for name, values in config.by_layer:
-        same = replace(config, by_layer=tuple(pair for pair in config.by_layer if pair[0] != name))
-        assert architecture(same) != architecture(config), (name, values)
+        same = config.but(by_layer=tuple(pair for pair in config.by_layer if pair[0] != name))
+        assert ModelConfig.described(same) != ModelConfig.described(config), (name, values)
 
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_the_words_have_the_parts_that_the_model_has(kind: str) -> None:
-    config, words = config_of(kind), architecture(config_of(kind))
+    config, words = config_of(kind), ModelConfig.described(config_of(kind))
     layers = [config.at(layer) for layer in range(config.n_layers)]
     for part, word, there in (
         ("feed-forward", f"{config.experts} experts of {config.d_expert} units, {config.experts_per_token} for each",
@@ -92,7 +90,7 @@ def test_the_words_have_the_parts_that_the_model_has(kind: str) -> None:
         ("norm", "RMSNorm", config.norm == "rmsnorm"),
         ("norm", "on q and k too", any(one.qk_norm for one in layers)),
         ("residual", "side by side", config.residual == "parallel"),
-        ("head", "tied", config.tied_head and config.head != "none"),
+        ("head", "tied", config.tied_head and config.head.kind != "none"),
     ):  # fmt: skip
         assert (word in words.get(part, "")) == there, (part, word)
 

@@ -28,7 +28,7 @@ LONG = " ".join([SENTENCE] * 5)
 @pytest.fixture(scope="module")
 def headless(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
     """The folder of a model that predicts nothing."""
-    config = ModelConfig(
+    config = ModelConfig.of(
         vocab_size=bpe.vocab_size, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16, causal=False, head="none"
     )
     folder = tmp_path_factory.mktemp("models") / "headless"

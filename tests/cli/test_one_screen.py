@@ -22,7 +22,7 @@ OTHER = TEXT.replace("dog", "cat", 1)
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
     """The folder of a decoder of 30 layers that takes 256 tokens."""
-    config = ModelConfig(vocab_size=bpe.vocab_size, d_model=8, n_layers=30, n_heads=2, d_ff=8, context=256)
+    config = ModelConfig.of(vocab_size=bpe.vocab_size, d_model=8, n_layers=30, n_heads=2, d_ff=8, context=256)
     folder = tmp_path_factory.mktemp("models") / "deep"
     save_run(folder, lively(config), bpe)
     return folder

@@ -1,6 +1,6 @@
 """The fast decoder takes only what it implements, is checked at its first token, and gives way where it is wrong."""
 
-import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,8 +9,9 @@ from architectures import LLAMA, SIZES, config_of, furthest, lively, some_ids
 from streaming import PROMPT, WARM, assert_same, steps_of, untied
 from torch import Tensor
 
-from tinytf.config import CHOICES, ModelConfig
+from tinytf.config import CHOICES, FIELDS, ModelConfig
 from tinytf.errors import UsageError
+from tinytf.fields import Field
 from tinytf.generate import matrices
 from tinytf.generate import runner as runner_module
 from tinytf.generate.beam import search
@@ -60,18 +61,18 @@ CLAIMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("field", dataclasses.fields(ModelConfig), ids=lambda field: field.name)
-def test_every_field_of_the_configuration_is_in_one_table_or_has_a_default(field: "dataclasses.Field[Any]") -> None:
+@pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.name)
+def test_every_field_of_the_configuration_is_in_one_table_or_has_a_default(field: Field) -> None:
     """What no table names is implemented at its default alone, and that has to be a value of the field's own."""
     if field.name in IMPLEMENTED or field.name in UNRELATED:
         assert (field.name in IMPLEMENTED) != (field.name in UNRELATED)
     else:
         config = config_of("gpt2")
-        assert getattr(config, field.name) == field.default, f"the default of {field.name} is derived: list it"
+        assert config.setting(field.name) == field.default, f"the default of {field.name} is derived: list it"
 
 
 def test_the_tables_name_fields_and_words_that_there_are() -> None:
-    assert {*IMPLEMENTED, *UNRELATED} <= {field.name for field in dataclasses.fields(ModelConfig)}
+    assert {*IMPLEMENTED, *UNRELATED} <= FIELDS.keys()
     for name, words in {**IMPLEMENTED, **UNRELATED}.items():
         if name in CHOICES:
             assert isinstance(words, tuple)
@@ -83,7 +84,7 @@ def test_the_tables_name_fields_and_words_that_there_are() -> None:
 @pytest.mark.parametrize(("name", "fields"), CLAIMED, ids=str)
 def test_every_value_that_is_said_to_be_implemented_is(name: str, fields: dict[str, Any], texts: int) -> None:
     assert name in fields, f"give an unusual value of {name} in UNUSUAL"
-    model = lively(ModelConfig(**{**SIZES, **fields}))
+    model = lively(ModelConfig.of(**{**SIZES, **fields}))
     ids = some_ids(model.config, texts, 9)
     cache = model.cache(batch=texts)
     decoder = Decoder(model, cache, texts)
@@ -116,10 +117,21 @@ FUTURE: list[tuple[str, Any, Any]] = [
 
 
 def config_with(name: str, default: object, value: object, **fields: object) -> ModelConfig:
-    """A configuration with one more field than ModelConfig has."""
-    more = [(name, type(default), dataclasses.field(default=default))]
-    kind = dataclasses.make_dataclass("Newer", more, bases=(ModelConfig,), frozen=True, kw_only=True)
-    return kind(**{**SIZES, "tied_head": False, **fields, name: value})
+    """A configuration with one more setting, which has to be in FIELDS."""
+    FIELDS[name] = Field(name, type(default), default)
+    config = ModelConfig.of(**{**SIZES, "tied_head": False, **fields})
+    config.__dict__[name] = value
+    config.__dict__["_hash"] = hash((name, value))
+    return config
+
+
+@pytest.fixture(autouse=True)
+def no_more_fields() -> Iterator[None]:
+    """What a test adds to FIELDS is taken out again."""
+    known = dict(FIELDS)
+    yield
+    for name in FIELDS.keys() - known.keys():
+        del FIELDS[name]
 
 
 @pytest.mark.parametrize(("name", "default", "value"), FUTURE, ids=str)
@@ -258,7 +270,7 @@ def test_every_word_of_the_configuration_that_is_not_implemented_has_one_that_a_
     for name, words in CHOICES.items():
         if name in IMPLEMENTED and name not in ("head", "causal") and not set(words) <= set(IMPLEMENTED[name]):
             assert name in WORDS
-    assert set(WORDS) <= {field.name for field in dataclasses.fields(ModelConfig)}
+    assert set(WORDS) <= FIELDS.keys()
 
 
 def test_beams_give_way_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ PROMPT = [3, 17, 5, 9]
 @pytest.fixture(scope="module")
 def model() -> Model:
     tokenizer = train_bpe(["The cat sat on the mat, and the dog saw 猫 and 🐈 there. " * 8], 300)
-    config = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64)
+    config = ModelConfig.of(vocab_size=tokenizer.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64)
     return Model("small", lively(config), tokenizer, "random weights")
 
 

@@ -217,7 +217,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             output(block, at + "out")
     if config.final_norm:
         output(model.final_norm, "final.norm")
-    if config.head == "mlm":
+    if config.head.kind == "mlm":
         output(model.head.dense, "head.dense")
         input(model.head.norm, "head.act")
         output(model.head.norm, "head.norm")

@@ -26,7 +26,7 @@ def tokenizer() -> Tokenizer:
 
 def _config(**more: object) -> ModelConfig:
     sizes = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_ff": 8, "context": 128}
-    return ModelConfig(vocab_size=tokenizer().vocab_size, **{**sizes, **more})  # type: ignore[arg-type]
+    return ModelConfig.of(vocab_size=tokenizer().vocab_size, **{**sizes, **more})  # type: ignore[arg-type]
 
 
 def read(folder: Path) -> Files:

@@ -26,10 +26,10 @@ _SLOW = {("steps", "1000000000"), ("steps", "2147483648"), ("steps", "9223372036
 
 @cache
 def _fields() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    from tinytf.config import ModelConfig
+    from tinytf.config import FIELDS
     from tinytf.training.recipe import Recipe
 
-    return tuple(one.name for one in fields(Recipe)), tuple(one.name for one in fields(ModelConfig))
+    return tuple(one.name for one in fields(Recipe)), tuple(FIELDS)
 
 
 def cases(count: int, seed: int) -> Iterator[Case]:

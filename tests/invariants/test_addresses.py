@@ -12,14 +12,14 @@ from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 WORDS = ("The", "·cat", "·sat", "·on", "·the", "·mat", ".")
-GPT2 = StepTable(ModelConfig(**{**SIZES, "n_layers": 4}))
-BERT_TABLE = StepTable(ModelConfig(**SIZES, **BERT, head="mlm"))
-LLAMA_TABLE = StepTable(ModelConfig(**SIZES, **LLAMA, n_kv_heads=2))
+GPT2 = StepTable(ModelConfig.of(**{**SIZES, "n_layers": 4}))
+BERT_TABLE = StepTable(ModelConfig.of(**SIZES, **BERT, head="mlm"))
+LLAMA_TABLE = StepTable(ModelConfig.of(**SIZES, **LLAMA, n_kv_heads=2))
 
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return record(lively(ModelConfig(**{**SIZES, "n_layers": 4})), encoding_of([3, 14, 15, 9, 2, 6, 5], WORDS))
+    return record(lively(ModelConfig.of(**{**SIZES, "n_layers": 4})), encoding_of([3, 14, 15, 9, 2, 6, 5], WORDS))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def trace() -> Trace:
     ],
 )
 def test_an_address_has_one_canonical_name(text, canonical):
-    table = StepTable(ModelConfig(**{**SIZES, "n_layers": 8})) if "7.q" in canonical else GPT2
+    table = StepTable(ModelConfig.of(**{**SIZES, "n_layers": 8})) if "7.q" in canonical else GPT2
     address = parse_address(text, table)
     assert str(address) == canonical
     assert str(parse_address(str(address), table)) == canonical
@@ -158,7 +158,7 @@ def test_an_address_of_nothing_says_what_there_is(text, table, message, hint):
 
 
 def test_one_layer_is_spoken_of_in_the_singular():
-    table = StepTable(ModelConfig(**{**SIZES, "n_layers": 1}))
+    table = StepTable(ModelConfig.of(**{**SIZES, "n_layers": 1}))
     with pytest.raises(AddressError, match=r"^there is no layer 1: the model has one layer, 0$"):
         parse_address("L1.q", table)
 

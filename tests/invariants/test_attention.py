@@ -30,7 +30,7 @@ def some_qkv(n_heads: int, groups: int, width: int = D) -> tuple[Tensor, Tensor,
 def core(kind: str, *, causal: bool, window: int = 0, width: int = D, tap: Tap | None = None) -> nn.Module:
     """The core of a model whose heads are so wide; it takes any number of them."""
     sizes = {"vocab_size": 8, "d_model": width, "n_layers": 1, "n_heads": 1, "d_head": width, "d_ff": 8, "context": 64}
-    made = make_core(ModelConfig(**sizes, causal=causal, window=window), tap, stepwise=kind == "steps")
+    made = make_core(ModelConfig.of(**sizes, causal=causal, window=window), tap, stepwise=kind == "steps")
     assert isinstance(made, {"fused": FusedCore, "steps": SteppedCore}[kind])
     return made
 

@@ -79,13 +79,13 @@ REFUSED = [
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[message for _, message in REFUSED])
 def test_what_cannot_be_built_is_refused_with_its_numbers(changes, message):
     with pytest.raises(ConfigError) as caught:
-        ModelConfig(**{**SIZES, **changes})
+        ModelConfig.of(**{**SIZES, **changes})
     assert caught.value.message == message
 
 
 def test_a_word_nearly_right_is_answered_with_the_right_one():
     with pytest.raises(ConfigError) as caught:
-        ModelConfig(**SIZES, activation="gelu_tan")
+        ModelConfig.of(**SIZES, activation="gelu_tan")
     assert caught.value.hint == "did you mean gelu_tanh?"
 
 
@@ -93,11 +93,11 @@ def test_a_word_nearly_right_is_answered_with_the_right_one():
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_is_none_is_refused(name, value):
     with pytest.raises(ConfigError):
-        ModelConfig(**SIZES, **{name: value})
+        ModelConfig.of(**SIZES, **{name: value})
 
 
 def test_heads_left_out_follow_from_the_width():
-    config = ModelConfig(**SIZES)
+    config = ModelConfig.of(**SIZES)
     assert (config.n_kv_heads, config.d_head, config.heads_per_kv) == (4, 6, 1)
 
 
@@ -108,7 +108,7 @@ def test_a_configuration_comes_back_from_its_fields():
 
 def test_a_configuration_does_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        ModelConfig(**SIZES).n_layers = 3  # type: ignore[misc]
+        ModelConfig.of(**SIZES).n_layers = 3  # type: ignore[misc]
 
 
 FIELDS_REFUSED = [
@@ -175,7 +175,7 @@ def _grid():
         fields["causal"] = fields["head"] != "mlm"
         fields["pooler"] = not fields["causal"]
         try:
-            yield ModelConfig(**fields)
+            yield ModelConfig.of(**fields)
         except ConfigError:
             continue
 
@@ -211,6 +211,6 @@ def test_first_weights_keep_the_size_of_what_they_map():
 
 
 def test_a_model_for_which_there_is_no_memory_is_never_built():
-    config = ModelConfig(**{**SIZES, "d_model": 1_000_000, "n_heads": 1, "d_ff": 1_000_000})
+    config = ModelConfig.of(**{**SIZES, "d_model": 1_000_000, "n_heads": 1, "d_ff": 1_000_000})
     with pytest.raises(MemoryShortage, match="the weights take"):
         Transformer.initialised(config, 0)

@@ -4,7 +4,6 @@
 """
 
 import ast
-import dataclasses
 import inspect
 import sys
 from collections.abc import Iterator
@@ -18,22 +17,22 @@ from architectures import BERT, LLAMA, SIZES, furthest
 from reference import FAMILIES, Pair, last_of, last_states, pair
 
 from tinytf.checkpoints.huggingface import load
-from tinytf.config import ModelConfig
+from tinytf.config import FIELDS, ModelConfig
 from tinytf.steps.table import table_of
 
 _SIZES = {*SIZES, "n_kv_heads", "d_head", "d_expert", "norm_eps", "head", "dropout", "labels", "tied_head"}
 _BASES = {
-    name: ModelConfig(**{**SIZES, **config}) for name, config in {"GPT-2": {}, "Llama": LLAMA, "BERT": BERT}.items()
+    name: ModelConfig.of(**{**SIZES, **config}) for name, config in {"GPT-2": {}, "Llama": LLAMA, "BERT": BERT}.items()
 }
 _COMMON = {row.name for base in _BASES.values() for row in table_of(base).by_name.values()}
 
 
 def fields_of(config: ModelConfig) -> tuple[str, set[str]]:
     """The nearest of GPT-2, Llama and BERT, and the fields, but for sizes, that are not as in it."""
-    every = {f.name for f in dataclasses.fields(config)} - _SIZES - {"by_layer"}
+    every = {*FIELDS} - _SIZES - {"by_layer"}
     layers = {f"{name} by layer" for name, _ in config.by_layer}
     differing = {
-        base: {name for name in every if getattr(config, name) != getattr(fields, name)}
+        base: {name for name in every if config.setting(name) != fields.setting(name)}
         for base, fields in _BASES.items()
     }
     nearest = min(differing, key=lambda base: len(differing[base]))

@@ -570,10 +570,10 @@ def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None =
     """
     config = models.ours.config
     seen = torch.ones(result.shape[:2], dtype=torch.bool) if looked_at is None else looked_at
-    if config.head == "sequence":
+    if config.head.kind == "sequence":
         place = 0 if config.head_reads == "first" else -1
         return given.logits[seen[:, place]], result[:, place][seen[:, place]]
-    if config.head == "question":
+    if config.head.kind == "question":
         theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)
     else:
         theirs = given.logits if models.ours.head is not None else given.last_hidden_state

@@ -29,7 +29,7 @@ def some_input(seed: int = 2) -> Tensor:
 
 
 def a_rope(width: int, theta: float) -> Rope:
-    return ModelConfig(**{**SIZES, "d_head": width}, positions="rotary", rope_theta=theta).rope
+    return ModelConfig.of(**{**SIZES, "d_head": width}, positions="rotary", rope_theta=theta).rope
 
 
 def causal_mask() -> Tensor:
@@ -54,7 +54,7 @@ def give_attention(source: SelfAttention, target: nn.MultiheadAttention) -> None
 @pytest.mark.parametrize("side", ["none", "right"])
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_a_block_is_torchs_encoder_layer(order, side, causal, activation):
-    config = ModelConfig(**SIZES, norm_order=order, causal=causal, activation=activation)
+    config = ModelConfig.of(**SIZES, norm_order=order, causal=causal, activation=activation)
     block = ours(config)
     layer = nn.TransformerEncoderLayer(
         C, config.n_heads, config.d_ff, 0.0, activation, config.norm_eps, batch_first=True, norm_first=order == "pre"
@@ -77,7 +77,7 @@ def test_a_block_is_torchs_encoder_layer(order, side, causal, activation):
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
 @pytest.mark.parametrize("side", ["none", "right"])
 def test_attention_and_its_weights_are_torchs(side, causal):
-    config = ModelConfig(**SIZES, causal=causal)
+    config = ModelConfig.of(**SIZES, causal=causal)
     attention = ours(config).attention
     reference = nn.MultiheadAttention(C, config.n_heads, batch_first=True)
     give_attention(attention, reference)
@@ -157,7 +157,7 @@ def test_stretched_angles_are_those_of_transformers(scaling):
     config = transformers.LlamaConfig(head_dim=64, max_position_embeddings=8192, rope_parameters=dict(settings))
     reference = LlamaRotaryEmbedding(config)
     read = ROPE.read(Fields({"rope_parameters": settings}, "config.json"), {"d_head": 64, "context": 8192}, {})
-    rope = ModelConfig(**{**SIZES, "d_head": 64, **read}, positions="rotary").rope
+    rope = ModelConfig.of(**{**SIZES, "d_head": 64, **read}, positions="rotary").rope
     theirs = reference(torch.zeros(1, dtype=torch.float32), torch.arange(300)[None])
     for found, expected in zip(rotary_table(300, rope, CPU, torch.float32), theirs, strict=True):
         assert furthest(found, expected[0]) < 1e-4
@@ -173,7 +173,7 @@ def test_a_rotated_score_depends_on_the_distance_alone():
 
 
 def test_scaled_embeddings_are_multiplied_before_positions_are_added():
-    config = ModelConfig(**SIZES, positions="sinusoidal", embed_scale=3.0)
+    config = ModelConfig.of(**SIZES, positions="sinusoidal", embed_scale=3.0)
     embeddings = Embeddings(config)
     enliven(embeddings, 1)
     ids = torch.tensor([[3, 1, 4]])

@@ -31,7 +31,7 @@ def test_traces_of_a_batch_are_those_of_each_text(kind: str) -> None:
         assert check(together).holds
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).head == "lm" and config_of(kind).causal])
+@pytest.mark.parametrize("kind", [name for name in KINDS if (one := config_of(name)).head.kind == "lm" and one.causal])
 def test_scores_of_a_batch_are_those_of_each_text(kind: str) -> None:
     model = asked(lively(config_of(kind)).double())
     texts = [text for text in texts_of(model.config) if " " in text]

@@ -21,7 +21,7 @@ def session(request: pytest.FixtureRequest) -> Session:
     """A session over a small model of one kind, whose tokens are characters."""
     tokenizer = train_characters(["the cat sat on a mat"])
     sizes = {**architectures.SIZES, **architectures.KINDS[request.param]}
-    config = ModelConfig(**{**sizes, "vocab_size": max(sizes["vocab_size"], tokenizer.vocab_size)})
+    config = ModelConfig.of(**{**sizes, "vocab_size": max(sizes["vocab_size"], tokenizer.vocab_size)})
     begun = Session(VERBS, SPEC, stdout=Capture(), stderr=Capture())
 
     def recorded(text: str, truncate: bool, force: bool) -> Trace:

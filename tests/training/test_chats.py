@@ -200,7 +200,7 @@ def test_a_template_that_rewrites_what_was_said_is_refused(tokenizer: Tokenizer)
 
 def test_a_process_without_a_row_of_a_packed_batch_adds_nothing_to_the_loss() -> None:
     batch = Batch(torch.tensor([[1, 2, 3]]), torch.tensor([[2, 3, IGNORED]]), None)
-    config = ModelConfig(vocab_size=8, d_model=8, n_layers=1, n_heads=2, d_ff=8, context=8)
+    config = ModelConfig.of(vocab_size=8, d_model=8, n_layers=1, n_heads=2, d_ff=8, context=8)
     loss = BatchLoss(Transformer.initialised(config, 0))
     first, second = (Processes(rank, 2).parts(batch)[0] for rank in (0, 1))
     assert torch.equal(first.targets, batch.targets)

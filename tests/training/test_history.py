@@ -24,7 +24,7 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.report import report_of
 from tinytf.training.run_files import find_runs
 
-CONFIG = ModelConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
+CONFIG = ModelConfig.of(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
 STORED = {"format": "tinytf", "format_version": 1, "model": CONFIG}
 
 

@@ -27,7 +27,7 @@ def previous(model: Transformer) -> torch.Tensor:
 @pytest.mark.parametrize("shared", [4, 2, 1])
 def test_queries_of_half_of_the_key_heads_prefer_the_token_before(shared):
     fields = {**LLAMA, "qkv_bias": True, "embed_scale": 8.0, "n_kv_heads": shared}
-    scores = previous(Transformer.initialised(ModelConfig(**{**WIDE, **fields}), 1, look_back=True))
+    scores = previous(Transformer.initialised(ModelConfig.of(**{**WIDE, **fields}), 1, look_back=True))
     chosen = max(1, shared // 2) * (4 // shared)
     assert (scores[0, :chosen] > 0.3).all()
     assert (scores[0, chosen:] < 0.2).all()
@@ -36,7 +36,7 @@ def test_queries_of_half_of_the_key_heads_prefer_the_token_before(shared):
 
 @pytest.mark.parametrize("fields", [{"positions": "learned"}, {**LLAMA, "qkv_bias": True}])
 def test_unless_it_is_asked_for_no_head_prefers_anything(fields):
-    model = Transformer.initialised(ModelConfig(**{**WIDE, **fields}), 1)
+    model = Transformer.initialised(ModelConfig.of(**{**WIDE, **fields}), 1)
     assert (previous(model) < 0.2).all()
     assert all(not bias.any() for name, bias in model.named_parameters() if name.endswith("q.bias"))
 

@@ -33,7 +33,7 @@ def by_hand(theta: Tensor, gradients: list[Tensor], decay: float) -> Tensor:
 
 
 def test_three_steps_are_those_of_adamw_with_decay_for_matrices_alone() -> None:
-    model = lively(ModelConfig(**SIZES, norm="rmsnorm", qk_norm=True))
+    model = lively(ModelConfig.of(**SIZES, norm="rmsnorm", qk_norm=True))
     optimiser = make_optimiser(model, RECIPE)
     drawn = torch.Generator().manual_seed(1)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}

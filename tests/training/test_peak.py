@@ -13,7 +13,7 @@ from tinytf.training.metrics import Pace
 from tinytf.training.peak import matrix_peak, training_flops
 from tinytf.training.reader import read_history
 
-CONFIG = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=2, d_ff=64, context=16)
+CONFIG = ModelConfig.of(vocab_size=50, d_model=32, n_layers=2, n_heads=2, d_ff=64, context=16)
 
 
 def test_the_work_of_a_token_is_what_torch_counts_forward_and_backward() -> None:

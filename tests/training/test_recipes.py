@@ -49,7 +49,7 @@ def instruct(tmp_path: Path) -> Path:
     tokenizer = Tokenizer(
         made.library, [made.library.token_to_id("<|im_end|>")], chat=ChatTemplate({"default": CHATML})
     )
-    config = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=32, context=512)
+    config = ModelConfig.of(vocab_size=tokenizer.vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=32, context=512)
     save_run(tmp_path / "instruct", Transformer.initialised(config, 0), tokenizer)
     return tmp_path / "instruct"
 

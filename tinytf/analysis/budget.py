@@ -245,7 +245,7 @@ def quantised(weight: Tensor, kind: str) -> Tensor:
 def _names(model: Transformer) -> dict[str, str] | None:
     """The name of each parameter in a GGUF file, in the first architecture that fits the model; None without one."""
     for kind in ARCHITECTURES.values():
-        fits = all(getattr(model.config, name) == value for name, value in kind.fixed.items())
+        fits = all(model.config.setting(name) == value for name, value in kind.fixed.items())
         if fits and all(kind.has(path) for path, _ in model.named_parameters()):
             return {path: kind.place(path, model.config)[0] for path, _ in _matrices(model)}
     return None

@@ -248,7 +248,7 @@ def census(
     losses: list[tuple[float, float]] = []
 
     def predicted(hidden: Tensor, batch: Tensor) -> None:
-        if config.head == "lm":
+        if config.head.kind == "lm":
             for row, said in zip(hidden[:, copies], batch[:, copies], strict=True):  # (T, V) of one sequence at a time
                 losses.append(copy_losses(model.unembed(row)[None], said[None], length))
 

@@ -280,7 +280,7 @@ def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
 @torch.no_grad()
 def loss(model: Transformer, text: Encoding, hidden: Tensor) -> float | None:
     """The mean of −log p of each next token in nats; None in an encoder and for a text of one token."""
-    if model.config.head != "lm":
+    if model.config.head.kind != "lm":
         return None
     return loss_of(lambda rows: model.unembed(hidden[list(rows)]), text.ids)
 

@@ -61,7 +61,9 @@ class Asked:
         config = model.config
         positions = (0,) if config.head_reads == "first" else tuple(range(len(ids)))
         device = next(model.parameters()).device
-        return cls(torch.tensor([ids], device=device), positions, tuple(ids[1:]) if config.head == "lm" else (), pair)
+        return cls(
+            torch.tensor([ids], device=device), positions, tuple(ids[1:]) if config.head.kind == "lm" else (), pair
+        )
 
 
 class Damage:

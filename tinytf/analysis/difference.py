@@ -5,7 +5,7 @@ Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from tinytf.analysis.alignment import Alignment, AnySide, Side, align
 from tinytf.analysis.causes import Cause
 from tinytf.analysis.compared import BothPredict, Compared, Moved, Position, moved_weights
 from tinytf.analysis.in_step import Attention, Incomparable, Rescaled, Walk
-from tinytf.config import ModelConfig
+from tinytf.config import FIELDS, ModelConfig
 from tinytf.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.dumps.read import Dump
 from tinytf.errors import AddressError, DumpError, UsageError
@@ -274,7 +274,7 @@ def _said(side: AnySide) -> ModelConfig | None:
 def _settings(first: ModelConfig | None, second: ModelConfig | None) -> tuple[Setting, ...]:
     if first is None or second is None:
         return ()
-    ends = ((one.name, getattr(first, one.name), getattr(second, one.name)) for one in fields(first))
+    ends = ((name, first.setting(name), second.setting(name)) for name in FIELDS)
     return tuple(Setting(*one) for one in ends if one[1] != one[2] and one[0] != "dropout")
 
 

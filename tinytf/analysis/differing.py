@@ -1,7 +1,7 @@
 """Two models that differ in the numbers of some tensors alone, and the texts that they are compared on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from tinytf.analysis.alignment import same_vocabulary
 from tinytf.analysis.damage import Asked
 from tinytf.analysis.swaps import Swapping, Values
+from tinytf.config import FIELDS
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
@@ -80,9 +81,9 @@ class Differing:
 def _require_alike(model: TextModel, versus: TextModel) -> None:
     """UsageError unless the two differ in the numbers of their tensors alone."""
     first, second = model.config, versus.config
-    other = [one.name for one in fields(first) if getattr(first, one.name) != getattr(second, one.name)]
+    other = [name for name in FIELDS if first.setting(name) != second.setting(name)]
     if other:
-        values = " and ".join(f"{getattr(config, other[0])}" for config in (first, second))
+        values = " and ".join(f"{config.setting(other[0])}" for config in (first, second))
         raise UsageError(
             f"the models differ in more than their tensors: {other[0]} is {values}",
             "tinytf diff compares models of two kinds",

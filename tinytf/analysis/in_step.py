@@ -119,7 +119,7 @@ class Walk:
         """The steps over the vocabulary, where both have one and the same."""
         configs = [side.config for side in self.sides]
         rows = tuple(row for row in range(self.alignment.positions) if all(row in side.rows() for side in self.sides))
-        heads = [config.head != "none" for config in configs]
+        heads = [config.head.kind != "none" for config in configs]
         if not all(heads):
             if any(heads):
                 self._skip(names, "only one of the models has a language-model head")
@@ -265,7 +265,7 @@ class Walk:
         """The loss of the text in both runs, where both have one."""
         found = []
         for side, part in zip(self.sides, self.last, strict=True):
-            if side.config.head != "lm" or len(side.rows()) < len(side.encoding.tokens):
+            if side.config.head.kind != "lm" or len(side.rows()) < len(side.encoding.tokens):
                 return None
             found.append(loss_of(partial(_logits, side, part), side.encoding.ids))
         a, b = found

@@ -80,9 +80,9 @@ def predictions(trace: Trace, model: TextModel, top: int) -> tuple[Prediction, .
     ends.
     """
     config, rows = trace.config, trace.recording.logit_rows
-    if config.head == "question":
+    if config.head.kind == "question":
         return tuple(_of_column(trace, model, column, top) for column in range(len(config.labels)))
-    if config.head == "token":
+    if config.head.kind == "token":
         rows = tuple(row for row in rows if not trace.tokens[row].special) or rows
     elif config.predicts_tokens and not config.causal:
         rows = tuple(row for row in rows if trace.tokens[row].id == model.tokenizer.mask_id)
@@ -91,7 +91,7 @@ def predictions(trace: Trace, model: TextModel, top: int) -> tuple[Prediction, .
 
 def _at(trace: Trace, row: int, model: TextModel, top: int) -> Prediction:
     logits, shares, config = trace.logits_at(row), trace.steps.probabilities, trace.config
-    what = {"sequence": "class", "token": "token"}.get(config.head, "next" if config.causal else "fills")
+    what = {"sequence": "class", "token": "token"}.get(config.head.kind, "next" if config.causal else "fills")
     operation = None if shares is None else shares.operation
     given = None if operation is None else operation.forward(logits)
     found = _likely(logits, given, top, model.shown)

@@ -68,12 +68,12 @@ class Reference:
         unread = bool(config.labels) and real is not None
         result = (self.model.base_model if unread else self.model)(**given, output_hidden_states=True)
         states = [one.float().cpu() for one in result.hidden_states]
-        if config.head == "none" or unread:
+        if config.head.kind == "none" or unread:
             return states, None
-        if config.head == "question":
+        if config.head.kind == "question":
             return states, torch.stack([result.start_logits, result.end_logits], dim=-1).float().cpu()
         logits = result.logits.float().cpu()
-        if config.head == "sequence":
+        if config.head.kind == "sequence":
             return states, logits[:, None]
         return states, logits if logits.dim() == 3 else logits[..., None]  # one logit a token (ELECTRA)
 

@@ -143,7 +143,7 @@ class Sides:
             ours = self.ours.config.vocab_size
             raise UsageError(f"the models are of other vocabularies: {ours:,} tokens, and {known:,}", _ORIGINAL)
         states, logits, cached, chunked = (_Worst(self.limit) for _ in range(4))
-        causal = not self.ours.config.looks_ahead and self.ours.config.head == "lm"
+        causal = not self.ours.config.looks_ahead and self.ours.config.head.kind == "lm"
         for name, one in ids.items():
             done()
             last = self._whole(name, one, states, logits)
@@ -195,7 +195,7 @@ class Sides:
             size = own if step == _NORMED else torch.maximum(size, own)
             yield _Step(step, one, other, size, lost(number, size))
         if logits is not None and expected_logits is not None:
-            if config.head == "sequence":
+            if config.head.kind == "sequence":
                 logits = logits[:, [0 if config.head_reads == "first" else -1]]
             size = expected_logits.abs().amax(-1)
             yield _Step("logits", logits, expected_logits, size, lost(None, size))

@@ -42,7 +42,7 @@ class Key:
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """The key for a configuration of ours; null where there is no word for its value."""
-        value = getattr(config, self._fields[0])
+        value = config.setting(self._fields[0])
         if self.words is not None:
             value = next((word for word, meaning in self.words.items() if meaning == value), None)
         return {self.name: value}
@@ -222,7 +222,7 @@ class FamilyTable:
 
     def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
         """Our configuration from that of a file and from the stored tensors."""
-        return ModelConfig(**self.find(fields, tensors))
+        return ModelConfig.of(**self.find(fields, tensors))
 
     def find(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """The fields of that configuration."""

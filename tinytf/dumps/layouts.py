@@ -265,7 +265,7 @@ def best_layout(names: list[str], steps: StepTable, own: FamilyTable | None) -> 
     for table in (*(() if own is None else (own,)), *_tables()):
         layout = Layout(table, steps)
         known = sum(count for name, count in kinds.items() if layout.knows(name))
-        fits = all(getattr(steps.config, name) == value for name, value in table.fixed.items())
+        fits = all(steps.config.setting(name) == value for name, value in table.fixed.items())
         rank = known, table is own, fits, layout.covered
         if best is None or rank > best[0]:
             best = rank, layout

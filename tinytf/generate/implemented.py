@@ -1,10 +1,10 @@
 """Which configurations the fast decoder implements; all others are decoded by the model's own modules."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tinytf.config import ModelConfig
+from tinytf.config import FIELDS, ModelConfig
+from tinytf.fields import Field
 
 Values = tuple[Any, ...] | Callable[[Any], bool]
 
@@ -120,13 +120,14 @@ def unimplemented(config: ModelConfig) -> tuple[str, ...]:
 
     A field that neither table names, such as one that was added since, has to be at its default.
     """
-    values = ((field, getattr(config, field.name)) for field in dataclasses.fields(config))
-    return tuple(WORDS.get(f.name, f"{f.name} {value!r}") for f, value in values if not _allowed(f, value))
+    values = ((field, config.setting(name)) for name, field in FIELDS.items())
+    return tuple(
+        WORDS.get(field.name, f"{field.name} {value!r}") for field, value in values if not _allowed(field, value)
+    )
 
 
-def _allowed(field: "dataclasses.Field[Any]", value: Any) -> bool:
+def _allowed(field: Field, value: Any) -> bool:
     allowed = IMPLEMENTED.get(field.name) or UNRELATED.get(field.name)
     if allowed is None:
-        factory = field.default_factory
-        return bool(value == (field.default if factory is dataclasses.MISSING else factory()))
+        return bool(value == field.default)
     return allowed(value) if callable(allowed) else value in allowed

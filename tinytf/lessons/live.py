@@ -174,7 +174,7 @@ class Live:
     @property
     def final(self) -> str:
         """The step that logits, or the model's user, read."""
-        if self.config.head == "mlm":
+        if self.config.head.kind == "mlm":
             return "head.norm"
         table = self.trace.steps
         return table.by_name[table.final].full_name(self.config.n_layers - 1)

@@ -35,7 +35,7 @@ def logits(live: Live) -> Lesson:
         product = f"{config.logit_scale:.4g} * ({product})"
     if config.logit_cap:
         product = f"{config.logit_cap:g} * torch.tanh(({product}) / {config.logit_cap:g})"
-    bent = config.head == "mlm"
+    bent = config.head.kind == "mlm"
     return live.lesson(
         "logits",
         question,

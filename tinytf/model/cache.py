@@ -150,7 +150,7 @@ def require_decoder(config: ModelConfig) -> None:
     """Raise UsageError for a model that does not predict the next token."""
     if config.labels:
         raise UsageError(
-            f"the model gives classes ({config.labels_in_words}) and predicts no token", "trace shows its classes"
+            f"the model gives classes ({config.head.labels_in_words}) and predicts no token", "trace shows its classes"
         )
     if not config.causal:
         raise UsageError("the model is an encoder and predicts masked tokens", "use trace with [MASK] in the text")

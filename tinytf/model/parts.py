@@ -1,7 +1,6 @@
 """Norms, activations, positions and feed-forwards: tables from a word of the configuration to a part."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
@@ -51,7 +50,7 @@ def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
     if not config.qk_norm:
         return nn.Identity()
     if config.qk_norm_across == "head":
-        return make_norm(config if config.qk_norm_gain else replace(config, norm_gain=False), config.d_head)
+        return make_norm(config if config.qk_norm_gain else config.but(norm_gain=False), config.d_head)
     width = n_heads * config.d_head
     return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
 

@@ -167,7 +167,7 @@ class TransformedHead(LanguageModelHead):
 
     def __init__(self, config: ModelConfig) -> None:
         nn.Module.__init__(self)  # and the rest here: random weights are drawn in the order in which they are made
-        masked, none, width = config.head == "mlm", nn.Identity(), config.head_width
+        masked, none, width = config.head.kind == "mlm", nn.Identity(), config.head_width
         dense = masked or config.head_dense
         self.dense = Linear(config.d_model, width, bias=config.head_dense_bias) if dense else none
         self.activation = ACTIVATIONS[config.head_activation] if dense else none
@@ -194,8 +194,8 @@ class Transformer(nn.Module):
         self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         plain = NarrowLanguageModelHead if config.d_embed else LanguageModelHead
-        head = plain if config.head == "lm" else TransformedHead
-        self.head = head(config) if config.head != "none" else None
+        head = plain if config.head.kind == "lm" else TransformedHead
+        self.head = head(config) if config.head.kind != "none" else None
         self.share_layers()
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
@@ -363,7 +363,7 @@ class Transformer(nn.Module):
         """The head, where it gives a distribution over tokens or classes. Raises UsageError; ``so`` as above."""
         head, config = self.require_head(so), self.config
         if not table_of(config).chooses:
-            what = "where an answer starts and ends" if config.head == "question" else _DECISIONS[config.decides]
+            what = "where an answer starts and ends" if config.head.kind == "question" else _DECISIONS[config.decides]
             raise UsageError(f"the head of this model gives {what}, not one choice, so {so}")
         return head
 
@@ -372,7 +372,7 @@ class Transformer(nn.Module):
         head = self.require_head(so)
         if not self.config.predicts_tokens:
             raise UsageError(
-                f"this model gives classes ({self.config.labels_in_words}), not tokens, so {so}",
+                f"this model gives classes ({self.config.head.labels_in_words}), not tokens, so {so}",
                 "tinytf trace shows its classes",
             )
         return head

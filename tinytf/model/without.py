@@ -1,7 +1,6 @@
 """A model with parts of its attention left out: the same weights under a configuration whose table lacks the steps."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -15,7 +14,7 @@ def lacking(config: ModelConfig, part: str) -> ModelConfig:
     """The configuration without one of ``LEFT_OUT``."""
     changes = LEFT_OUT[part]
     kept = tuple((name, values) for name, values in config.by_layer if name not in changes)
-    return replace(config, by_layer=kept, **changes)
+    return config.but(by_layer=kept, **changes)
 
 
 def removable(config: ModelConfig) -> tuple[str, ...]:

@@ -202,7 +202,7 @@ def _clipped(config: ModelConfig) -> bool:
 
 
 def _has_head(config: ModelConfig) -> bool:
-    return config.head != "none"
+    return config.head.kind != "none"
 
 
 def _capped_head(config: ModelConfig) -> bool:
@@ -226,11 +226,11 @@ def _classes(config: ModelConfig) -> bool:
 
 
 def _head_dense(config: ModelConfig) -> bool:
-    return config.head == "mlm" or config.head_dense
+    return config.head.kind == "mlm" or config.head_dense
 
 
 def _head_normed(config: ModelConfig) -> bool:
-    return config.head == "mlm" or config.head_norm
+    return config.head.kind == "mlm" or config.head_norm
 
 
 def _scaled_head(config: ModelConfig) -> bool:
@@ -306,7 +306,7 @@ def _sum_widened(config: ModelConfig) -> bool:
 
 
 def _narrow_lm(config: ModelConfig) -> bool:
-    return config.d_embed > 0 and config.head == "lm"
+    return config.d_embed > 0 and config.head.kind == "lm"
 
 
 def _project(o: "ModuleType", config: ModelConfig) -> "Operation":
@@ -327,7 +327,7 @@ def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 
 def _class_shares(o: "ModuleType", config: ModelConfig) -> "Operation":
-    if config.head == "question":
+    if config.head.kind == "question":
         return o.TokenSoftmax()
     return o.Sigmoid() if config.decides == "several" else o.VocabularySoftmax()
 
@@ -739,9 +739,11 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "matrix": "E" if config.tied_head else "W_U",
         "dense_bias": " + b" if config.head_dense_bias else "",
         "head_bias": " + b" if config.head_bias else "",
-        "prediction": _PREDICTIONS.get("mlm" if config.head == "lm" and not config.causal else config.head, ""),
+        "prediction": _PREDICTIONS.get(
+            "mlm" if config.head.kind == "lm" and not config.causal else config.head.kind, ""
+        ),
         "class_shares": "softmax(logits) over the tokens"
-        if config.head == "question"
+        if config.head.kind == "question"
         else "σ(logits)"
         if config.decides == "several"
         else "softmax(logits)",

@@ -100,7 +100,7 @@ OUTSIDE: tuple[LensName, ...] = (
     LensName("rotary_emb.hook_cos rotary_emb.hook_sin", why=_NO_ANGLES),
     LensName("mlm_head.hook_in", "head.dense", "input"),
     LensName("mlm_head.hook_out", "head.dense"),
-    *_norm("ln_final", "head.norm", lambda c: c.head == "mlm"),
+    *_norm("ln_final", "head.norm", lambda c: c.head.kind == "mlm"),
     *_norm("ln_final", "final.norm"),
     LensName("unembed.hook_in", "<unembedded>", "input"),
     LensName("hook_unembed unembed.hook_out", "<unembedded>"),

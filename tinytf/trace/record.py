@@ -109,7 +109,7 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
 
 def _positions_read(config: ModelConfig, ids: Sequence[int], mask_id: int | None) -> tuple[int, ...]:
     """The positions whose logits the head of a model is for."""
-    if config.head == "none":
+    if config.head.kind == "none":
         return ()
     if config.labels:
         return {"first": (0,), "last": (len(ids) - 1,)}.get(config.head_reads, tuple(range(len(ids))))

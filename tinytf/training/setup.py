@@ -223,7 +223,7 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
         )
     if config.causal != (recipe.objective != "masked") or not config.predicts_tokens:
         raise UsageError(
-            f"a {config.kind} with head {config.head!r} is not trained by the {recipe.objective} objective",
+            f"a {config.kind} with head {config.head.kind!r} is not trained by the {recipe.objective} objective",
             "--objective causal and chat are for decoders, masked for encoders with a masked head",
         )
     require_mask(config)

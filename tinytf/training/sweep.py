@@ -7,19 +7,20 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tinytf.config import ModelConfig
+from tinytf.config import FIELDS
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.weighted import find_corpus
 from tinytf.training.checkpoints import is_published
 from tinytf.training.loop import train
 from tinytf.training.reader import read_history
+from tinytf.training.recipe import FIELDS as RECIPE
 from tinytf.training.recipe import Recipe
 from tinytf.training.run_files import is_run
 
@@ -51,7 +52,8 @@ class Outcome:
 
 def values_of(name: str, text: str) -> tuple[Any, ...]:
     """The values of an axis: ``1e-3,3e-3`` as those of a field. Raises UsageError for one of another type."""
-    kind = next((field.type for made in (Recipe, ModelConfig) for field in fields(made) if field.name == name), str)
+    known = RECIPE.get(name) or FIELDS.get(name)
+    kind = known.kind if known else str
     found = []
     for word in (word.strip() for word in text.split(",")):
         try:

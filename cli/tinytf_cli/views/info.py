@@ -7,7 +7,6 @@ from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.architecture import architecture
 from tinytf_cli.views.banner import notes
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table
 from tinytf_cli.views.parts import verdict
@@ -63,7 +62,10 @@ class InfoView:
         yield Line([Span(name, "strong"), Span(f" · {c.kind} · {self.found.total:,} parameters")])
         yield from notes(self.found)
         yield Heading("architecture")
-        facts = [("family", self.found.family), *architecture(c).items()]
+        facts = [
+            ("family", self.found.family),
+            *((row, printable(words, spaces=False)) for row, words in c.described().items()),
+        ]
         yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)
         yield Heading("parameters")
         yield self._parameters()

@@ -271,7 +271,9 @@ class Screen:
             word = str(one.column)
             if one.of_tokens:
                 word = best.shown if best.shown.lstrip("·").isalpha() else f"#{best.id}"
-            where = () if self.trace.config.head in ("sequence", "lm", "mlm") else ("--position", str(one.position))
+            where = (
+                () if self.trace.config.head.kind in ("sequence", "lm", "mlm") else ("--position", str(one.position))
+            )
             asked = [
                 (self.again("explain", f"logits[{one.position},{word}]"), "its arithmetic"),
                 *asked,

@@ -67,7 +67,7 @@ def predicted_at(trace: Trace) -> int:
     """
     trace.model.require_choice("there is no one prediction to follow")
     rows = trace.recording.logit_rows
-    if trace.config.head == "token":
+    if trace.config.head.kind == "token":
         raise UsageError("the head of this model classes every token, so there is no one prediction to follow")
     if not trace.config.causal and len(rows) == len(trace.tokens) > 1:
         raise UsageError("the text has no [MASK] to fill", 'write [MASK] for a word, such as "The cat [MASK] here."')

@@ -163,7 +163,7 @@ class Adapter:
             for plain, change in (one for one in changes if one[1].under):
                 self._change(plain, change, table, config, state)
             changes = [one for one in changes if not one[1].under]
-            config = replace(config, tied_head=False)
+            config = config.but(tied_head=False)
             state["head.decoder.weight"] = state["embed.tokens.weight"]
         for plain, change in changes:
             self._change(plain, change, table, config, state)

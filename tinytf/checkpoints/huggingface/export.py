@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored
-from tinytf.config import ModelConfig
+from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json
@@ -67,7 +67,7 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     Raises UsageError for an architecture that no family has, with the settings that differ, and for a directory that is
     not empty.
     """
-    config = replace(model.config, dropout=0.0)
+    config = model.config.but(dropout=0.0)
     state: Mapping[str, Tensor] = dict((*model.named_parameters(), *model.named_buffers()))  # what layers share, once
     try:
         family, written = family_for(config)
@@ -114,9 +114,9 @@ def _unscaled(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelCo
         return config, state
     state, table = dict(state), state["embed.tokens.weight"]
     state["embed.tokens.weight"] = table * config.embed_scale
-    if config.tied_head and config.head != "none":
+    if config.tied_head and config.head.kind != "none":
         state["head.decoder.weight"] = table
-    return replace(config, embed_scale=1.0, tied_head=config.head == "none"), state
+    return config.but(embed_scale=1.0, tied_head=config.head.kind == "none"), state
 
 
 def _rebuilt(family: Family, tokenizer: Tokenizer) -> bool:
@@ -135,7 +135,7 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
         f"blocks.{n}.attention.o.bias": torch.zeros_like(state[f"blocks.{n}.norm1.weight"])
         for n in range(config.n_layers)
     }
-    return replace(config, o_bias=True), {**zeros, **state}
+    return config.but(o_bias=True), {**zeros, **state}
 
 
 def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
@@ -153,10 +153,10 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
             again = family.read(Fields(written, Path("config.json")), tensors)
         except TinytfError:  # what the family has no key for, such as a head width, does not fit the rest
             continue
-        differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
+        differing = [name for name in FIELDS if again.setting(name) != config.setting(name)]
         if not differing:
             return family, written
-        said = [f"{name} {getattr(config, name)!r}, not {getattr(again, name)!r}" for name in differing]
+        said = [f"{name} {config.setting(name)!r}, not {again.setting(name)!r}" for name in differing]
         if nearest is None or len(said) < len(nearest[1]):
             nearest = family, said
     assert nearest is not None

@@ -80,7 +80,7 @@ def stored_head(heads: Mapping[str, ClassHead], fields: Fields, tensors: Tensors
 def written_head(config: ModelConfig, default: str, one: ClassHead) -> dict[str, Any]:
     """The keys of config.json for a head of classes, whose class is called like the ``default`` one."""
     stem = re.sub(r"(For[A-Z]\w*|LMHeadModel|Model)$", "", default)
-    named = {"architectures": [stem + (one.ends or _ENDS[config.head])]}
+    named = {"architectures": [stem + (one.ends or _ENDS[config.head.kind])]}
     if one.labels:
         return named
     return {

@@ -6,7 +6,7 @@ from typing import Any
 
 from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, Kinds, kind_of
 from tinytf.checkpoints.table import Found, Group, Key, Tensors
-from tinytf.config import BY_LAYER, ModelConfig
+from tinytf.config import DIFFERING, ModelConfig
 from tinytf.fields import Fields
 
 _SCALINGS = {"default": "none", **{word: word for word in ("linear", "llama3", "yarn", "longrope")}}
@@ -159,7 +159,7 @@ def _by_kind(fields: Fields, said: Mapping[str, dict[str, Any]], layers: Sequenc
         given = [one[name] for one in said.values() if name in one]
         if len(set(given)) == 1:
             same[name] = given[0]
-        elif name in BY_LAYER:
+        elif name in DIFFERING:
             differing.append((name, tuple(said[kind].get(name, given[0]) for kind in layers)))
         else:
             raise fields.fault(f"rotary settings whose {name} differs by layer are not implemented")

@@ -43,7 +43,7 @@ class Family(FamilyTable):
     def _head_of(self, config: ModelConfig) -> ClassHead | None:
         """The head of classes that a configuration has, by its kind and its dense layer."""
         for name, head in self.heads.items():
-            if (head.head or name) == config.head and ("head.dense" in head.stored) == config.head_dense:
+            if (head.head or name) == config.head.kind and ("head.dense" in head.stored) == config.head_dense:
                 return head
         return None
 
@@ -53,7 +53,7 @@ class Family(FamilyTable):
         if not all(getattr(config, name) for name in self.needs) or (config.labels and head is None):
             return None
         default = next(iter(self.classes.values()))
-        said: dict[str, Any] = {"architectures": [self.classes.get(config.head, default)]}
+        said: dict[str, Any] = {"architectures": [self.classes.get(config.head.kind, default)]}
         if head is not None:
             said |= written_head(config, default, head)
         for setting in self.settings:

@@ -1,0 +1,87 @@
+"""A configuration is a tree of parts: each setting stands once, under one flat name, and is checked where it stands."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from architectures import KINDS, SIZES, config_of
+
+from tinytf import parts
+from tinytf.config import DIFFERING, FIELDS, ModelConfig
+from tinytf.errors import ConfigError
+from tinytf.parts.attention import Attention
+from tinytf.parts.block import BlockConfig
+from tinytf.parts.embedding import Embedding
+from tinytf.parts.feed_forward import FeedForward
+from tinytf.parts.head import Head
+from tinytf.parts.part import Part, is_part, leaves
+
+
+def tree(part: Any) -> list[Any]:
+    """A kind of part, and those that are in it."""
+    return [part, *(below for one in dataclasses.fields(part) if is_part(one.type) for below in tree(one.type))]
+
+
+IN_A_MODEL = [*tree(ModelConfig), *tree(BlockConfig)]
+
+
+def test_every_part_is_in_a_model() -> None:
+    known = {one for one in Part.__subclasses__() if one.__module__.startswith(parts.__name__)}
+    assert known <= set(IN_A_MODEL)
+
+
+def test_every_setting_stands_once() -> None:
+    own = [
+        one.metadata["flat"] or one.name
+        for part in IN_A_MODEL
+        for one in dataclasses.fields(part)
+        if "limits" in one.metadata
+    ]
+    assert sorted(own) == sorted(FIELDS.keys() - {"n_layers", "by_layer"})
+    assert set(DIFFERING) <= set(leaves(BlockConfig))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flat_names_read_and_make_the_tree(kind: str) -> None:
+    config = config_of(kind)
+    assert ModelConfig.from_dict(config.to_dict()) == config
+    assert hash(ModelConfig.from_dict(config.to_dict())) == hash(config)
+    for layer, block in enumerate(config.blocks):
+        here = config.at(layer)
+        assert all(here.setting(name) == _value(block, found.path) for name, found in leaves(BlockConfig).items())
+        assert all(block is other for other in config.blocks if block == other)
+
+
+def _value(part: Any, path: tuple[str, ...]) -> Any:
+    return _value(getattr(part, path[0]), path[1:]) if path else part
+
+
+def test_a_tree_is_the_same_made_of_its_parts() -> None:
+    block = BlockConfig(mixer=Attention(n_heads=4, d_head=6), feed_forward=FeedForward(d_ff=40))
+    made = ModelConfig(d_model=24, context=32, embedding=Embedding(vocab_size=31), blocks=(block, block), head=Head())
+    assert made == ModelConfig.of(**SIZES)
+    assert made.but(window=4).blocks[0].mixer.window == 4
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Attention(n_heads=0, d_head=6), "n_heads 0 is below 1"),
+        (lambda: Attention(n_heads=3, n_kv_heads=2, d_head=6), "n_heads 3 is not divisible by n_kv_heads 2"),
+        (lambda: FeedForward(d_ff=40, activation="swish"), "activation 'swish' is not one of relu"),
+        (lambda: Head(kind="sequence"), "head 'sequence' has no labels"),
+        (lambda: Embedding(vocab_size=True), "vocab_size is True"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_part_refuses_what_it_cannot_be(make: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_a_part_refuses_what_does_not_go_with_the_model() -> None:
+    block = BlockConfig(mixer=Attention(n_heads=4, d_head=6, positions="alibi"), feed_forward=FeedForward(d_ff=40))
+    with pytest.raises(ConfigError, match="ALiBi counts back"):
+        ModelConfig(
+            d_model=24, context=32, causal=False, embedding=Embedding(vocab_size=31), blocks=(block,), head=Head()
+        )

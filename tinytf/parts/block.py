@@ -1,0 +1,32 @@
+"""One layer: a mixer and a feed-forward, their norms, and how they add to the residual stream."""
+
+from dataclasses import dataclass, field
+
+from tinytf.errors import ConfigError
+from tinytf.parts.attention import Attention
+from tinytf.parts.feed_forward import FeedForward
+from tinytf.parts.norm import Norms, Residual
+from tinytf.parts.part import Part, merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig(Part):
+    """The parts of one layer."""
+
+    mixer: Attention
+    feed_forward: FeedForward
+    norms: Norms = field(default_factory=Norms)
+    residual: Residual = field(default_factory=Residual)
+
+    def require(self) -> None:
+        norms, kind = self.norms, self.residual.residual
+        if norms.shared_norm and kind != "parallel":
+            raise ConfigError(f"a shared norm needs a parallel residual, and it is {kind!r}")
+        if kind == "parallel" and norms.norm_order != "pre":
+            raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {norms.norm_order!r}")
+        if not norms.input_norm and (norms.norm_order != "pre" or kind == "parallel"):
+            raise ConfigError("input_norm is false, and only a sequential pre-norm block can do without that norm")
+
+    def words(self, causal: bool) -> dict[str, str]:
+        parts = (self.residual, self.norms, self.mixer, self.feed_forward)
+        return merged(*(part.words(causal) for part in parts))
