@@ -26,15 +26,15 @@ sys.path.insert(0, str(SAMPLES / "stories"))
 
 from ngram import fit  # noqa: E402
 
-from tinytf.analysis.census import census  # noqa: E402
 from tinytf.files import read_json, to_json  # noqa: E402
 from tinytf.loading import load  # noqa: E402
+from tinytf.look.census import census  # noqa: E402
 from tinytf.sources import ASSETS  # noqa: E402
 from tinytf.text.corpus import find_files  # noqa: E402
-from tinytf.training.data import IGNORED  # noqa: E402
-from tinytf.training.masked import MaskedTokens  # noqa: E402
+from tinytf.training.data.examples import IGNORED  # noqa: E402
+from tinytf.training.data.masked import MaskedTokens  # noqa: E402
+from tinytf.training.data.tokens import tokenise  # noqa: E402
 from tinytf.training.recipe import Recipe  # noqa: E402
-from tinytf.training.tokens import tokenise  # noqa: E402
 
 CORPUS = {"seed": 1, "megabytes": 4}
 SHIPPED = 45  # stories of the held-out part that go with a model: some 5,000 tokens

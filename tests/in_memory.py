@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.masked import sentence_ends, sentences_of
+from tinytf.training.data.masked import sentence_ends, sentences_of
 
 
 def paragraphs(text: str) -> list[str]:

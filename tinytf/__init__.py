@@ -11,37 +11,20 @@ from tinytf.errors import TinytfError
 from tinytf.version import __version__
 
 if TYPE_CHECKING:
-    from tinytf.analysis.activations import Activations as Activations
-    from tinytf.analysis.arithmetic.data import Explained as Explained
-    from tinytf.analysis.attended import Attended as Attended
-    from tinytf.analysis.attribution import Attribution as Attribution
-    from tinytf.analysis.blame import Blame as Blame
-    from tinytf.analysis.budget import Budget as Budget
-    from tinytf.analysis.census import Census as Census
-    from tinytf.analysis.code import Code as Code
-    from tinytf.analysis.difference import Difference as Difference
-    from tinytf.analysis.experts import Experts as Experts
-    from tinytf.analysis.interventions.ablation import Ablation as Ablation
-    from tinytf.analysis.interventions.ablation import AblationSweep as AblationSweep
-    from tinytf.analysis.interventions.patching import Patched as Patched
-    from tinytf.analysis.interventions.patching import PatchSweep as PatchSweep
-    from tinytf.analysis.left_out import LeftOut as LeftOut
-    from tinytf.analysis.lens import Lens as Lens
-    from tinytf.analysis.neighbours import Neighbours as Neighbours
-    from tinytf.analysis.neurons import Neurons as Neurons
-    from tinytf.analysis.parameters import Parameters as Parameters
-    from tinytf.analysis.positions import Positions as Positions
-    from tinytf.analysis.rollout import Rollout as Rollout
-    from tinytf.analysis.size import Info as Info
-    from tinytf.analysis.splits import Splits as Splits
-    from tinytf.analysis.tokens import Tokenized as Tokenized
-    from tinytf.analysis.traced import Traced as Traced
-    from tinytf.analysis.values import AddressValues as AddressValues
     from tinytf.catalogue import Catalogue as Catalogue
+    from tinytf.cause.blame import Blame as Blame
+    from tinytf.cause.budget import Budget as Budget
+    from tinytf.cause.interventions.ablation import Ablation as Ablation
+    from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
+    from tinytf.cause.interventions.patching import Patched as Patched
+    from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
+    from tinytf.cause.left_out import LeftOut as LeftOut
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
+    from tinytf.compare.difference import Difference as Difference
+    from tinytf.compare.dumps.capture import capture as capture
+    from tinytf.compare.splits import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
-    from tinytf.dumps.capture import capture as capture
     from tinytf.generate.decoder import Kind as Kind
     from tinytf.generate.loop import Looking as Looking
     from tinytf.generate.report import BeamSearch as BeamSearch
@@ -55,78 +38,95 @@ if TYPE_CHECKING:
     from tinytf.lessons.course import Course as Course
     from tinytf.loading import Model as Model
     from tinytf.loading import load as load
+    from tinytf.look.activations import Activations as Activations
+    from tinytf.look.arithmetic.data import Explained as Explained
+    from tinytf.look.attended import Attended as Attended
+    from tinytf.look.attribution import Attribution as Attribution
+    from tinytf.look.census import Census as Census
+    from tinytf.look.code import Code as Code
+    from tinytf.look.experts import Experts as Experts
+    from tinytf.look.lens import Lens as Lens
+    from tinytf.look.neighbours import Neighbours as Neighbours
+    from tinytf.look.neurons import Neurons as Neurons
+    from tinytf.look.parameters import Parameters as Parameters
+    from tinytf.look.positions import Positions as Positions
+    from tinytf.look.rollout import Rollout as Rollout
+    from tinytf.look.size import Info as Info
+    from tinytf.look.tokens import Tokenized as Tokenized
+    from tinytf.look.traced import Traced as Traced
+    from tinytf.look.values import AddressValues as AddressValues
     from tinytf.report import Report as Report
     from tinytf.student.checked import Checked as Checked
     from tinytf.text.chat import Conversation as Conversation
     from tinytf.text.tokenizer import Encoding as Encoding
     from tinytf.trace.record import record as record
     from tinytf.trace.trace import Trace as Trace
-    from tinytf.training.film import Film as Film
-    from tinytf.training.film import Films as Films
+    from tinytf.training.film.film import Film as Film
+    from tinytf.training.film.film import Films as Films
+    from tinytf.training.folder.run_report import RunReport as RunReport
+    from tinytf.training.folder.run_report import RunsReport as RunsReport
     from tinytf.training.plan import TrainingPlan as TrainingPlan
     from tinytf.training.report import Training as Training
-    from tinytf.training.run_report import RunReport as RunReport
-    from tinytf.training.run_report import RunsReport as RunsReport
     from tinytf.worked.verify import ExampleScores as ExampleScores
     from tinytf.worked.verify import Verification as Verification
 
 _LAZY = {
-    "Ablation": "tinytf.analysis.interventions.ablation",
-    "AblationSweep": "tinytf.analysis.interventions.ablation",
-    "Activations": "tinytf.analysis.activations",
-    "AddressValues": "tinytf.analysis.values",
-    "Attended": "tinytf.analysis.attended",
-    "Attribution": "tinytf.analysis.attribution",
+    "Ablation": "tinytf.cause.interventions.ablation",
+    "AblationSweep": "tinytf.cause.interventions.ablation",
+    "Activations": "tinytf.look.activations",
+    "AddressValues": "tinytf.look.values",
+    "Attended": "tinytf.look.attended",
+    "Attribution": "tinytf.look.attribution",
     "Backward": "tinytf.gradients.report",
     "BeamSearch": "tinytf.generate.report",
-    "Blame": "tinytf.analysis.blame",
-    "Budget": "tinytf.analysis.budget",
+    "Blame": "tinytf.cause.blame",
+    "Budget": "tinytf.cause.budget",
     "CacheComparison": "tinytf.generate.report",
     "Catalogue": "tinytf.catalogue",
-    "Census": "tinytf.analysis.census",
+    "Census": "tinytf.look.census",
     "Certificate": "tinytf.certification.certify",
     "Checked": "tinytf.student.checked",
     "Checkup": "tinytf.doctor",
-    "Code": "tinytf.analysis.code",
+    "Code": "tinytf.look.code",
     "Conversation": "tinytf.text.chat",
     "Course": "tinytf.lessons.course",
-    "Difference": "tinytf.analysis.difference",
+    "Difference": "tinytf.compare.difference",
     "Encoding": "tinytf.text.tokenizer",
     "ExampleScores": "tinytf.worked.verify",
-    "Experts": "tinytf.analysis.experts",
-    "Explained": "tinytf.analysis.arithmetic.data",
+    "Experts": "tinytf.look.experts",
+    "Explained": "tinytf.look.arithmetic.data",
     "Exported": "tinytf.checkpoints.huggingface.export",
-    "Film": "tinytf.training.film",
-    "Films": "tinytf.training.film",
+    "Film": "tinytf.training.film.film",
+    "Films": "tinytf.training.film.film",
     "Generation": "tinytf.generate.report",
     "GradientTrace": "tinytf.gradients.trace",
-    "Info": "tinytf.analysis.size",
+    "Info": "tinytf.look.size",
     "Kind": "tinytf.generate.decoder",
-    "LeftOut": "tinytf.analysis.left_out",
-    "Lens": "tinytf.analysis.lens",
+    "LeftOut": "tinytf.cause.left_out",
+    "Lens": "tinytf.look.lens",
     "LessonList": "tinytf.lessons",
     "Looking": "tinytf.generate.loop",
     "Model": "tinytf.loading",
-    "Neighbours": "tinytf.analysis.neighbours",
-    "Neurons": "tinytf.analysis.neurons",
-    "Parameters": "tinytf.analysis.parameters",
-    "Patched": "tinytf.analysis.interventions.patching",
-    "PatchSweep": "tinytf.analysis.interventions.patching",
-    "Positions": "tinytf.analysis.positions",
+    "Neighbours": "tinytf.look.neighbours",
+    "Neurons": "tinytf.look.neurons",
+    "Parameters": "tinytf.look.parameters",
+    "Patched": "tinytf.cause.interventions.patching",
+    "PatchSweep": "tinytf.cause.interventions.patching",
+    "Positions": "tinytf.look.positions",
     "Report": "tinytf.report",
-    "Rollout": "tinytf.analysis.rollout",
-    "RunReport": "tinytf.training.run_report",
-    "RunsReport": "tinytf.training.run_report",
+    "Rollout": "tinytf.look.rollout",
+    "RunReport": "tinytf.training.folder.run_report",
+    "RunsReport": "tinytf.training.folder.run_report",
     "Sampling": "tinytf.generate.samplers",
     "Score": "tinytf.generate.score",
-    "Splits": "tinytf.analysis.splits",
-    "Tokenized": "tinytf.analysis.tokens",
+    "Splits": "tinytf.compare.splits",
+    "Tokenized": "tinytf.look.tokens",
     "Trace": "tinytf.trace.trace",
-    "Traced": "tinytf.analysis.traced",
+    "Traced": "tinytf.look.traced",
     "Training": "tinytf.training.report",
     "TrainingPlan": "tinytf.training.plan",
     "Verification": "tinytf.worked.verify",
-    "capture": "tinytf.dumps.capture",
+    "capture": "tinytf.compare.dumps.capture",
     "load": "tinytf.loading",
     "record": "tinytf.trace.record",
 }

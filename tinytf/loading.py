@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from tinytf.analysis.size import Info
 from tinytf.api import Model
 from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.memory import kept
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import model_files
+from tinytf.look.size import Info
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
 from tinytf.sources import DirectorySource, MemorySource, PresetSource, RunSource, Source, find_source

@@ -31,7 +31,7 @@ from tinytf.presets import PRESETS, preset
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.remembered import files_of
+from tinytf.training.folder.remembered import files_of
 
 ASSETS = Path(__file__).parent / "assets"
 BUILT_IN = ("tiny", "tiny-encoder")

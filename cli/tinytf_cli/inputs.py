@@ -22,7 +22,7 @@ def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
     """
     for word in words:
         if "." in word and os.path.isfile(word):
-            from tinytf.dumps.read import is_dump
+            from tinytf.compare.dumps.read import is_dump
 
             hint = "tinytf diff --versus compares it" if is_dump(word) else f"- < {word} reads a text from it"
             raise UsageError(f"{word} is a file, and a text is wanted here", hint)

@@ -7,9 +7,9 @@ from typing import TextIO
 
 from tinytf.files import resolved
 from tinytf.text.printable import printable
-from tinytf.training.metrics import Metrics
-from tinytf.training.reader import RunReader
-from tinytf.training.setup import Setup
+from tinytf.training.data.setup import Setup
+from tinytf.training.folder.reader import RunReader
+from tinytf.training.run.metrics import Metrics
 from tinytf_cli.board import Board, takes_pictures
 from tinytf_cli.screen import Screen
 from tinytf_cli.terminal import detect

@@ -134,7 +134,7 @@ def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> 
     Raises UsageError for an option that differs from the stored recipe, and that a resumed run cannot change.
     """
     from tinytf.presets import preset
-    from tinytf.training.branch import branch_recipe
+    from tinytf.training.run.branch import branch_recipe
 
     changes, model = dict(given.recipe), given.model
     changes |= _tokenizer_fields(options.tokenizer)

@@ -13,8 +13,8 @@ import torch
 from _timing import Row, in_turns, options, ratio, show, show_machine, spread
 from torch import Tensor
 
-from tinytf.analysis.damage import Asked, Damage
-from tinytf.analysis.swaps import Swapping, Values, swapped
+from tinytf.cause.damage import Asked, Damage
+from tinytf.cause.swaps import Swapping, Values, swapped
 from tinytf.model.transformer import Transformer
 from tinytf.presets import preset
 

@@ -27,11 +27,11 @@ from _timing import Row, milliseconds, options, ratio, show, show_machine
 from torch import Tensor, nn
 
 from tinytf.text.corpus import find_files
-from tinytf.training.data import NextToken
-from tinytf.training.losses import held_out_loss as measured
-from tinytf.training.processes import Processes
+from tinytf.training.data.examples import NextToken
 from tinytf.training.recipe import Recipe
-from tinytf.training.run import Trainer
+from tinytf.training.run.run import Trainer
+from tinytf.training.tuning.losses import held_out_loss as measured
+from tinytf.training.tuning.processes import Processes
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = {"d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 512, "context": 64, "qkv_bias": False, "o_bias": False,

@@ -10,7 +10,7 @@ from driving import CORPUS, SENTENCE, Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.analysis.interventions import Effect, HookPoint, ablation
+from tinytf.cause.interventions import Effect, HookPoint, ablation
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.report import Verified

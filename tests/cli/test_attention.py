@@ -11,8 +11,8 @@ import torch
 from architectures import config_of, encoding_of, lively
 from driving import SENTENCE, Tinytf, digits
 
-from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import Model
+from tinytf.look.heads import MEASURES, measure_heads
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint

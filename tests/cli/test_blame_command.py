@@ -8,7 +8,7 @@ import pytest
 import torch
 from driving import SENTENCE, Tinytf, digits, is_a_clean_error
 
-from tinytf.analysis import blame
+from tinytf.cause import blame
 from tinytf.checkpoints.run import save_run
 from tinytf.loading import Model, load
 

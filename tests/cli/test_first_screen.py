@@ -15,11 +15,11 @@ from architectures import config_of, encoding_of, lively
 from driving import SENTENCE, Ran, Tinytf
 from rich.cells import cell_len
 
-from tinytf.analysis.flow import flow
-from tinytf.analysis.traced import Traced
 from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
 from tinytf.loading import Model, load
+from tinytf.look.flow import flow
+from tinytf.look.traced import Traced
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.record import record
 from tinytf_cli.paint.painter import paint

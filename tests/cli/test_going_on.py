@@ -10,7 +10,7 @@ import pytest
 from driving import CORPUS, Stream, Tinytf, is_a_clean_error, streams
 from filelock import FileLock
 
-import tinytf.training.run as the_run
+import tinytf.training.run.run as the_run
 from tinytf_cli.main import run
 
 

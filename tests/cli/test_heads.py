@@ -9,8 +9,8 @@ from driving import SENTENCE, Tinytf, digits, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.analysis.census import SCORES
 from tinytf.loading import Model, load
+from tinytf.look.census import SCORES
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.heads import HeadsView

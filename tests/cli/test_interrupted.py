@@ -40,7 +40,7 @@ def changed(decoder: Path, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that these small models are measured in several of them."""
-    monkeypatch.setattr("tinytf.analysis.interventions.sweep.most_tokens", lambda _: 8)
+    monkeypatch.setattr("tinytf.cause.interventions.sweep.most_tokens", lambda _: 8)
 
 
 def after(calls: int) -> Progress:
@@ -174,7 +174,7 @@ def test_control_c_in_a_sweep_shows_what_is_done_and_ends_in_130(
     tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ("ablate", SENTENCE, "--sweep", "heads", "-m", decoder)
-    interrupting(monkeypatch, "tinytf.analysis.interventions.ablation.effects", 3)
+    interrupting(monkeypatch, "tinytf.cause.interventions.ablation.effects", 3)
     ran = tinytf(*given, "--resume", tmp_path / "kept.ndjson")
     assert (ran.status, ran.err) == (130, "tinytf: interrupted\n")
     assert "stopped after 2 of 4 heads" in ran.out
@@ -187,7 +187,7 @@ def test_control_c_leaves_ndjson_that_says_so_and_no_second_text_begins(
     tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "texts.txt").write_text(f"{SENTENCE}\n{OTHER}\n", "utf-8")
-    interrupting(monkeypatch, "tinytf.analysis.interventions.ablation.effects", 3)
+    interrupting(monkeypatch, "tinytf.cause.interventions.ablation.effects", 3)
     ran = tinytf("ablate", "--lines", "--sweep", "heads", "-m", decoder, "--format", "ndjson",
                  stdin=(tmp_path / "texts.txt").read_bytes())  # fmt: skip
     events = [json.loads(line) for line in ran.lines]

@@ -8,7 +8,7 @@ import pytest
 from driving import Tinytf
 
 from tinytf.loading import load
-from tinytf.training.reader import read_history
+from tinytf.training.folder.reader import read_history
 
 KEPT = Path(__file__).parent / "kept"
 

@@ -8,8 +8,8 @@ import torch
 from driving import SENTENCE, Tinytf, is_a_clean_error
 from safetensors.torch import load_file
 
-from tinytf.analysis.parameters import WAYS
 from tinytf.loading import Model
+from tinytf.look.parameters import WAYS
 from tinytf_cli.output import to_json
 
 

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from training_runs import FILMED, STORY, changed, run_once
 
-from tinytf.training.film import Film, read_film
+from tinytf.training.film.film import Film, read_film
 from tinytf.training.loop import train
 from tinytf_cli.paged import screen_of
 from tinytf_cli.replay import Player

@@ -11,8 +11,8 @@ from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.analysis import rollout as analysis
 from tinytf.loading import load
+from tinytf.look import rollout as analysis
 
 
 def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> None:

@@ -13,9 +13,9 @@ from driving import Tinytf, is_a_clean_error, without_colour
 from followed import CONFIG, line, made
 from rich.cells import cell_len
 
-from tinytf.analysis.size import parameter_count
-from tinytf.training.reader import read_history
-from tinytf.training.run_report import RunReport, compare_runs
+from tinytf.look.size import parameter_count
+from tinytf.training.folder.reader import read_history
+from tinytf.training.folder.run_report import RunReport, compare_runs
 from tinytf_cli.output import to_json
 
 

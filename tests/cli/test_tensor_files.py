@@ -13,8 +13,8 @@ from driving import SENTENCE, Tinytf
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tinytf.analysis.values import array_at, single_addresses
 from tinytf.loading import Model
+from tinytf.look.values import array_at, single_addresses
 from tinytf.sheet import Array
 from tinytf.tensor_file import safetensors
 from tinytf.trace.address import parse_address

@@ -13,9 +13,9 @@ from filelock import FileLock
 from followed import append, files, line, measured, on_a_screen, on_a_terminal, watching
 from rich.cells import cell_len
 
+from tinytf.training.folder.run_files import LOCK, is_stopped
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
-from tinytf.training.run_files import LOCK, is_stopped
 from tinytf_cli.main import run as run_command
 
 

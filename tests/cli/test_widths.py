@@ -9,8 +9,8 @@ import pytest
 from driving import SENTENCE, WIDE, Tinytf
 from rich.cells import cell_len
 
-from tinytf.analysis.tokens import Tokenized
 from tinytf.loading import Model
+from tinytf.look.tokens import Tokenized
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
-from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import load
+from tinytf.look.heads import MEASURES, measure_heads
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arranged
 from tinytf_cli.explore.keys import KEYS

@@ -11,7 +11,7 @@ from hostile.case import Case, Made
 from hostile.mutations import bytes_of
 from hostile.strange import MADE
 from hostile.surface import RECIPE
-from tinytf.training import cache as tokens_cache
+from tinytf.training.data import cache as tokens_cache
 
 _HERE = {"TINYTF_CACHE": "cache"}
 _WORDS = ("train", "corpus.txt", "--recipe", "recipe.toml", "--steps", "2", "--out", "new")

@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 from hostile.bases import read
 from hostile.case import Case
-from tinytf.training import cache
+from tinytf.training.data import cache
 
 SECONDS, PATIENCE = 20, 120
 """Seconds of work that a case may take, and by the clock for one that waits: others may use the machine too."""

@@ -9,7 +9,7 @@ import torch
 from sentences import sentences
 from torch import Tensor
 
-from tinytf.analysis.interventions import sweep
+from tinytf.cause.interventions import sweep
 from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.loading import Model, load

@@ -14,11 +14,11 @@ import torch
 from architectures import HEADS_OF_CLASSES, KINDS, asked, config_of, encoding_of, furthest, lively
 from torch import Tensor
 
-from tinytf.analysis.arithmetic import Explanation
 from tinytf.gradients.by_hand import Agreement, agreement
 from tinytf.gradients.derivation import derive as derived_row
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, losses_of, record_gradients
+from tinytf.look.arithmetic import Explanation
 from tinytf.steps import operations
 from tinytf.steps.operations import Operation
 from tinytf.steps.operations.operation import Operation as Base

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import tinytf
-from tinytf.analysis.census import census
-from tinytf.analysis.heads import measure_heads
 from tinytf.files import read_json
 from tinytf.loading import Model
+from tinytf.look.census import census
+from tinytf.look.heads import measure_heads
 from tinytf.sources import ASSETS, BUILT_IN
 from tinytf.trace.check import check
 from tinytf.trace.trace import Trace

@@ -13,8 +13,8 @@ from reference import FAMILIES, pair
 from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.load import FAMILIES as TABLES
-from tinytf.dumps.dumped import Dumped
-from tinytf.dumps.read import Dump
+from tinytf.compare.dumps.dumped import Dumped
+from tinytf.compare.dumps.read import Dump
 from tinytf.steps.table import Step
 from tinytf.trace.record import record
 

@@ -9,7 +9,7 @@ from architectures import asked, encoding_of
 from peer_models import IDS, PEERS, peers
 from torch import Tensor
 
-from tinytf.analysis.interventions import reference_of
+from tinytf.cause.interventions import reference_of
 from tinytf.trace.record import record
 
 WITHIN = 1e-4

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tinytf.dumps.read import open_dump
+from tinytf.compare.dumps.read import open_dump
 from tinytf.loading import Model
 
 pytestmark = pytest.mark.real

@@ -9,11 +9,11 @@ import torch
 from tinytf.loading import Model
 from tinytf.text.chat import Conversation
 from tinytf.text.corpus import find_files
-from tinytf.training.chats import ChatTurns
-from tinytf.training.data import IGNORED
-from tinytf.training.losses import batch_loss
+from tinytf.training.data.chats import ChatTurns
+from tinytf.training.data.examples import IGNORED
+from tinytf.training.data.setup import prepare
 from tinytf.training.recipe import Recipe
-from tinytf.training.setup import prepare
+from tinytf.training.tuning.losses import batch_loss
 
 pytestmark = pytest.mark.real
 

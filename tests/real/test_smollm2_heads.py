@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tinytf.analysis.census import Census
-from tinytf.analysis.heads import copy_losses, repeated_tokens
 from tinytf.loading import Model
+from tinytf.look.census import Census
+from tinytf.look.heads import copy_losses, repeated_tokens
 from tinytf.model.transformer import Transformer
 
 pytestmark = pytest.mark.real

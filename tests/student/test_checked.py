@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from students import FILES, MISTAKES, RIGHT, RIGHTED, SAMPLE, SMALL, checked, edited, like
 
-from tinytf.analysis.mistakes import MISTAKES as KNOWN
-from tinytf.analysis.mistakes.mistake import Mistake
-from tinytf.analysis.mistakes.mistaken import Mistaken, places
+from tinytf.compare.mistakes import MISTAKES as KNOWN
+from tinytf.compare.mistakes.mistake import Mistake
+from tinytf.compare.mistakes.mistaken import Mistaken, places
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.student.checked import check

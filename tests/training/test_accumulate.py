@@ -10,14 +10,14 @@ from training_runs import CAUSAL, STORY, changed, files_of, metrics_of
 from tinytf.errors import CheckpointError
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import find_files
-from tinytf.training import run
-from tinytf.training.data import Batch
+from tinytf.training.data.examples import Batch
+from tinytf.training.data.setup import Setup
 from tinytf.training.loop import train
-from tinytf.training.losses import BatchLoss, backward, measured_loss
 from tinytf.training.plan import plan
-from tinytf.training.processes import Processes
 from tinytf.training.report import report_of
-from tinytf.training.setup import Setup
+from tinytf.training.run import run
+from tinytf.training.tuning.losses import BatchLoss, backward, measured_loss
+from tinytf.training.tuning.processes import Processes
 
 RECIPE = changed(CAUSAL, batch=6, accumulate=3, steps=3, warmup=1, eval_every=2, probe_every=0, sample_tokens=0)
 

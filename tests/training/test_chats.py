@@ -19,14 +19,14 @@ from tinytf.text.chat import ChatTemplate, Conversation
 from tinytf.text.corpus import Reading, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
-from tinytf.training.chats import FIRST, LEARNED, ChatTurns, Turns, assistant_spans, conversation_ids, packed
-from tinytf.training.data import IGNORED, Batch
+from tinytf.training.data.chats import FIRST, LEARNED, ChatTurns, Turns, assistant_spans, conversation_ids, packed
+from tinytf.training.data.examples import IGNORED, Batch
+from tinytf.training.data.setup import prepare
+from tinytf.training.folder.reader import read_history
 from tinytf.training.loop import train
-from tinytf.training.losses import BatchLoss, batch_loss
-from tinytf.training.processes import Processes
-from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
-from tinytf.training.setup import prepare
+from tinytf.training.tuning.losses import BatchLoss, batch_loss
+from tinytf.training.tuning.processes import Processes
 
 FOLDER = Path(__file__).parents[1] / "text" / "chat_templates"
 CHATML = (FOLDER / "chatml.jinja").read_text("utf-8")

@@ -21,13 +21,13 @@ from tinytf.text.corpus import Corpus, Reading, find_files
 from tinytf.text.stream import anywhere, between_words, nowhere
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordpiece
-from tinytf.training import cache
-from tinytf.training import tokens as tokens_module
-from tinytf.training.data import NextToken
-from tinytf.training.masked import Sentences, sentence_ends, sentences_of
+from tinytf.training.data import cache
+from tinytf.training.data import tokens as tokens_module
+from tinytf.training.data.examples import NextToken
+from tinytf.training.data.masked import Sentences, sentence_ends, sentences_of
+from tinytf.training.data.setup import prepare
+from tinytf.training.data.tokens import tokenise
 from tinytf.training.recipe import Recipe
-from tinytf.training.setup import prepare
-from tinytf.training.tokens import tokenise
 
 STORY = "\n\n".join(
     f"The {who} sat on the {what}, and {who} said: it's a {how} day.\n{who.upper()} 1{i} café!"
@@ -360,7 +360,7 @@ def test_mapped_tokens_train_as_those_in_memory_do(tmp_path, monkeypatch):
     streams = [token_stream(documents, BPE) for documents in split_held_out(paragraphs(STORY), 0.2)]
     settings = (Recipe(block=16, batch=8, seed=3, repeats=0.3, document_starts=0.5), BPE.vocab_size, BPE.end_id)
     in_memory = NextToken(*streams, *settings)
-    monkeypatch.setattr("tinytf.training.data._LOOKED_AT_ONCE", 7)
+    monkeypatch.setattr("tinytf.training.data.examples._LOOKED_AT_ONCE", 7)
     mapped = NextToken(found.train, found.held_out, *settings)
     assert len(mapped.beginnings) > 5
     assert mapped.beginnings.tolist() == in_memory.beginnings.tolist()
@@ -512,7 +512,7 @@ import sys, tracemalloc
 from pathlib import Path
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.corpus import find_files
-from tinytf.training.tokens import tokenise
+from tinytf.training.data.tokens import tokenise
 tokenizer = Tokenizer.load(Path(sys.argv[1]))
 tracemalloc.start()
 corpus = find_files([Path(sys.argv[2])], buffer=1 << 14)
@@ -623,7 +623,7 @@ def test_a_tokenizer_is_made_once_and_a_cache_that_cannot_be_written_does_no_har
     plain = prepare(find_files(STORY), recipe, tmp_path / "plain").tokenizer.to_json()
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))
     made = prepare(find_files(STORY), recipe, tmp_path / "first").tokenizer
-    monkeypatch.setattr("tinytf.training.setup.TRAINERS", {})
+    monkeypatch.setattr("tinytf.training.data.setup.TRAINERS", {})
     assert made.to_json() == prepare(find_files(STORY), recipe, tmp_path / "second").tokenizer.to_json() == plain
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "file"))

@@ -17,12 +17,12 @@ from tinytf.errors import TrainingError
 from tinytf.text.corpus import Reading, find_files
 from tinytf.text.train import train_bpe, train_characters, train_wordpiece
 from tinytf.text.weighted import weighted
-from tinytf.training.data import IGNORED, Batch, NextToken
-from tinytf.training.losses import batch_loss, held_out_batches
-from tinytf.training.masked import MaskedTokens
+from tinytf.training.data.examples import IGNORED, Batch, NextToken
+from tinytf.training.data.masked import MaskedTokens
+from tinytf.training.data.setup import prepare
+from tinytf.training.folder.remembered import remembered
 from tinytf.training.recipe import Recipe
-from tinytf.training.remembered import remembered
-from tinytf.training.setup import prepare
+from tinytf.training.tuning.losses import batch_loss, held_out_batches
 
 SENTENCES = [
     f"{a} {b} {c}." for a in ("The cat", "A dog") for b in ("sat", "ran", "hid") for c in ("down", "there", "on")

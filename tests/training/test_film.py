@@ -10,13 +10,13 @@ import pytest
 import torch
 from training_runs import FILMED, MODEL, RECIPE, STORY, changed, run_once
 
-from tinytf.analysis.heads import repeated_tokens
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.loading import load
+from tinytf.look.heads import repeated_tokens
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
-from tinytf.training.film import Film, Probe, read_film
+from tinytf.training.film.film import Film, Probe, read_film
 from tinytf.training.loop import train
 
 CAUSAL = changed(FILMED, save_every=1, keep=9, frames=True)

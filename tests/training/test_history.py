@@ -16,13 +16,13 @@ from tinytf.checkpoints.run import load_run
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.history import AROUND, averaged
+from tinytf.training.folder.history import AROUND, averaged
+from tinytf.training.folder.reader import RunReader, read_history
+from tinytf.training.folder.run_files import find_runs
 from tinytf.training.loop import train
-from tinytf.training.metrics import Pace
-from tinytf.training.reader import RunReader, read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.report import report_of
-from tinytf.training.run_files import find_runs
+from tinytf.training.run.metrics import Pace
 
 CONFIG = ModelConfig.of(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
 STORED = {"format": "tinytf", "format_version": 1, "model": CONFIG}
@@ -277,7 +277,7 @@ def test_the_time_that_is_left_is_by_the_clock_of_one_process(tmp_path: Path) ->
 def test_the_speed_is_that_of_the_steps_and_not_of_what_passes_between_them(tmp_path: Path, monkeypatch) -> None:
     """Steps of 2 seconds on 100 tokens each; between them 5 seconds of measuring, and 1,000 after the last one."""
     clock = [0.0]
-    monkeypatch.setattr("tinytf.training.metrics.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tinytf.training.run.metrics.time.monotonic", lambda: clock[0])
     run = made(tmp_path, line(1) + line(2), 2)
     pace = Pace(run / "speed.jsonl")
     clock[0] = 7.0

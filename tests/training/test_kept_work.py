@@ -19,10 +19,10 @@ from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.corpus import find_files
+from tinytf.training.folder.reader import read_history
+from tinytf.training.folder.remembered import remembered
 from tinytf.training.loop import train
-from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
-from tinytf.training.remembered import remembered
 
 TINY = changed(
     CAUSAL, model={**CAUSAL.model, "d_model": 8, "n_layers": 1, "d_ff": 8, "context": 16}, block=8, batch=2, steps=2,

@@ -11,8 +11,8 @@ from tinytf.errors import ConfigError
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import find_files
 from tinytf.trace.record import record
+from tinytf.training.data.setup import prepare
 from tinytf.training.recipe import Recipe
-from tinytf.training.setup import prepare
 
 WIDE = {**SIZES, "d_model": 64, "n_heads": 4, "d_head": 32, "vocab_size": 500}
 

@@ -21,12 +21,12 @@ from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.corpus import find_files
+from tinytf.training.data.setup import prepare
 from tinytf.training.loop import train
-from tinytf.training.lora import Adapters
-from tinytf.training.optimiser import learning_rate
 from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
-from tinytf.training.setup import prepare
+from tinytf.training.tuning.lora import Adapters
+from tinytf.training.tuning.optimiser import learning_rate
 
 STORY = "\n\n".join(f"the {who} sat on the {what}" for who in ("cat", "dog", "hen") for what in ("mat", "log", "hat"))
 RECIPE = Recipe(

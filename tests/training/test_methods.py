@@ -15,12 +15,12 @@ from tinytf.checkpoints.run import load_run
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import find_files
+from tinytf.training.data.setup import prepare
+from tinytf.training.folder.reader import read_history
 from tinytf.training.loop import train
-from tinytf.training.losses import batch_loss
-from tinytf.training.optimiser import learning_rate
-from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
-from tinytf.training.setup import prepare
+from tinytf.training.tuning.losses import batch_loss
+from tinytf.training.tuning.optimiser import learning_rate
 
 RECIPE = training_runs.changed(training_runs.RECIPE, model=DROPPING)
 changed = partial(training_runs.changed, RECIPE)
@@ -160,7 +160,7 @@ def test_a_torch_without_muon_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_run_ends_when_held_out_no_longer_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = [3.0, 2.0, 2.5, 2.25, 2.125]
-    monkeypatch.setattr("tinytf.training.run.held_out_loss", lambda *_, **more: losses.pop(0))
+    monkeypatch.setattr("tinytf.training.run.run.held_out_loss", lambda *_, **more: losses.pop(0))
     last = train(STORY, changed(steps=100, patience=2), tmp_path)
     assert last.step == 16
     assert last.stopped == "held-out has been above 2.0000, at step 8, 2 times in a row"

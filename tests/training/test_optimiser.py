@@ -12,11 +12,11 @@ from torch.nn.utils import clip_grad_norm_
 from training_runs import CAUSAL, STORY, changed, metrics_of
 
 from tinytf.config import ModelConfig
-from tinytf.training.data import NextToken
+from tinytf.training.data.examples import NextToken
 from tinytf.training.loop import train
-from tinytf.training.losses import batch_loss, held_out_loss
-from tinytf.training.optimiser import clip_factor, make_optimiser
 from tinytf.training.recipe import Recipe
+from tinytf.training.tuning.losses import batch_loss, held_out_loss
+from tinytf.training.tuning.optimiser import clip_factor, make_optimiser
 
 RECIPE = Recipe(lr=0.01, beta1=0.8, beta2=0.9, weight_decay=0.3)
 

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
-from tinytf.training.metrics import Pace
-from tinytf.training.peak import matrix_peak, training_flops
-from tinytf.training.reader import read_history
+from tinytf.training.folder.reader import read_history
+from tinytf.training.run.metrics import Pace
+from tinytf.training.run.peak import matrix_peak, training_flops
 
 CONFIG = ModelConfig.of(vocab_size=50, d_model=32, n_layers=2, n_heads=2, d_ff=64, context=16)
 
@@ -32,7 +32,7 @@ def test_the_peak_is_a_speed_and_measuring_it_draws_nothing() -> None:
 
 def test_mfu_is_work_times_speed_over_the_peak_and_measured_once(tmp_path: Path, monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("tinytf.training.metrics.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tinytf.training.run.metrics.time.monotonic", lambda: clock[0])
     pace = Pace(tmp_path / "speed.jsonl", lambda: {"flops_per_token": 100.0, "peak_flops": 4000.0})
     pace.begin(0)
     for step in (1, 2):

@@ -10,17 +10,17 @@ from architectures import KINDS, config_of, encoding_of, lively, some_ids
 from torch import Tensor, nn
 
 import tinytf
-from tinytf.analysis.census import census
-from tinytf.analysis.heads import repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.look.census import census
+from tinytf.look.heads import repeated_tokens
 from tinytf.model import attention as attentions
 from tinytf.model.attention import SteppedCore, make_core
 from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
-from tinytf.training.data import Batch
-from tinytf.training.losses import batch_loss
-from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
+from tinytf.training.data.examples import Batch
+from tinytf.training.film.probe import HeadProbe, HeadScores, update_milestones
+from tinytf.training.tuning.losses import batch_loss
 
 WINDOWED = "mistral, a window and stretched waves"
 

@@ -222,7 +222,8 @@ def test_a_process_that_is_killed_ends_all_with_a_message(corpus: list[str], tmp
 
 _SLOW_ALONE = """
 import os, sys, time
-from tinytf.training import processes, run
+from tinytf.training.run import run
+from tinytf.training.tuning import processes
 from training_command import trained
 
 processes._LOOK = 1
@@ -263,7 +264,7 @@ def test_processes_that_do_not_come_to_work_together_are_awaited_so_long(tmp_pat
     script = tmp_path / "late.py"
     script.write_text(
         "import time, torch\n"
-        "from tinytf.training.processes import processes\n"
+        "from tinytf.training.tuning.processes import processes\n"
         "with processes(torch.device('cpu'), timeout=1) as together:\n"
         "    time.sleep(4 * together.rank)\n"
         "    together.total(1.0)\n",
@@ -284,7 +285,7 @@ def test_what_a_process_says_when_another_has_ended(tmp_path: Path) -> None:
     alone = tmp_path / "leaves.py"
     alone.write_text(
         "import os, torch\n"
-        "from tinytf.training.processes import processes\n"
+        "from tinytf.training.tuning.processes import processes\n"
         "with processes(torch.device('cpu')) as together:\n"
         "    together.wait()\n"
         "    if together.rank:\n"
@@ -327,8 +328,8 @@ def test_processes_that_do_not_come_are_awaited_by_name_and_not_for_ever(
     port = str(free_port())
     for name, value in {"WORLD_SIZE": "2", "RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("tinytf.training.processes._SILENCE", 0.1)
-    monkeypatch.setattr("tinytf.training.processes._PATIENCE", 1)
+    monkeypatch.setattr("tinytf.training.tuning.processes._SILENCE", 0.1)
+    monkeypatch.setattr("tinytf.training.tuning.processes._PATIENCE", 1)
     ran = trained(*corpus, "--out", str(tmp_path / "run"))
     assert ran.status == 1
     assert f"waits at 127.0.0.1:{port} for all 2 processes, at most 1 s" in ran.said

@@ -17,7 +17,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.text.chat import ChatTemplate
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
-from tinytf.training.reader import read_history
+from tinytf.training.folder.reader import read_history
 from tinytf.training.recipe import SHIPPED, Recipe
 
 TALKS = [[{"role": "user", "content": f"Who sat on the {what}?"}, {"role": "assistant", "content": f"The {who}."}]

@@ -10,15 +10,15 @@ import pytest
 import torch
 from training_runs import CAUSAL, DROPPING, STORY, changed, files_of, metrics_of, stopping_after
 
-import tinytf.training.checkpoints as checkpoints
-import tinytf.training.run as the_run
+import tinytf.training.run.checkpoints as checkpoints
+import tinytf.training.run.run as the_run
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.outputs import remedy
 from tinytf.training.loop import train
-from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
+from tinytf.training.tuning.optimiser import learning_rate
 
 MASKED = Recipe(
     model={**DROPPING, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece",

@@ -15,11 +15,11 @@ from tinytf.errors import CheckpointError, ConfigError, TrainingError, UsageErro
 from tinytf.files import to_json
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
+from tinytf.training.data.setup import first_model
 from tinytf.training.loop import train
-from tinytf.training.losses import held_out_loss
-from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe, stored_recipe
-from tinytf.training.setup import first_model
+from tinytf.training.tuning.losses import held_out_loss
+from tinytf.training.tuning.optimiser import learning_rate
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip

@@ -14,12 +14,12 @@ from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
 from tinytf.text.corpus import find_files
-from tinytf.training.history import Sample
-from tinytf.training.lines import append_line, keep_lines
+from tinytf.training.data.setup import prepare
+from tinytf.training.film.sampler import Sampler
+from tinytf.training.folder.history import Sample
+from tinytf.training.folder.lines import append_line, keep_lines
+from tinytf.training.folder.reader import read_history, read_samples
 from tinytf.training.loop import train
-from tinytf.training.reader import read_history, read_samples
-from tinytf.training.sampler import Sampler
-from tinytf.training.setup import prepare
 
 MODEL = DROPPING
 recipe = partial(changed, RECIPE, model=MODEL, steps=10)

@@ -13,13 +13,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer.record_writer import RecordWriter
 from training_runs import DROPPING, STORY, changed, stopping_after
 
-import tinytf.training.run as the_run
+import tinytf.training.run.run as the_run
 from tinytf.errors import TrainingError
 from tinytf.files import to_json
+from tinytf.training.folder.reader import read_history, read_samples
 from tinytf.training.loop import train
-from tinytf.training.metrics import Metrics
-from tinytf.training.reader import read_history, read_samples
-from tinytf.training.tensorboard import EventFiles
+from tinytf.training.run.metrics import Metrics
+from tinytf.training.run.tensorboard import EventFiles
 
 RECIPE = changed(training_runs.RECIPE, model=DROPPING, steps=10, probe_every=5)
 SCALARS = {"loss", "held_out_loss", "lr", "grad_norm", "tokens_per_second"}

@@ -7,7 +7,7 @@ import torch
 
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe, stored_recipe
-from tinytf.training.threads import best_threads, threads
+from tinytf.training.run.threads import best_threads, threads
 
 STORY = "The cat sat on the mat. " * 30
 RECIPE = Recipe(
@@ -23,7 +23,7 @@ def test_the_faster_number_is_taken_and_said(
     seconds: dict[int, float], best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("tinytf.training.threads.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("tinytf.training.run.threads.time.perf_counter", lambda: now[0])
 
     def step() -> None:
         torch.rand(3)

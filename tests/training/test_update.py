@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tinytf.errors import UsageError
-from tinytf.training.update import UpdateWatch, chosen
+from tinytf.training.tuning.update import UpdateWatch, chosen
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

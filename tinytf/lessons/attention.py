@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tinytf.analysis.heads import measure_heads
 from tinytf.lessons.lesson import Lesson, LiveTable, Question, bracketed, figure, figures
 from tinytf.lessons.live import Live
+from tinytf.look.heads import measure_heads
 from tinytf.model.attention import FusedCore
 
 _TEXTS = 32

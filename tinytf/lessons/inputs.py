@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from tinytf.analysis.neighbours import neighbours as nearest_tokens
 from tinytf.lessons.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
 from tinytf.lessons.live import Live
+from tinytf.look.neighbours import neighbours as nearest_tokens
 from tinytf.steps.operations import Alibi, ByDistance
 from tinytf.steps.operations.rotate import rotary_frequencies
 

@@ -10,9 +10,9 @@ from torch import nn
 from tinytf.lessons.lesson import Lesson, LiveTable, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations.softmax import probabilities
-from tinytf.training.optimiser import make_optimiser
 from tinytf.training.recipe import Recipe
-from tinytf.training.update import Chosen, Update, UpdateWatch
+from tinytf.training.tuning.optimiser import make_optimiser
+from tinytf.training.tuning.update import Chosen, Update, UpdateWatch
 
 _RECIPE = Recipe()
 _MOST_TOKENS = 6

@@ -200,7 +200,7 @@ class Transformer(nn.Module):
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
         # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
-        # what the model computes, see tinytf.analysis.interventions
+        # what the model computes, see tinytf.cause.interventions
         self.exchanged: tuple[str, ...] = ()
         self.edited: tuple[str, ...] = ()  # those of them that a function makes, see Model.edited
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of

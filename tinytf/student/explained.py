@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import ClassVar
 
-from tinytf.analysis.mistakes import MISTAKES
-from tinytf.analysis.mistakes.mistake import Mistake, Wrong
-from tinytf.analysis.mistakes.mistaken import places
+from tinytf.compare.mistakes import MISTAKES
+from tinytf.compare.mistakes.mistake import Mistake, Wrong
+from tinytf.compare.mistakes.mistaken import places
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate, Scale
 from tinytf.steps.table import Place

@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tinytf.analysis.mistakes.mistake import Wrong
-from tinytf.analysis.mistakes.mistaken import Mistaken
+from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.compare.mistakes.mistaken import Mistaken
 from tinytf.steps.operations import Add
 from tinytf.steps.table import Place, Step
 from tinytf.student.seen import Made

@@ -14,15 +14,24 @@ from tinytf.model.transformer import Transformer
 from tinytf.outputs import make_folder, remove, remove_all, remove_folder, write_state, writing
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.branch import begin_branch
-from tinytf.training.metrics import Metrics
-from tinytf.training.processes import TIMEOUT, Processes, processes
+from tinytf.training.data.setup import Setup
+from tinytf.training.data.tokens import Stage
+from tinytf.training.folder.run_files import (
+    LOCK,
+    METRICS,
+    RECIPE,
+    TOKENS,
+    holds_run,
+    is_free,
+    remove_run,
+    written_files,
+)
 from tinytf.training.recipe import Recipe
-from tinytf.training.run import Trainer
-from tinytf.training.run_files import LOCK, METRICS, RECIPE, TOKENS, holds_run, is_free, remove_run, written_files
-from tinytf.training.setup import Setup
-from tinytf.training.tokens import Stage
-from tinytf.training.update import Update
+from tinytf.training.run.branch import begin_branch
+from tinytf.training.run.metrics import Metrics
+from tinytf.training.run.run import Trainer
+from tinytf.training.tuning.processes import TIMEOUT, Processes, processes
+from tinytf.training.tuning.update import Update
 
 
 def train(

@@ -19,16 +19,16 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import Report
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.chats import ChatTurns
+from tinytf.training.data.chats import ChatTurns
+from tinytf.training.data.setup import Setup, prepare
+from tinytf.training.data.tokens import Stage
 from tinytf.training.loop import require_place
-from tinytf.training.lora import Adapters
-from tinytf.training.losses import BatchLoss, backward
-from tinytf.training.optimiser import clip_factor, learning_rate, make_optimiser
-from tinytf.training.parts import freeze
-from tinytf.training.peak import matrix_peak, training_flops
 from tinytf.training.recipe import Recipe
-from tinytf.training.setup import Setup, prepare
-from tinytf.training.tokens import Stage
+from tinytf.training.run.peak import matrix_peak, training_flops
+from tinytf.training.tuning.lora import Adapters
+from tinytf.training.tuning.losses import BatchLoss, backward
+from tinytf.training.tuning.optimiser import clip_factor, learning_rate, make_optimiser
+from tinytf.training.tuning.parts import freeze
 
 _POINTS = 512
 """The most steps whose learning rate is listed."""

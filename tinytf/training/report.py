@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.report import Report
-from tinytf.training.data import IGNORED, Batch
-from tinytf.training.history import History, Spike
-from tinytf.training.losses import measured_loss, worst_example
-from tinytf.training.reader import read_history
+from tinytf.training.data.examples import IGNORED, Batch
+from tinytf.training.data.setup import Setup
+from tinytf.training.folder.history import History, Spike
+from tinytf.training.folder.reader import read_history
+from tinytf.training.folder.run_report import RunReport
 from tinytf.training.recipe import Recipe
-from tinytf.training.run_report import RunReport
-from tinytf.training.setup import Setup
-from tinytf.training.update import Update
+from tinytf.training.tuning.losses import measured_loss, worst_example
+from tinytf.training.tuning.update import Update
 
 _EXAMPLES, _SAMPLE_TOKENS, _SPIKES = 3, 60, 3
 

@@ -17,12 +17,12 @@ import torch
 from tinytf.config import FIELDS
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.weighted import find_corpus
-from tinytf.training.checkpoints import is_published
+from tinytf.training.folder.reader import read_history
+from tinytf.training.folder.run_files import is_run
 from tinytf.training.loop import train
-from tinytf.training.reader import read_history
 from tinytf.training.recipe import FIELDS as RECIPE
 from tinytf.training.recipe import Recipe
-from tinytf.training.run_files import is_run
+from tinytf.training.run.checkpoints import is_published
 
 _MOST_RUNS = 10_000
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

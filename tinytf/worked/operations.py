@@ -10,8 +10,8 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch.optim.adamw import adamw
 
-from tinytf.analysis.size import parameter_count, parameter_parts
 from tinytf.errors import TinytfError
+from tinytf.look.size import parameter_count, parameter_parts
 from tinytf.model.parts import NORMS, sinusoidal_table
 from tinytf.presets import preset
 from tinytf.steps.operations.activate import ACTIVATIONS
@@ -19,8 +19,8 @@ from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.scale import scale_scores
 from tinytf.steps.operations.scores import attention_scores
 from tinytf.steps.operations.softmax import attention_weights
-from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
+from tinytf.training.tuning.optimiser import learning_rate
 from tinytf.worked import plainly
 from tinytf.worked.language import LanguageError, require_room
 

@@ -29,7 +29,7 @@ def attribute(asked: Asked, extent: Extent, on: Traced) -> int:
     """The logit is that of the predicted token of TEXT. With the scale of the norms held at its value, the parts sum to
     it, which is checked.
     """
-    from tinytf.analysis.attribution import require_logits
+    from tinytf.look.attribution import require_logits
     from tinytf_cli.views.attribute import AttributionView
 
     model = on.model

@@ -45,7 +45,7 @@ def check(asked: Asked, output: Output) -> int:
     """
     if (session := host()) is not None:
         session.require_own("run a module")
-    from tinytf.dumps.names import read_names
+    from tinytf.compare.dumps.names import read_names
     from tinytf.student.checked import check as checked
     from tinytf.student.opened import parse_args
     from tinytf.student.reference import reference

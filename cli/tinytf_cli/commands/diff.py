@@ -14,7 +14,7 @@ from tinytf_cli.options import DTYPES, Chat, Extent, Opening
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
-    from tinytf.analysis.difference import Difference
+    from tinytf.compare.difference import Difference
     from tinytf.loading import Model
     from tinytf.text.chat import Written
 
@@ -80,15 +80,15 @@ def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
 
 def _found(asked: Asked, opening: Opening) -> "Difference":
     """The difference that is asked for: of texts, of models, or from a file of activations."""
-    from tinytf.dumps.names import read_names
-    from tinytf.dumps.read import SUFFIXES, is_dump, open_dump
+    from tinytf.compare.dumps.names import read_names
+    from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump
 
     settings: dict[str, Any] = {name: getattr(asked, name) for name in _SETTINGS}
     named = [word.lower().endswith(SUFFIXES) and not any(letter.isspace() for letter in word) for word in asked.texts]
     files = list(asked.texts) if len(named) == 2 and all(named) else [word for word in asked.texts if is_dump(word)]
     names = read_names(asked.names)
     if len(files) == 2 == len(asked.texts) and asked.versus is None:
-        from tinytf.analysis.difference import diff_dumps
+        from tinytf.compare.difference import diff_dumps
 
         model = opening.open() if given("model") else None
         some = {name: settings[name] for name in ("tolerance", "head", "top", "fail_over")}

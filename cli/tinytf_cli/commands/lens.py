@@ -34,7 +34,7 @@ def lens(asked: Asked, extent: Extent, on: Traced) -> int:
     """The residual stream of TEXT goes through the model's own final norm and head, so the last row is the model's own
     output, to the last bit.
     """
-    from tinytf.analysis.lens import require_readable
+    from tinytf.look.lens import require_readable
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensView
 

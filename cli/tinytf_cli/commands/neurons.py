@@ -46,7 +46,7 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
     """Shows the most active ones at each token of TEXT. A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its
     row of W₂ is read through the unembedding.
     """
-    from tinytf.analysis.neurons import parse_unit
+    from tinytf.look.neurons import parse_unit
     from tinytf.trace.address import one_number
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.neurons import NeuronsView

@@ -48,7 +48,7 @@ def patch(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
     last token (in an encoder at [MASK]): 1 is the clean run, 0 the corrupt one. Both texts must have the same number
     of tokens. Ctrl-C shows what a sweep has measured so far.
     """
-    from tinytf.analysis.interventions import UnevenTexts, require_even
+    from tinytf.cause.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchedView, PatchSweepView, aligned_lines
 

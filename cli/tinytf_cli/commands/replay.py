@@ -13,7 +13,7 @@ from tinytf_cli.output import Output, Result
 from tinytf_cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from tinytf.training.film import Film
+    from tinytf.training.film.film import Film
 
 _ROWS = 45
 """The rows of a film in a file."""
@@ -35,7 +35,7 @@ def replay(asked: Asked, output: Output) -> None:
     and h a head, Enter opens the model of a frame in the explorer, q leaves. Elsewhere a table. -o FILE.cast and
     FILE.svg are the film itself.
     """
-    from tinytf.training.film import Films, read_film
+    from tinytf.training.film.film import Films, read_film
     from tinytf_cli.board import takes_pictures
     from tinytf_cli.views.film import FilmView
 

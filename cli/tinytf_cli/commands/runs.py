@@ -25,7 +25,7 @@ class Folders:
 @command("runs")
 def runs(asked: Folders, output: Output) -> None:
     """Looks in every FOLDER and the folders in it; the default is the folder runs, or this one if there is none."""
-    from tinytf.training.run_report import compare_runs
+    from tinytf.training.folder.run_report import compare_runs
     from tinytf_cli.views.runs import RunsView
 
     default = Path("runs") if Path("runs").is_dir() else Path()

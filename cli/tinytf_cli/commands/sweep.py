@@ -42,8 +42,8 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     weights, as in book.txt=3 code/=1.
     """
     from tinytf.text.weighted import find_corpus
+    from tinytf.training.folder.run_report import compare_runs
     from tinytf.training.recipe import Recipe
-    from tinytf.training.run_report import compare_runs
     from tinytf.training.sweep import grid, values_of
     from tinytf.training.sweep import sweep as swept
     from tinytf_cli.views.runs import RunsView

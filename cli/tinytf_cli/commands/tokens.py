@@ -42,9 +42,9 @@ def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
     """Tokens that the tokenizer adds of itself are marked. With --versus, shows where another tokenizer splits
     differently, and how often in a corpus.
     """
-    from tinytf.analysis.splits import splits
-    from tinytf.analysis.tokens import Tokenized
+    from tinytf.compare.splits import splits
     from tinytf.errors import UsageError
+    from tinytf.look.tokens import Tokenized
     from tinytf.sources import find_source, open_tokenizer
     from tinytf_cli.joining import show_views
     from tinytf_cli.progress_line import progress_line

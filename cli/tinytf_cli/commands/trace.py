@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 WAYS = ("table", "map", "histogram", "spectrum", "norms")
-"""Those of ``tinytf.analysis.parameters``, which imports torch."""
+"""Those of ``tinytf.look.parameters``, which imports torch."""
 
 
 def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

@@ -21,9 +21,9 @@ from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, OnRead, Reading
-    from tinytf.training.metrics import Metrics
-    from tinytf.training.setup import Setup
-    from tinytf.training.update import Update
+    from tinytf.training.data.setup import Setup
+    from tinytf.training.run.metrics import Metrics
+    from tinytf.training.tuning.update import Update
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
     from tinytf.loading import pick_device
     from tinytf.training.loop import train as trained
     from tinytf.training.plan import plan
-    from tinytf.training.processes import started_as
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
-    from tinytf.training.tensorboard import summary_writer
+    from tinytf.training.run.tensorboard import summary_writer
+    from tinytf.training.tuning.processes import started_as
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views.plan import PlanView
     from tinytf_cli.views.train import TrainView
@@ -207,7 +207,7 @@ def _read(
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
     from tinytf.text.corpus import find_files
     from tinytf.text.weighted import find_corpus
-    from tinytf.training.remembered import remembered
+    from tinytf.training.folder.remembered import remembered
 
     if not paths and resumed is not None:
         if (known := remembered(resumed, reading, on_read)) is not None:

@@ -15,7 +15,7 @@ from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.output import Output, ReaderGone, Result
 
 if TYPE_CHECKING:
-    from tinytf.training.reader import RunReader
+    from tinytf.training.folder.reader import RunReader
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def watch(asked: Asked, output: Output) -> int | None:
     with --plain) a line appears now and then. JSON and files hold the present state, as with --once; --format ndjson
     follows. It ends when the run is finished, or with status 1 when it was stopped.
     """
-    from tinytf.training.reader import RunReader
-    from tinytf.training.run_report import RunReport, follow
+    from tinytf.training.folder.reader import RunReader
+    from tinytf.training.folder.run_report import RunReport, follow
     from tinytf_cli.views.blocks import Span
     from tinytf_cli.views.run import RunView, event_in_words
 
@@ -60,7 +60,7 @@ def watch(asked: Asked, output: Output) -> int | None:
 
 def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> int:
     """Redraw the run in place until it is finished or stopped; Ctrl-C interrupts only the pauses between pictures."""
-    from tinytf.training.run_files import is_stopped
+    from tinytf.training.folder.run_files import is_stopped
     from tinytf_cli.host import current_interrupt
     from tinytf_cli.screen import Screen, clean_exit
 

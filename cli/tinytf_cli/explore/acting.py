@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from tinytf.analysis.heads import MEASURES
 from tinytf.errors import TinytfError
+from tinytf.look.heads import MEASURES
 from tinytf.outputs import write_output, writing
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.place import Place, matrix

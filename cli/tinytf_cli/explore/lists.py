@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.cells import cell_len
 from torch import Tensor
 
-from tinytf.analysis.heads import measure_heads
-from tinytf.analysis.prediction import Likely, Prediction
+from tinytf.look.heads import measure_heads
+from tinytf.look.prediction import Likely, Prediction
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.place import Place, matrix
 from tinytf_cli.explore.scene import Look, Scene

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tinytf.analysis.values import tensor_at
 from tinytf.errors import AddressError
+from tinytf.look.values import tensor_at
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from torch import Tensor
 
-from tinytf.analysis.heads import measure_heads
-from tinytf.analysis.prediction import Prediction, predictions
 from tinytf.loading import Model
+from tinytf.look.heads import measure_heads
+from tinytf.look.prediction import Prediction, predictions
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.place import Place
 from tinytf_cli.repl.state import Run

@@ -19,9 +19,9 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Heat, Line
 
 if TYPE_CHECKING:
-    from tinytf.analysis.parameters import Parameters
-    from tinytf.analysis.values import AddressValues
     from tinytf.loading import Model
+    from tinytf.look.parameters import Parameters
+    from tinytf.look.values import AddressValues
     from tinytf.trace.trace import Trace
     from tinytf_cli.repl.settings import Settings
 
@@ -87,7 +87,7 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
     It measures the recorded trace. With a corpus, or any other option or measure, it is the command of the same name,
     which scores heads on many texts: heads --random, heads --by induction.
     """
-    from tinytf.analysis.heads import MeasuredHeads, measure_heads
+    from tinytf.look.heads import MeasuredHeads, measure_heads
     from tinytf_cli.views.attention import measured_blocks
 
     trace = session.trace
@@ -113,7 +113,7 @@ def _layers(words: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--at", "position", metavar="TOKEN", help="After this token instead of the last one.")
 def top(session: Session, count: int, position: str | None) -> Result:
     """Show the most probable next tokens, or fills of each mask."""
-    from tinytf.analysis.prediction import predictions
+    from tinytf.look.prediction import predictions
     from tinytf_cli.views.predictions import prediction_blocks
 
     trace, model = session.trace, session.model
@@ -204,7 +204,7 @@ class _AddressView:
 
 def address_result(session: Session, where: Address, form: str = "", rows: int | None = None) -> Result:
     """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
-    from tinytf.analysis.values import AddressValues
+    from tinytf.look.values import AddressValues
     from tinytf.report import About
 
     found = AddressValues(session.trace, where, about=About(session.model, session.trace.encoding))

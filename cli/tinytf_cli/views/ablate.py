@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tinytf.analysis.interventions import Ablation, AblationSweep, Choice
+from tinytf.cause.interventions import Ablation, AblationSweep, Choice
 from tinytf.loading import Model
 from tinytf.report import Verified
 from tinytf.text.printable import printable

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from torch import Tensor
 
-from tinytf.analysis.activations import QUANTILES, REACH, Activations
 from tinytf.loading import Model
+from tinytf.look.activations import QUANTILES, REACH, Activations
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Table

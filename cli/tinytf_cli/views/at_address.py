@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytf.analysis.values import figures, single_addresses, tensor_at
+from tinytf.look.values import figures, single_addresses, tensor_at
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytf.analysis.attended import Attended
-from tinytf.analysis.heads import MEASURES, MeasuredHeads
-from tinytf.analysis.overview import Overview
 from tinytf.loading import Model
+from tinytf.look.attended import Attended
+from tinytf.look.heads import MEASURES, MeasuredHeads
+from tinytf.look.overview import Overview
 from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tinytf.analysis.attribution import Attribution, Part, total
 from tinytf.loading import Model
+from tinytf.look.attribution import Attribution, Part, total
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
 from tinytf.loading import Model
+from tinytf.look.size import Info
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf_cli.numbers import count, plural

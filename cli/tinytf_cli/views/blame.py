@@ -6,9 +6,9 @@ from statistics import median
 
 import numpy as np
 
-from tinytf.analysis.blame import Blame, Blamed
-from tinytf.analysis.damage import Estimate
-from tinytf.analysis.restoring import SHARES
+from tinytf.cause.blame import Blame, Blamed
+from tinytf.cause.damage import Estimate
+from tinytf.cause.restoring import SHARES
 from tinytf.loading import Model
 from tinytf.steps.table import table_of
 from tinytf.text.printable import printable

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.branches import Node, tree_of
-from tinytf.training.history import MEANS
-from tinytf.training.run_report import RunReport
+from tinytf.training.folder.branches import Node, tree_of
+from tinytf.training.folder.history import MEANS
+from tinytf.training.folder.run_report import RunReport
 from tinytf_cli.numbers import loss_in_words
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Span, Table
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tinytf.analysis.budget import Budget
+from tinytf.cause.budget import Budget
 from tinytf.loading import Model
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal

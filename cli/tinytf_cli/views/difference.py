@@ -9,10 +9,10 @@ from typing import cast
 
 import numpy as np
 
-from tinytf.analysis.compared import Compared
-from tinytf.analysis.difference import Difference
-from tinytf.analysis.in_step import Attention
-from tinytf.dumps.dumped import Dumped
+from tinytf.compare.compared import Compared
+from tinytf.compare.difference import Difference
+from tinytf.compare.dumps.dumped import Dumped
+from tinytf.compare.in_step import Attention
 from tinytf.loading import Model
 from tinytf.report import About
 from tinytf.text.printable import printable

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytf.analysis.experts import Experts, Load
 from tinytf.api import Model
+from tinytf.look.experts import Experts, Load
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal

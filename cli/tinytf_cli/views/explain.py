@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytf.analysis.arithmetic import Explained, Explanation
 from tinytf.loading import Model
+from tinytf.look.arithmetic import Explained, Explanation
 from tinytf.steps.operations.working import Value
 from tinytf_cli.numbers import number_format
 from tinytf_cli.terminal import Terminal

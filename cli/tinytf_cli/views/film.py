@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.film import LEARNED, Film, Films, Frame
-from tinytf.training.history import NAMES
+from tinytf.training.film.film import LEARNED, Film, Films, Frame
+from tinytf.training.folder.history import NAMES
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tinytf.analysis.flow import Flow, FlowStep
+from tinytf.look.flow import Flow, FlowStep
 from tinytf_cli.views.blocks import Block, Column, Fan, Figure, Miniature, Span, Table
 
 

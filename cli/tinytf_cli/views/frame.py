@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.film import Film, Frame, Probe
+from tinytf.training.film.film import Film, Frame, Probe
 from tinytf_cli.numbers import loss_in_words, number, plural, probability
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (

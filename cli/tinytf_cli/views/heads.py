@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tinytf.analysis.census import SCORES, Census
-from tinytf.analysis.heads import LABELS
 from tinytf.loading import Model
+from tinytf.look.census import SCORES, Census
+from tinytf.look.heads import LABELS
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal

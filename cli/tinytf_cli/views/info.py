@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
+from tinytf.look.size import Info
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal

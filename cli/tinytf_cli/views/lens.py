@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from tinytf.analysis.lens import Lens
 from tinytf.loading import Model
+from tinytf.look.lens import Lens
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Grid, Heading, Line, Table

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tinytf.analysis.neighbours import Neighbours, Space
 from tinytf.loading import Model
+from tinytf.look.neighbours import Neighbours, Space
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Grid, Heading, Heat, Line

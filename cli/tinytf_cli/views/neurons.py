@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tinytf.analysis.neurons import Active, ActiveExample, Direction, Neurons, TokenUnits, TopExamples, Unit
 from tinytf.loading import Model
+from tinytf.look.neurons import Active, ActiveExample, Direction, Neurons, TokenUnits, TopExamples, Unit
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, plural

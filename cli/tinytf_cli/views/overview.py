@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.cells import cell_len
 
-from tinytf.analysis.overview import Added, Layer
-from tinytf.analysis.prediction import Likely, Prediction
-from tinytf.analysis.traced import Traced
 from tinytf.loading import Model
+from tinytf.look.overview import Added, Layer
+from tinytf.look.prediction import Likely, Prediction
+from tinytf.look.traced import Traced
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import count, number, plural

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.analysis.parameters import ENERGY, Parameters, ParameterValues
 from tinytf.loading import Model
+from tinytf.look.parameters import ENERGY, Parameters, ParameterValues
 from tinytf.steps.operations.operation import dimension
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, number_format, plural

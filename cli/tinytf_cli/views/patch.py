@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from tinytf.analysis.interventions import Contrast, Patched, PatchSweep
+from tinytf.cause.interventions import Contrast, Patched, PatchSweep
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal

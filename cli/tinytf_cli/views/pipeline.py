@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from tinytf.analysis.prediction import predictions
 from tinytf.config import ModelConfig
+from tinytf.look.prediction import predictions
 from tinytf.text.printable import printable
 from tinytf.text_model import TextModel
 from tinytf.trace.summary import Statistics, StepSummary

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tinytf.analysis.positions import DISTANCES, Positions
 from tinytf.loading import Model
+from tinytf.look.positions import DISTANCES, Positions
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import model_words
 from tinytf_cli.views.blocks import Array, Block, Column, Curve, Curves, Figure, Heading, Heat, Line, Table

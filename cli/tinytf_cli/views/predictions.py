@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tinytf.analysis.prediction import Likely, Prediction
+from tinytf.look.prediction import Likely, Prediction
 from tinytf.text.printable import printable
 from tinytf.trace.check import Check
 from tinytf.trace.faults import Fault

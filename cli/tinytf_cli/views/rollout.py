@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tinytf.analysis.rollout import ALLOWED, Rollout
 from tinytf.loading import Model
+from tinytf.look.rollout import ALLOWED, Rollout
 from tinytf_cli.numbers import SHARE
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.history import MEANS, History, Sample, Series
-from tinytf.training.run_report import RunReport
+from tinytf.training.folder.history import MEANS, History, Sample, Series
+from tinytf.training.folder.run_report import RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (

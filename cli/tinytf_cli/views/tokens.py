@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
-from tinytf.analysis.tokens import Tokenized
+from tinytf.look.tokens import Tokenized
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import plural

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinytf.analysis.traced import Traced
 from tinytf.loading import Model
+from tinytf.look.traced import Traced
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.data import IGNORED
-from tinytf.training.film import BECOMES
-from tinytf.training.history import NAMES
-from tinytf.training.losses import held_out_batches
+from tinytf.training.data.examples import IGNORED
+from tinytf.training.film.film import BECOMES
+from tinytf.training.folder.history import NAMES
+from tinytf.training.folder.run_files import FRAMES
 from tinytf.training.report import Training
-from tinytf.training.run_files import FRAMES
-from tinytf.training.update import Update
+from tinytf.training.tuning.losses import held_out_batches
+from tinytf.training.tuning.update import Update
 from tinytf_cli.numbers import count, duration
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import heads_in_words

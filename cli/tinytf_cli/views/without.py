@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from tinytf.analysis.left_out import LeftOut
-from tinytf.analysis.order import Order
-from tinytf.analysis.sharpness import Sharpness, peaks
+from tinytf.cause.left_out import LeftOut
+from tinytf.cause.order import Order
+from tinytf.cause.sharpness import Sharpness, peaks
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table

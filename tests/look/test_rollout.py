@@ -1,0 +1,183 @@
+"""Attention rollout against float64 numpy, attention flow against every cut of small networks."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
+
+from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
+from tinytf.loading import load
+from tinytf.look.rollout import COMBINED, Rollout, attention_flow, count_pipes, default_query
+from tinytf.trace.record import record
+from tinytf.trace.trace import Trace
+
+
+def traced(kind: str, tokens: int = 7, **changes: int) -> Trace:
+    config = config_of(kind, **changes)
+    return record(lively(config), encoding_of(some_ids(config, batch=1, length=tokens)[0].tolist()))
+
+
+def rollout(trace: Trace, **settings: Any) -> Rollout:
+    return asked(trace.model).rollout(trace, **settings)
+
+
+def maps_by_numpy(trace: Trace, heads: str) -> list[np.ndarray]:
+    """Of each layer ½·A + ½·I, from the scores before the softmax, in float64."""
+    found = []
+    for layer in range(trace.config.n_layers):
+        scores = trace.step(trace.steps.at("weights", layer).inputs[0], layer).double().numpy()
+        exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        whole = exponents.sum(axis=-1, keepdims=True)
+        if trace.config.attention_sinks:
+            sink = trace[f"L{layer}.sink.logit"].double().numpy()[:, None, None]
+            whole = whole + np.exp(sink - scores.max(axis=-1, keepdims=True))
+        weights = exponents / whole
+        combined = getattr(weights, heads)(axis=0)
+        mixed = 0.5 * combined + 0.5 * np.eye(len(combined))
+        found.append(mixed / mixed.sum(axis=-1, keepdims=True))
+    return found
+
+
+@pytest.mark.parametrize("heads", COMBINED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rollout_is_the_product_of_the_maps(kind: str, heads: str) -> None:
+    trace = traced(kind, n_layers=3)
+    maps = maps_by_numpy(trace, heads)
+    for layer in range(3):
+        found = rollout(trace, heads=heads, layer=layer)
+        expected = np.linalg.multi_dot([*maps[layer::-1], np.eye(7)])
+        assert np.abs(found.shares.numpy() - expected).max() < 1e-6
+        assert found.holds
+    assert torch.equal(rollout(trace, heads=heads).shares, found.shares)
+
+
+def test_shares_sum_to_one_and_none_comes_from_what_is_not_seen() -> None:
+    found = rollout(traced("llama, grouped"))
+    assert found.shares.dtype == torch.float64
+    assert torch.allclose(found.shares.sum(dim=-1), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert found.shares.triu(1).abs().max() == 0
+    narrow = rollout(traced("mistral, a window and stretched waves", tokens=12))  # 4 a layer, so 7 back in two of them
+    assert narrow.shares.tril(-7).abs().max() == 0
+    assert narrow.shares.tril(-6).abs().max() > 0
+
+
+def test_a_text_of_one_token_holds_itself() -> None:
+    found = rollout(traced("gpt2", tokens=1), flow=(0,))
+    assert found.shares.tolist() == [[1.0]]
+    assert found.flow is not None
+    assert found.flow.values.tolist() == [[1.0]]
+
+
+def smallest_cut(maps: list[np.ndarray], query: int, key: int) -> float:
+    """The capacity of the narrowest of all cuts that part input ``key`` from ``query``, each tried in turn."""
+    depth, size = len(maps), len(maps[0])
+    free = [(layer, place) for layer, place in product(range(depth + 1), range(size))]
+    free = [node for node in free if node not in ((0, key), (depth, query))]
+    best = np.inf
+    for sides in product((False, True), repeat=len(free)):
+        inside = np.zeros((depth + 1, size), dtype=bool)
+        for (layer, place), side in zip(free, sides, strict=True):
+            inside[layer, place] = side
+        inside[0, key], inside[depth, query] = True, False
+        cut = sum(maps[at][np.ix_(~inside[at + 1], inside[at])].sum() for at in range(depth))
+        best = min(best, cut)
+    return float(best)
+
+
+@pytest.mark.parametrize(("kind", "tokens", "layers"), [
+    ("gpt2", 3, 2), ("bert with a pooler", 3, 3), ("llama, grouped", 4, 2), ("the paper's encoder", 4, 2),
+])  # fmt: skip
+def test_a_flow_is_the_narrowest_cut(kind: str, tokens: int, layers: int) -> None:
+    trace = traced(kind, tokens, n_layers=layers)
+    found = rollout(trace, flow=(tokens - 1, 1))
+    assert found.flow is not None
+    assert found.flow.queries == (tokens - 1, 1)
+    maps = [one.numpy() for one in found.maps]
+    for place, query in enumerate(found.flow.queries):
+        for key in range(tokens):
+            assert float(found.flow.values[place, key]) == pytest.approx(smallest_cut(maps, query, key), abs=1e-9)
+
+
+def test_a_flow_through_a_known_network() -> None:
+    """Of the input 0.5 goes straight on and 0.3 over the other position, which lets 0.2 of it through."""
+    first = torch.tensor([[0.5, 0.5], [0.3, 0.7]], dtype=torch.float64)
+    second = torch.tensor([[0.8, 0.2], [0.4, 0.6]], dtype=torch.float64)
+    found = attention_flow((first, second), (0, 1))
+    assert found.values[0, 0] == pytest.approx(min(0.5, 0.8) + min(0.3, 0.2))
+    assert found.values[1, 1] == pytest.approx(min(0.7, 0.6) + min(0.5, 0.4))
+    assert found.pipes == count_pipes((first, second)) == 8
+
+
+def test_a_flow_is_never_less_than_the_rollout_and_never_more_than_one() -> None:
+    """A way of the rollout is one product of widths below 1; the flow through it is its narrowest."""
+    found = rollout(traced("rotary and both ways"), flow=range(7))
+    assert found.flow is not None
+    assert (found.flow.values >= found.shares - 1e-9).all()
+    assert (found.flow.values <= 1 + 1e-9).all()
+
+
+def test_flows_count_themselves() -> None:
+    heard: list[tuple[int, int]] = []
+    rollout(traced("gpt2", 3), flow=(0, 2), progress=lambda done, of: heard.append((done, of)))
+    assert heard == [(done, 6) for done in range(1, 7)]
+
+
+def test_what_was_not_recorded_is_an_error_and_not_made_up() -> None:
+    model = lively(config_of("gpt2", n_layers=3))
+    trace = record(model, encoding_of([1, 2, 3]), layers=(0, 2))
+    with pytest.raises(AddressError, match="layer 1 was not recorded"):
+        rollout(trace)
+    assert rollout(trace, layer=0).layer == 0
+
+
+def test_weights_that_are_no_numbers_are_an_error() -> None:
+    model = lively(config_of("gpt2"))
+    with torch.no_grad():
+        model.blocks[1].attention.q.weight[0, 0] = torch.nan
+    with pytest.raises(TinytfError, match=r"first at L1\.q\b"):
+        rollout(record(model, encoding_of([1, 2, 3])))
+
+
+@pytest.mark.parametrize("layer", [-1, 2])
+def test_a_layer_that_is_not_there_is_refused(layer: int) -> None:
+    with pytest.raises(AddressError, match="there is no layer"):
+        rollout(traced("gpt2"), layer=layer)
+
+
+def test_a_word_that_combines_no_heads_is_refused() -> None:
+    with pytest.raises(UsageError, match="'median'"):
+        rollout(traced("gpt2"), heads="median")
+
+
+def test_a_network_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinytf.look.rollout.MOST_PIPES", 10)
+    with pytest.raises(UsageError, match="56 pipes"):
+        rollout(traced("gpt2"), flow=(6,))
+
+
+def test_maps_that_do_not_fit_into_memory_are_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = traced("gpt2")
+    monkeypatch.setattr("tinytf.memory.UNASKED", 0)
+    monkeypatch.setattr("tinytf.memory.free_bytes", lambda device: 1000)
+    with pytest.raises(MemoryShortage, match="7 tokens in 2 layers"):
+        rollout(trace)
+    assert rollout(trace, force=True).holds
+
+
+def test_the_position_that_is_read_is_the_last_or_the_mask() -> None:
+    tiny, encoder = load("tiny", device="cpu"), load("tiny-encoder", device="cpu")
+    mask = encoder.tokenizer.mask_id
+    assert default_query(tiny.trace("The cat sat"), None) == 2
+    assert default_query(encoder.trace("The cat [MASK] on"), mask) == 3
+    assert default_query(encoder.trace("The cat sat"), mask) == 3
+    assert encoder.trace("The cat sat").tokens[3].shown == "sat"
+
+
+def test_a_model_rolls_out_a_text_or_its_trace() -> None:
+    model = load("tiny", device="cpu")
+    trace = model.trace("The cat sat")
+    assert torch.equal(model.rollout("The cat sat").shares, model.rollout(trace).shares)
+    assert model.rollout(trace).flow is None

@@ -1,0 +1,35 @@
+"""Interventions: parts of a model taken out, or replaced by what they are in another run."""
+
+from tinytf.cause.interventions.ablation import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
+from tinytf.cause.interventions.edits import edited
+from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
+from tinytf.cause.interventions.patching import Patched, PatchSweep, patch, patch_sweep
+from tinytf.cause.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
+from tinytf.cause.interventions.values import Reference, reference, reference_of
+
+__all__ = [
+    "Ablation",
+    "AblationSweep",
+    "Choice",
+    "Contrast",
+    "Effect",
+    "HookPoint",
+    "Intervention",
+    "PatchSweep",
+    "Patched",
+    "Reference",
+    "UnevenTexts",
+    "ablate",
+    "ablated",
+    "ablation_sweep",
+    "edited",
+    "hook_points",
+    "intervened",
+    "intervening",
+    "patch",
+    "patch_sweep",
+    "reference",
+    "reference_of",
+    "require_even",
+    "without",
+]

@@ -1,0 +1,173 @@
+"""What is put in the place of a step: nothing, its mean over texts, or what it is in another text."""
+
+import codecs
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tinytf.cause.interventions.hooks import HookPoint
+from tinytf.errors import UsageError
+from tinytf.files import open_bytes
+from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
+from tinytf.report import Progress, unheard
+from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
+from tinytf.trace.record import record
+
+HOWS = ("zero", "mean", "resample")
+
+TOKENS = 4096
+"""At most so many tokens of a reference are run."""
+_BYTES = 1 << 20  # more characters than that hold more tokens than are run, in any tokenizer
+
+
+@dataclass(frozen=True)
+class Reference:
+    """At least one tokenized text, and what they are called."""
+
+    name: str
+    texts: tuple[Encoding, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(len(text.tokens) for text in self.texts)
+
+    def __str__(self) -> str:
+        texts = f"{len(self.texts):,} text{'s' if len(self.texts) > 1 else ''}"
+        return f"{texts}, {self.n_tokens:,} tokens of {self.name}"
+
+
+def reference(model: TextModel, file: str | Path | None = None) -> Reference:
+    """Texts to take means over and to draw others from: those of ``file``, or of the model's own corpus.
+
+    Raises UsageError where there is neither, and for a file that is not text.
+    """
+    encode = partial(model.encode, truncate=True)
+    if file is not None:
+        return read_reference(Path(file), str(file), encode)
+    if model.corpus is None:
+        raise UsageError(
+            f"{model.name} has no texts of its own for a mean or a draw",
+            "name a file of texts, separated by empty lines: --reference FILE",
+        )
+    return read_reference(model.corpus, f"{model.name}'s {model.corpus.name}", encode)
+
+
+def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> Reference:
+    """The first paragraphs of a text file, up to TOKENS tokens.
+
+    ``encode`` makes tokens of a text, truncated to the context. Raises UsageError for a file that cannot be read, is
+    not text, or has no word in it.
+    """
+    try:
+        with open_bytes(path) as file:
+            data = file.read(_BYTES)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "name a text file") from None
+    try:  # a character truncated at the end of what was read is dropped
+        text, _ = codecs.utf_8_decode(data, "strict", len(data) < _BYTES)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start:,}") from None
+    if "\0" in text:
+        raise UsageError(f"{path} is a binary file", "name a text file")
+    text = text.replace("\r\n", "\n")
+    return reference_of(name, (part for part in re.split(r"\n\s*\n", text) if part.strip()), encode)
+
+
+def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encoding]) -> Reference:
+    """A reference of the first texts, up to TOKENS tokens."""
+    found: list[Encoding] = []
+    for text in texts:
+        encoding = encode(text.strip())
+        if found and sum(len(one.tokens) for one in found) + len(encoding.tokens) > TOKENS:
+            break
+        found.append(encoding)
+    if not found:
+        raise UsageError(f"{name} has no text with a word in it", "give texts separated by empty lines")
+    return Reference(name, tuple(found))
+
+
+@dataclass(frozen=True)
+class HookValues:
+    """The value of each hook point.
+
+    ``source`` says what they are of, in words (of zeros nothing); ``texts`` of it went into a mean.
+    """
+
+    of: dict[HookPoint, Tensor]
+    source: str = ""
+    texts: int = 0
+
+
+def values_for(
+    model: TextModel,
+    points: Sequence[HookPoint],
+    how: str,
+    of: Reference | str | Path | None,
+    *,
+    text: Encoding | None = None,
+    seed: int = 0,
+    on_progress: Progress = unheard,
+) -> HookValues:
+    """What goes in the place of each hook point in an ablation.
+
+    ``zero``: zeros. ``mean``: the mean over all positions of the texts ``of`` a reference, or of a file of one, or of
+    the model's own. ``resample``: the values at the same positions of one of them, drawn by ``seed``: another than the
+    ``text`` that is ablated, and no shorter. Raises UsageError for another word, and where there is no such text.
+    """
+    if how not in HOWS:
+        raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, HOWS))
+    if how == "zero":
+        weight, config = next(model.transformer.parameters()), model.config
+        return HookValues(
+            {
+                point: weight.new_zeros(config.d_model if point.head is None or point.is_expert else config.value_width)
+                for point in points
+            }
+        )
+    texts = of if isinstance(of, Reference) else reference(model, of)
+    if how == "mean":
+        means = _means(model.transformer, points, texts, on_progress)
+        return HookValues(means, f"mean over {texts}", len(texts.texts))
+    if text is None:
+        raise UsageError("resample takes the place of the values of one text, and none is given", "zero or mean do not")
+    drawn = _another(text, texts, seed)
+    other = record(model.transformer, texts.texts[drawn], layers={point.layer for point in points})
+    length = len(text.tokens)
+    said = f"from text {drawn + 1} of the {len(texts.texts):,} of {texts.name}, drawn by seed {seed}"
+    return HookValues({point: point.value(other)[:length] for point in points}, said)
+
+
+def _means(
+    model: Transformer, points: Sequence[HookPoint], reference: Reference, on_progress: Progress
+) -> dict[HookPoint, Tensor]:
+    layers = {point.layer for point in points}
+    sums: dict[HookPoint, Tensor] = {}
+    for number, text in enumerate(reference.texts):
+        other = record(model, text, layers=layers)
+        for point in points:
+            total = point.value(other).double().sum(dim=0)
+            sums[point] = sums[point] + total if number else total
+        on_progress(number + 1, len(reference.texts))
+    dtype = next(model.parameters()).dtype
+    return {point: (total / reference.n_tokens).to(dtype) for point, total in sums.items()}
+
+
+def _another(own: Encoding, reference: Reference, seed: int) -> int:
+    """The number of a text, drawn from those that are another one and long enough."""
+    ids = own.ids
+    fits = [number for number, text in enumerate(reference.texts) if len(text.ids) >= len(ids) and text.ids != ids]
+    if not fits:
+        longest = max(len(text.ids) for text in reference.texts)
+        raise UsageError(
+            f"no other text of {reference.name} has the {len(ids):,} tokens of this one; the longest has {longest:,}",
+            "give longer texts, or a shorter one to ablate",
+        )
+    drawn = torch.randint(len(fits), (), generator=torch.Generator().manual_seed(seed))
+    return fits[int(drawn)]

@@ -1,0 +1,154 @@
+"""Which positions of two runs correspond, so that their numbers can be compared."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tinytf.compare.dumps.dumped import Dumped
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.text_model import TextModel
+from tinytf.trace.record import walk
+from tinytf.trace.trace import Text, Trace
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two runs: a model, its tokenizer, and the encoded text; its ``trace`` if it was recorded."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    encoding: Encoding
+    trace: Trace | None = None
+
+    @classmethod
+    def of(cls, model: TextModel, text: Text | Encoding, truncate: bool) -> Self:
+        """A text, its tokens or its trace, on a model."""
+        if isinstance(text, Trace):
+            return cls(model.transformer, model.tokenizer, text.encoding, text)
+        encoding = text if isinstance(text, Encoding) else model.encode(text, truncate=truncate)
+        return cls(model.transformer, model.tokenizer, encoding)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
+
+    def parts(self, force: bool) -> Iterator[Trace]:
+        """The embeddings, each layer and the final norm, one after the other; the trace for each if there is one."""
+        return walk(self.model, self.encoding, force=force) if self.trace is None else itertools.repeat(self.trace)
+
+    def rows(self) -> tuple[int, ...]:
+        """The positions that have logits."""
+        return tuple(range(len(self.encoding.tokens)))
+
+    def outcomes(self, part: Trace, rows: Sequence[int]) -> dict[str, Tensor]:
+        """The steps from hidden states to logits by name, (P, V) each, at some positions of the last part."""
+        return self.model.over_vocabulary(part.last_hidden[list(rows)])
+
+
+AnySide = Side | Dumped
+"""A run of a model, or what another program wrote down of one."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The first ``positions`` of both runs are compared, place by place.
+
+    ``changed`` are those of them where the tokens are not the same; ``asked`` the pairs of positions at which either
+    run predicts: the ends of the texts, or the masks of an encoder that both have. ``note`` says what is omitted.
+    """
+
+    positions: int
+    changed: tuple[int, ...]
+    asked: tuple[tuple[int, int], ...]
+    same_vocabulary: bool
+    note: str = ""
+
+
+def align(first: AnySide, second: AnySide) -> Alignment:
+    """Align two runs, position by position.
+
+    Raises UsageError for runs that cannot be compared: one text that two tokenizers split at different places, texts of
+    different lengths in a model that looks both ways, different texts in different vocabularies.
+    """
+    same = _same_vocabulary(first, second)
+    lengths = [len(side.encoding.tokens) for side in (first, second)]
+    one_text = first.encoding.text == second.encoding.text
+    if not same:
+        if not one_text:
+            raise UsageError(
+                "two texts in two vocabularies have no numbers in common", "compare two models on one text"
+            )
+        alike, said = _same_cuts(first, second)
+        if said:
+            return Alignment(alike, (), (), same, said)
+    if lengths[0] != lengths[1] and any(side.config.looks_ahead for side in (first, second)):
+        raise UsageError(
+            f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: with another "
+            "length every position is another one",
+            "give texts with the same number of tokens; tinytf tokens shows how they split",
+        )
+    n = min(lengths)
+    pairs = list(zip(first.encoding.tokens[:n], second.encoding.tokens[:n], strict=True))
+    changed = tuple(i for i, (a, b) in enumerate(pairs) if same and a.id != b.id)
+    note = second.note if isinstance(second, Dumped) else ""
+    if lengths[0] != lengths[1]:
+        longer = "second" if lengths[1] > lengths[0] else "first"
+        note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, place by place"
+        note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are omitted"
+    asked: tuple[tuple[int, int], ...]
+    reads = {side.config.head_reads for side in (first, second)}
+    if reads == {"first"}:
+        asked = ((0, 0),)
+    elif first.config.causal and second.config.causal:
+        asked = ((lengths[0] - 1, lengths[1] - 1),)
+    else:
+        masks = [
+            {i for i, id in enumerate(s.encoding.ids) if s.tokenizer is not None and id == s.tokenizer.mask_id}
+            for s in (first, second)
+        ]
+        asked = tuple((i, i) for i in sorted(masks[0] & masks[1]))
+    return Alignment(n, changed, asked, same, note)
+
+
+def _same_vocabulary(first: AnySide, second: AnySide) -> bool:
+    if first.config.vocab_size != second.config.vocab_size:
+        return False
+    if first.tokenizer is None or second.tokenizer is None:
+        return True
+    return same_vocabulary(first.tokenizer, second.tokenizer)
+
+
+def same_vocabulary(first: Tokenizer, second: Tokenizer) -> bool:
+    """Whether one id is one token in both."""
+    return first is second or bool(first.library.get_vocab() == second.library.get_vocab())
+
+
+def _same_cuts(first: AnySide, second: AnySide) -> tuple[int, str]:
+    """How many tokens from the start two tokenizers cut alike, and what is omitted. UsageError where it is none."""
+    cuts = [[(token.start, token.end) for token in side.encoding.tokens] for side in (first, second)]
+    if cuts[0] == cuts[1]:
+        return len(cuts[0]), ""
+    place = next((i for i, (a, b) in enumerate(zip(*cuts, strict=False)) if a != b), min(map(len, cuts)))
+    words = [
+        side.encoding.tokens[place].shown if place < len(side.encoding.tokens) else "the end"
+        for side in (first, second)
+    ]
+    said = f"split the text differently, first at token {place}: {words[0]} and {words[1]}"
+    if not place or any(side.config.looks_ahead for side in (first, second)):
+        raise UsageError(
+            f"the two models have different vocabularies and {said} ({len(cuts[0]):,} and {len(cuts[1]):,} tokens "
+            "in all)",
+            "models with one tokenizer can be compared, such as the checkpoints of a run",
+        )
+    return place, f"the tokenizers {said}; what is before is compared"

@@ -1,0 +1,17 @@
+"""Wrong formulas that people write, each tried: a reference that makes the mistake, computed by the step table.
+
+A mistake says which steps it gives other values, from those before them. Everything after follows by the rows of the
+table, so a mistake is confirmed by numbers: with it, the reference has the tensors that another program has.
+"""
+
+from tinytf.compare.mistakes.attention import heads, masks, scales, softmaxes
+from tinytf.compare.mistakes.maps import activations, embeddings, linears, logits, sums
+from tinytf.compare.mistakes.mistake import Mistake
+from tinytf.compare.mistakes.norms import norms
+from tinytf.compare.mistakes.rotations import rotations
+
+MISTAKES: tuple[Mistake, ...] = (
+    *scales(), *masks(), *softmaxes(), *heads(), *rotations(), *norms(), *activations(), *sums(),
+    *linears(), *embeddings(), *logits(),
+)  # fmt: skip
+"""Every mistake that is tried."""

@@ -1,0 +1,144 @@
+"""Mistakes outside attention: linear maps, activations, sums, embeddings, logits."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from tinytf.compare.mistakes.mistake import Mistake, Wrong, has, unlike
+from tinytf.steps.operations import (
+    Activate,
+    Add,
+    Linear,
+    Lookup,
+    Norm,
+    Positions,
+    Unembed,
+)
+from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.steps.operations.operation import into_heads
+from tinytf.steps.table import ACTIVATION_NAMES
+from tinytf.trace.site import Site
+
+
+def _linear(site: Site, weight: Tensor, bias: bool = True) -> Tensor:
+    added = getattr(site.module, "bias", None)
+    made = site.input() @ weight.T
+    made = made if added is None or not bias else made + added
+    return into_heads(made, site.config.d_head) if site.step.has_heads else made
+
+
+def _without_norm(site: Site) -> Tensor:
+    """A linear map of what the norm before it read."""
+    (name, layer), *_ = site.sources
+    norm = Site(site.trace, site.trace.steps.at(name, layer), layer)
+    if not isinstance(norm.operation, Norm):
+        raise RuntimeError("no norm before it")
+    made = site.module(norm.input())
+    return into_heads(made, site.config.d_head) if site.step.has_heads else made
+
+
+def linears() -> Iterator[Mistake]:
+    yield Mistake("the bias is left out", Linear, has("bias", lambda s: _linear(s, s.module.weight, bias=False)))
+    yield Mistake(
+        "the biases of q, k and v are left out", Linear,
+        has("bias", lambda s: _linear(s, s.module.weight, bias=False)), in_heads=True,
+    )  # fmt: skip
+    yield Mistake("the matrix is transposed", Linear, lambda site: _linear(site, site.module.weight.T))
+    yield Mistake("the map is left out", Linear, lambda site: site.input() + 0 * site.derive())
+    yield Mistake("it reads the stream before its norm", Linear, _without_norm)
+
+
+def activations() -> Iterator[Mistake]:
+    for name, act in ACTIVATIONS.items():
+        yield Mistake(
+            f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES[name]}", Activate,
+            unlike(lambda s, name=name: s.operation.name == name, lambda s, act=act: _act(s, act)),  # type: ignore[misc]
+        )  # fmt: skip
+    yield Mistake(
+        "the activation is x·σ(1.702x)", Activate, lambda site: _act(site, lambda x: x * (1.702 * x).sigmoid())
+    )
+    yield Mistake("the activation is σ(x)", Activate, lambda site: _act(site, torch.sigmoid))
+    yield Mistake("the activation is left out", Activate, lambda site: _act(site, lambda x: x))
+    yield Mistake(
+        "gate and up are exchanged: the activation is on up", Activate,
+        lambda site: ACTIVATIONS[_named(site)](site.input(1)) * site.input(0),
+    )  # fmt: skip
+    yield Mistake("up is not multiplied", Activate, lambda s: ACTIVATIONS[_named(s)](s.input(0)) + 0 * s.input(1))
+    yield Mistake(
+        "the gate is added, not multiplied", Activate, lambda s: ACTIVATIONS[_named(s)](s.input(0)) + s.input(1)
+    )
+    yield Mistake(
+        "the activation is on the product of gate and up", Activate,
+        lambda site: ACTIVATIONS[_named(site)](site.input(0) * site.input(1)),
+    )  # fmt: skip
+
+
+def _named(site: Site) -> str:
+    assert isinstance(site.operation, Activate)
+    if len(site.sources) < 2:
+        raise RuntimeError("no gate")
+    return site.operation.name
+
+
+def _act(site: Site, act: Callable[[Tensor], Tensor]) -> Tensor:
+    first, *gated = site.inputs()
+    return act(first) * gated[0] if gated else act(first)
+
+
+def sums() -> Iterator[Mistake]:
+    yield Mistake("positions are not added", Add, lambda site: _embedded(site, 0.0))
+    yield Mistake("positions are added twice", Add, lambda site: _embedded(site, 2.0))
+    yield Mistake("the residual is missing: x is not added", Add, lambda site: site.inputs()[-1] + 0 * site.input())
+    yield Mistake("what is computed is not added to x", Add, lambda site: site.input())
+    yield Mistake("x is added twice", Add, lambda site: site.derive() + site.input())
+    yield Mistake("what is computed is added twice", Add, lambda site: site.derive() + site.inputs()[-1])
+
+
+def _embedded(site: Site, times: float) -> Tensor:
+    if site.layer is not None or len(site.sources) < 2:
+        raise RuntimeError("no positions")
+    return site.input(0) + times * site.input(1)
+
+
+def _positions(shift: int) -> Wrong:
+    def made(site: Site) -> Tensor:
+        table, first = getattr(site.module, "weight", None), site.module.offset + shift
+        if table is None:
+            raise RuntimeError("positions are computed")
+        return table[first : first + len(site.ids)]
+
+    return made
+
+
+def embeddings() -> Iterator[Mistake]:
+    yield Mistake(
+        "token embeddings are not multiplied by √d_model", Lookup,
+        unlike(lambda s: s.module.scale == 1.0, lambda s: s.derive() / s.module.scale),
+    )  # fmt: skip
+    yield Mistake(
+        "token embeddings are multiplied by √d_model", Lookup,
+        unlike(lambda s: s.module.scale != 1.0, lambda s: s.derive() * math.sqrt(s.config.d_model)),
+    )  # fmt: skip
+    yield Mistake("positions start at 1, not at 0", Positions, _positions(1))
+    yield Mistake("every token has position 0", Positions, lambda s: _positions(0)(s)[:1].expand(len(s.ids), -1))
+
+
+def logits() -> Iterator[Mistake]:
+    yield Mistake(
+        "the head is tied to the embeddings, x·Eᵀ", Unembed,
+        unlike(lambda s: s.config.tied_head, lambda s: s.input() @ s.trace.model.embed.tokens.weight.T),
+    )  # fmt: skip
+    yield Mistake("probabilities are returned, not logits", Unembed, lambda site: site.derive().softmax(-1))
+    yield Mistake("log-probabilities are returned, not logits", Unembed, lambda s: s.derive().log_softmax(-1))
+    yield Mistake("the bias is left out", Unembed, has("bias", lambda s: s.derive() - s.module.bias))
+    yield Mistake("the final norm is passed over", Unembed, lambda site: _unnormed(site))
+
+
+def _unnormed(site: Site) -> Tensor:
+    (name, layer), *_ = site.sources
+    before = Site(site.trace, site.trace.steps.at(name, layer), layer)
+    if not isinstance(before.operation, Norm):
+        raise RuntimeError("no norm before it")
+    return site.module(before.input(), site.weight)

@@ -1,0 +1,192 @@
+"""The attention of a trace as a report: measures of every head, and the weights of some."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tinytf.errors import UsageError
+from tinytf.look.heads import MEASURES, measure_heads, measures_of
+from tinytf.look.overview import Overview, of_layer
+from tinytf.look.prediction import predictions
+from tinytf.look.values import array_at
+from tinytf.report import About, Report, plain
+from tinytf.sheet import Array, Sheet, of_records
+from tinytf.steps.table import Step
+from tinytf.text_model import TextModel
+from tinytf.trace.address import Address
+from tinytf.trace.check import Check, check
+from tinytf.trace.trace import Text, Trace, visible
+
+Window = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Attended(Report):
+    """The attention of a trace. ``heads`` are (layer, head) pairs whose weights are given.
+
+    All of them, those of one ``query``, the ``top`` largest, or those of a ``window``: first query, end, first key,
+    end. ``multi_head`` is a layer whose attention is drawn, where one is asked for.
+    """
+
+    KIND = "attention"
+    EVENTS: ClassVar = {
+        "tokens": "token",
+        "measures": "measures",
+        "heads": "head",
+        "flow": "flow",
+        "layers": "layer",
+        "check": "check",
+    }
+
+    trace: Trace
+    heads: tuple[tuple[int, int], ...] = ()
+    query: int | None = None
+    top: int | None = None
+    window: Window | None = None
+    multi_head: Overview | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.trace.tokens)
+        for one, what in zip(self.ranges, ("queries", "keys"), strict=True):
+            if not 0 <= one.start < one.stop <= count:
+                raise UsageError(
+                    f"--window {what} {one.start}:{one.stop} do not lie in the text of {count} tokens",
+                    f"a range is first:end, with 0 ≤ first < end ≤ {count}",
+                )
+
+    @property
+    def ranges(self) -> tuple[slice, slice]:
+        """The queries and the keys of the window, or all of them."""
+        count = len(self.trace.tokens)
+        q0, q1, k0, k1 = self.window or (0, count, 0, count)
+        return slice(q0, q1), slice(k0, k1)
+
+    @property
+    def step(self) -> Step:
+        """The step of the attention weights."""
+        return self.trace.steps.by_name[self.trace.steps.weights]
+
+    @cached_property
+    def check(self) -> Check:
+        return check(self.trace)
+
+    def measured(self, by: str) -> Tensor:
+        """One of MEASURES for every head, (layers, heads)."""
+        return measure_heads(self.trace, by)
+
+    def weights(self, layer: int, head: int) -> Tensor:
+        """The weights of a head (Q, K), float32; −∞ where a key is masked."""
+        weights = self.trace.step(self.step.name, layer, (head,))[0].float()
+        seen = visible(self.trace, self.step, layer)
+        return weights if seen is None else weights.masked_fill(~seen, -torch.inf)
+
+    def strongest(self, layer: int, head: int) -> list[tuple[int, int, float]]:
+        """The ``top`` (query, key, weight) of a head, in the window."""
+        queries, keys = self.ranges
+        weights = self.weights(layer, head)[queries, keys]
+        hidden = weights.isneginf()
+        flat = weights.masked_fill(hidden, -1.0).flatten()
+        order = flat.argsort(descending=True, stable=True)[: min(self.top or 0, int((~hidden).sum()))].tolist()
+        width = weights.shape[1]
+        return [(i // width + queries.start, i % width + keys.start, float(flat[i])) for i in order]
+
+    def fields(self) -> dict[str, Any]:
+        """Masked weights are −∞."""
+        drawn = self.multi_head
+        return {
+            "measures": plain(measures_of(self.trace, list(MEASURES))),
+            "heads": [{"layer": layer, "head": head, **self._head(layer, head)} for layer, head in self.heads],
+            **({} if drawn is None else {"flow": plain(drawn.flow), "layers": plain(drawn.layers)}),
+            **self.members("check"),
+        }
+
+    def _head(self, layer: int, head: int) -> dict[str, Any]:
+        if self.query is not None:
+            return {"query": self.query, "weights": self.weights(layer, head)[self.query].tolist()}
+        if self.top is not None:
+            names = [f"{place} {token.shown}" for place, token in enumerate(self.trace.tokens)]
+            return {"top": [[names[q], names[k], share] for q, k, share in self.strongest(layer, head)]}
+        queries, keys = self.ranges
+        return {
+            "queries": [queries.start, queries.stop],
+            "keys": [keys.start, keys.stop],
+            "weights": self.weights(layer, head)[queries, keys].tolist(),
+        }
+
+    def itemised(self) -> dict[str, Any]:
+        data, config = self.to_dict(), self.trace.config
+        measures: dict[str, list[list[float]]] = data["measures"]
+        heads = itertools.product(range(config.n_layers), range(config.n_heads))
+        rows = [
+            {"layer": layer, "head": head, **{by: values[layer][head] for by, values in measures.items()}}
+            for layer, head in heads
+        ]
+        return {**data, "measures": rows}
+
+    def stored(self) -> list[Array]:
+        """The weights of the chosen heads, of the window or the query that was asked for; else those of every layer."""
+        if not self.heads:
+            layers = range(self.trace.config.n_layers)
+            return [array_at(self.trace, Address(self.step, (layer,))) for layer in layers]
+        seen = self.arrays() or [self._array(layer, head, {}) for layer, head in self.heads]
+        return [replace(one, read=partial(_unmasked, one.read)) for one in seen]
+
+    def arrays(self) -> list[Array]:
+        """The weights that it gives: of the window, or of one query. Without any, the measures are the table."""
+        if self.top is not None:
+            return []
+        queries, keys = self.ranges
+        places = {"query": range(queries.start, queries.stop), "key": range(keys.start, keys.stop)}
+        return [self._array(layer, head, places) for layer, head in self.heads]
+
+    def _array(self, layer: int, head: int, places: Mapping[str, range]) -> Array:
+        name = f"L{layer}H{head}.{self.step.name}"
+        if self.query is not None:
+            return Array(f"{name}[{self.query}]", ["key"], lambda: self.weights(layer, head)[self.query])
+        queries, keys = self.ranges
+        return Array(name, ["query", "key"], lambda: self.weights(layer, head)[queries, keys], places)
+
+    def sheet(self, *, long: bool = False) -> Sheet | None:
+        """With ``top``, the largest weights of each head."""
+        if self.top is None:
+            return super().sheet(long=long)
+        label = self.label
+        return of_records(
+            {"layer": layer, "head": head, "query": label("query", q), "key": label("key", k), "weight": share}
+            for layer, head in self.heads
+            for q, k, share in self.strongest(layer, head)
+        )
+
+
+def _unmasked(read: Callable[[], Tensor]) -> Tensor:
+    """Weights as the model has them: 0 where a key is masked."""
+    weights = read()
+    return weights.masked_fill(weights.isneginf(), 0.0)
+
+
+def attention(
+    model: TextModel,
+    text: Text,
+    *,
+    heads: Sequence[tuple[int, int]] = (),
+    row: str | None = None,
+    top: int | None = None,
+    window: Window | None = None,
+    layer: int | None = None,
+    truncate: bool = False,
+    force: bool = False,
+) -> Attended:
+    """Measures of every head on a text, or on its trace, and the weights of ``heads``, (layer, head) pairs.
+
+    Of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``. With a ``layer``, how
+    its heads make what it adds to the stream.
+    """
+    trace = model.trace(text, truncate=truncate, force=force)
+    query = None if row is None else trace.index(row, "query", len(trace.tokens))
+    drawn = None if layer is None else of_layer(trace, predictions(trace, model, 1), layer)
+    return Attended(trace, tuple(heads), query, top, window, drawn, about=About(model, trace.encoding))

@@ -1,0 +1,213 @@
+"""The film of a run: at some steps, what the model does with a few fixed texts. ``film.py`` reads it again.
+
+Shapes: L layers, H heads, T tokens, Q and K where query and key differ, F units of a layer.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from tinytf.checkpoints.run import write_run
+from tinytf.files import to_json
+from tinytf.model.transformer import Transformer
+from tinytf.outputs import make_folder, remove, remove_folder, write_state
+from tinytf.steps.table import table_of
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.hooks import tapped
+from tinytf.training.data.chats import FIRST, LEARNED
+from tinytf.training.data.examples import IGNORED, Examples, Ids, NextToken, parts_of
+from tinytf.training.data.setup import Setup
+from tinytf.training.film.film import SEEN, TWICE, UNSEEN
+from tinytf.training.film.probe import HeadScores
+from tinytf.training.folder.run_files import FRAMES, PROBES, frame_step
+from tinytf.training.recipe import Recipe
+from tinytf.training.tuning.health import Health
+from tinytf.training.tuning.sharding import whole
+
+_UNSEEN, _SEEN, _TWICE = 128, 32, 12
+_MAP_SIDE, _MAP_BYTES = 48, 1 << 18
+_TOP = 5
+_DEAD = 0.01
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A fixed text: ``ids`` (T,) in, ``targets`` (T,) out, IGNORED where there is none."""
+
+    name: str
+    ids: Tensor
+    targets: Tensor
+
+
+def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
+    """The start of the held-out text, that of the text to train on, and some held-out tokens twice in a row.
+
+    Of the other objectives the first held-out examples. Without held-out text all are of the text to train on.
+    """
+    if not isinstance(examples, NextToken):
+        batch, name = next(examples.held_out(1), None), UNSEEN
+        if batch is None:
+            batch, name = examples.batch(0), SEEN
+        rows = (
+            zip(batch.ids, batch.targets, strict=True)
+            if batch.padding_mask is None
+            else (
+                (ids[mask == 1], targets[mask == 1])  # of several texts in a row the first
+                for ids, targets, mask in zip(batch.ids, batch.targets, batch.padding_mask, strict=True)
+            )
+        )
+        found = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows]
+        return tuple(Probe(f"{name} {n}", *one) for n, one in enumerate(found[:3], 1))
+    unseen = len(examples.kept) > 3
+    once = (examples.kept if unseen else examples.train)[: min(_TWICE, longest // 2)]
+    streams = {UNSEEN: examples.kept[: min(_UNSEEN, longest) + 1]} if unseen else {}
+    streams |= {SEEN: examples.train[: min(_SEEN, longest) + 1], TWICE: np.concatenate((once, once))}
+    tensors = {name: torch.from_numpy(stream.astype(np.int64)) for name, stream in streams.items()}
+    return tuple(Probe(name, ids[:-1], ids[1:]) for name, ids in tensors.items())
+
+
+def without_context(stream: Ids, vocab_size: int) -> list[float]:
+    """The loss of each token in nats for a guess by frequency in a text, or a uniform guess where that is better.
+
+    Each token counts once more than it occurs.
+    """
+    counts = np.ones(vocab_size, dtype=np.int64)
+    for part in parts_of(stream):
+        counts += np.bincount(part.astype(np.int64) & ~int(FIRST | LEARNED), minlength=vocab_size)
+    by_frequency = math.log(counts.sum()) - np.log(counts)
+    losses: list[float] = np.minimum(by_frequency, math.log(vocab_size)).tolist()
+    return losses
+
+
+class Camera:
+    """Takes the frames of a run: before its first step, after 1, 2, 4, 8 … steps, at each checkpoint and at the end."""
+
+    def __init__(self, setup: Setup, recipe: Recipe, run: Path) -> None:
+        self.setup, self.recipe, self.folder = setup, recipe, run / FRAMES
+        config = setup.model.config
+        self.probes = probes_of(setup.examples, min(recipe.block, config.context))
+        self.side = min(_MAP_SIDE, math.isqrt(_MAP_BYTES // (2 * config.n_layers * config.n_heads)))
+        self._every = recipe.save_every or recipe.eval_every
+
+    def due(self, step: int) -> bool:
+        """Whether a frame is taken after so many steps."""
+        return step & (step - 1) == 0 or step % self._every == 0 or step in (self.recipe.at_step, self.recipe.steps)
+
+    def begin(self, step: int) -> None:
+        """Write what the probes are, and remove the frames of steps that will be repeated. Raises OSError."""
+        for path in self.folder.glob("step-*"):
+            if frame_step(path) > step:
+                for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+                    remove(file)
+                if path.is_dir():
+                    remove_folder(path)
+        shown = self.setup.tokenizer.shown
+        baseline = without_context(self.setup.stream, self.setup.model.config.vocab_size)
+        told = [
+            {
+                "name": probe.name,
+                "text": self.setup.tokenizer.decode(probe.ids.tolist()),
+                "ids": probe.ids.tolist(),
+                "tokens": [shown(token_id) for token_id in probe.ids.tolist()],
+                "targets": [None if target == IGNORED else target for target in probe.targets.tolist()],
+                "expected": [None if target == IGNORED else shown(target) for target in probe.targets.tolist()],
+                "baseline": [None if target == IGNORED else baseline[target] for target in probe.targets.tolist()],
+            }
+            for probe in self.probes
+        ]
+        make_folder(self.folder)
+        write_state(self.folder / PROBES, to_json({"probes": told}))
+
+    def measure(self, model: Transformer) -> "Frame":
+        """What the model does with the probes; leaves it and the random state as they were."""
+        return Frame.of(model, self.probes, self.side, self.setup.tokenizer)
+
+    def write(self, step: int, frame: "Frame", heads: HeadScores, health: Health | None) -> None:
+        """Write a frame; it appears whole. Raises OSError."""
+        tensors = dict(frame.tensors)
+        for kind, scores in vars(heads).items():
+            if scores is not None:
+                tensors[f"heads.{kind}"] = torch.tensor(scores)
+        if health is not None:
+            tensors["gradient_norm"] = torch.tensor(health.gradient_norm)
+            tensors["update_ratio"] = torch.tensor(health.update_ratio)
+        said = {"tinytf": json.dumps({"step": step, "words": frame.words}, ensure_ascii=False)}
+        write_state(self.folder / f"step-{step:06d}.safetensors", save_tensors(tensors, metadata=said))
+
+    def weights(self, model: Transformer) -> dict[str, Tensor]:
+        """All weights in bfloat16, by their names; every process of a divided model has to call it."""
+        return {name: whole(one.detach()).cpu().to(torch.bfloat16) for name, one in model.named_parameters()}
+
+    def write_weights(self, step: int, weights: dict[str, Tensor]) -> None:
+        """Write them as a model that any command opens. Raises OSError."""
+        write_run(self.folder / f"step-{step:06d}", self.setup.model.config, weights, self.setup.tokenizer)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Tensors by name, and of each probe the ``words`` (T, 5) that the model thinks most probable.
+
+    Of every probe, by its name: ``maps`` (L, H, Q, K), of its first tokens where it is long; ``norms`` (L + 1, T) of
+    the residual stream; ``loss`` (T,) in nats, NaN without a target; ``top`` (T, 5) probabilities. Of all together:
+    ``rms`` (L,) of the stream after each layer, and ``dead`` (L,), the share of units whose activation stays below a
+    hundredth of the layer's root mean square at every token.
+    """
+
+    tensors: dict[str, Tensor]
+    words: dict[str, list[list[str]]]
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: Transformer, probes: tuple[Probe, ...], side: int, tokenizer: Tokenizer) -> "Frame":
+        config, table = model.config, table_of(model.config)
+        device = model.embed.tokens.weight.device
+        tensors: dict[str, Tensor] = {}
+        words: dict[str, list[list[str]]] = {}
+        streams: list[Tensor] = []
+        units: list[list[Tensor]] = [[] for _ in range(config.n_layers)]
+
+        def layers(found: dict[str, Tensor], name: str) -> Iterator[Tensor]:
+            return (found[f"L{n}.{name}"][0] for n in range(config.n_layers) if f"L{n}.{name}" in found)
+
+        for probe in probes:
+            found: dict[str, Tensor] = {}
+
+            def keep(name: str, tensor: Tensor, found: dict[str, Tensor] = found) -> Tensor:
+                found[name] = tensor.float().cpu()
+                return tensor
+
+            with tapped(model, keep), torch.autocast(device.type, enabled=False):
+                logits = model.unembed(model.hidden(probe.ids[None].to(device)))[0].float().cpu()  # (T, V)
+            log_p = logits.log_softmax(dim=-1)
+            top = log_p.topk(min(_TOP, log_p.shape[-1]), dim=-1)
+            loss = F.nll_loss(log_p, probe.targets, ignore_index=IGNORED, reduction="none")
+            maps = torch.stack([weights[:, :side, :side] for weights in layers(found, table.weights)])
+            stream = torch.stack([found[table.embedded][0], *layers(found, table.output)])  # (L + 1, T, C)
+            streams.append(stream[1:])
+            for layer, activated in enumerate(layers(found, table.activated)):
+                units[layer].append(activated)
+            tensors |= {
+                f"{probe.name}.maps": maps.to(torch.float16),
+                f"{probe.name}.norms": stream.norm(dim=-1),
+                f"{probe.name}.loss": torch.where(probe.targets == IGNORED, math.nan, loss),
+                f"{probe.name}.top": top.values.exp(),
+            }
+            words[probe.name] = [[tokenizer.shown(one) for one in row] for row in top.indices.tolist()]
+        tensors["rms"] = torch.cat(streams, dim=1).square().mean(dim=(1, 2)).sqrt()
+        if all(units) and all(one.dim() == 2 for layer in units for one in layer):
+            tensors["dead"] = torch.stack([_dead(torch.cat(layer)) for layer in units])
+        return cls({name: tensor.contiguous() for name, tensor in tensors.items()}, words)
+
+
+def _dead(activations: Tensor) -> Tensor:
+    """The share of dead units of a layer: activations (T, F)."""
+    usual = activations.square().mean().sqrt()
+    return (activations.abs().amax(dim=0) < _DEAD * usual).float().mean()

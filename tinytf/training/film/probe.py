@@ -1,0 +1,125 @@
+"""What the heads of a model in training do: four scores per head, on a fixed batch of random ids.
+
+Shapes: B batch, H heads, T tokens (Q and K where query and key differ).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.look.heads import choosing, duplicate, entropy_share, induction, previous, repeated_tokens
+from tinytf.model.transformer import Transformer
+from tinytf.steps.operations.mask import Sight
+from tinytf.steps.table import table_of
+from tinytf.trace.hooks import stepwise
+from tinytf.training.folder.history import NAMES
+
+_SEQUENCES = 4
+_LONGEST_COPY = 24
+_SHORTEST_COPY = 3  # in copies of two tokens induction and previous look at the same one
+_BECOMES, _REMAINS = 0.5, 0.4
+
+Scores = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """Scores of every head, layers × heads, 0…1; NaN where the model's weights are not finite.
+
+    ``entropy``: of a query's weights, divided by that of uniform attention to all visible keys, mean over the queries
+    that see more than one key (0 where none does). ``previous``: mean weight on the token before. ``duplicate`` and
+    ``induction``: mean weight, in the second copy, on the same token in the first, and on the one after it (Olsson et
+    al. 2022, "In-context Learning and Induction Heads"); None without repeated tokens.
+    """
+
+    entropy: Scores
+    previous: Scores
+    duplicate: Scores | None = None
+    induction: Scores | None = None
+
+    def to_dict(self) -> dict[str, list[list[float | None]]]:
+        """Plain JSON data, rounded to 4 digits; without scores that are None, NaN as null."""
+        return {
+            name: [[round(score, 4) if math.isfinite(score) else None for score in layer] for layer in scores]
+            for name, scores in vars(self).items()
+            if scores is not None
+        }
+
+    @classmethod
+    def read(cls, data: Mapping[str, Sequence[Sequence[float | None]]]) -> "HeadScores":
+        """Those that ``to_dict`` gave."""
+
+        def layer(row: Sequence[float | None]) -> tuple[float, ...]:
+            return tuple(math.nan if one is None else float(one) for one in row)
+
+        return cls(**{name: tuple(map(layer, rows)) for name, rows in data.items()})
+
+
+class HeadProbe:
+    """Scores the heads of models of one configuration, always on the same ids (B, T).
+
+    A decoder reads repeated random ids, as many as ``block``, the context and a window let it see; ``length`` is that
+    of one copy. An encoder reads random ids once, and so does a decoder without room for two copies of three tokens;
+    ``length`` is then 0. Raises UsageError where not even two tokens fit.
+    """
+
+    def __init__(self, config: ModelConfig, *, block: int, seed: int = 0) -> None:
+        room = min(block, config.context)
+        if room < 2:
+            raise UsageError(f"a block of {block} and a context of {config.context} leave no token before another")
+        reach = config.window - 1 if config.window else room
+        copy = min(_LONGEST_COPY, room // 2, reach)
+        self.length = copy if config.causal and copy >= _SHORTEST_COPY else 0
+        once = repeated_tokens(config.vocab_size, self.length or min(2 * _LONGEST_COPY, room), _SEQUENCES, seed)
+        self.ids = once if self.length else once[:, : once.shape[1] // 2]
+        self._visible = choosing(Sight.of(config), self.ids.shape[1])  # (Q,)
+
+    def _score(self, weights: Tensor) -> Tensor:
+        """The scores of one layer: (B, H, Q, K) -> (scores, H), in the order of HeadScores."""
+        found = [entropy_share(weights, self._visible), previous(weights)]
+        if self.length:
+            found += [duplicate(weights, self.length), induction(weights, self.length)]
+        return torch.stack(found).mean(dim=1)
+
+    @torch.no_grad()
+    def measure(self, model: Transformer) -> HeadScores:
+        """Score every head in one forward pass; leaves the model and the random state exactly as they were."""
+        layers: list[Tensor] = []
+        weights = table_of(model.config).weights
+
+        def tap(name: str, tensor: Tensor) -> Tensor:
+            if name == weights:  # (B, H, T, T), once per layer
+                layers.append(self._score(tensor.float()))
+            return tensor
+
+        device = model.embed.tokens.weight.device
+        with stepwise(model, tap), torch.autocast(device.type, enabled=False):  # the same scores in a caller's autocast
+            model.hidden(self.ids.to(device))
+        by_score = torch.stack(layers, dim=1).tolist()  # (scores, layers, H), fetched from the device once
+        return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))
+
+
+def update_milestones(since: dict[str, dict[str, int]], scores: HeadScores, step: int) -> list[str]:
+    """A sentence for each head that became something at this step, or is it no longer.
+
+    A head is of a kind from a score of 0.5 on, until it falls below 0.4. ``since``, plain JSON data for a checkpoint,
+    maps kinds and then heads to the step from which they count; it is updated.
+    """
+    sentences = []
+    for name, words in NAMES.items():
+        counted = since.setdefault(name, {})
+        for layer, row in enumerate(getattr(scores, name) or ()):
+            for number, score in enumerate(row):
+                head = f"L{layer}H{number}"
+                if head not in counted and score >= _BECOMES:
+                    counted[head] = step
+                    sentences.append(f"{head} became {words}, score {score:.2f}")
+                elif head in counted and score < _REMAINS:
+                    del counted[head]
+                    sentences.append(f"{head} is no longer {words}, score {score:.2f}")
+    return sentences

@@ -1,0 +1,243 @@
+"""Training runs as reports: one run, several side by side, and one that is followed while it trains; free of torch."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytf.errors import TinytfError
+from tinytf.files import resolved
+from tinytf.report import Report
+from tinytf.training.folder.history import History, Series
+from tinytf.training.folder.reader import RunReader, read_history
+from tinytf.training.folder.run_files import find_runs, is_stopped
+
+
+@dataclass(frozen=True)
+class RunReport(Report):
+    """A training run so far; of a damaged one ``history`` is None, and ``problem`` says why."""
+
+    KIND = "run"
+    TABLE = ("metrics",)
+
+    name: str
+    path: Path
+    history: History | None
+    problem: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Losses in nats per token; null for a value that is missing from a line."""
+        return {**self.data(), **({} if self.history is None else {"seconds_left": self.history.seconds_left})}
+
+    def data(self) -> dict[str, Any]:
+        """All that the files of the run say, its steps side by side."""
+        history = self.history
+        if history is None:
+            return self.summary()
+        columns = {name: list(map(_number, values.tolist())) for name, values in _columns(history).items()}
+        return {
+            **self.summary(),
+            "recipe": dict(history.recipe),
+            "config": None if history.config is None else history.config.to_dict(),
+            "metrics": {"step": history.step.tolist(), **columns},
+            "held_out": [_held_out(history, *point) for point in history.held_out],
+            "heads": [_heads_data(step, scores) for step, scores in history.heads],
+            "health": [
+                {"step": step, **{name: values.tolist() for name, values in one.items()}}
+                for step, one in history.health
+            ],
+            "milestones": [{"step": step, "text": text} for step, text in history.milestones],
+            "sample": None if history.sample is None else vars(history.sample),
+            "checkpoints": [{"step": one.step, "path": str(one.path)} for one in history.checkpoints],
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Its progress and last numbers."""
+        history = self.history
+        said = {"name": self.name, "path": str(self.path)}
+        if history is None:
+            return {**said, "state": "damaged", "problem": self.problem}
+        last = {name: _number(float(v[-1])) if v.size else None for name, v in _columns(history).items()}
+        return {
+            **said,
+            "state": "finished" if history.finished else "unfinished",
+            "problem": "",
+            "step": history.last,
+            "steps": history.steps,
+            **last,
+            "best_held_out": None if history.best is None else _held_out(history, *history.best),
+            "epochs": history.epochs,
+            "clip_rate": history.clip_rate,
+            "risen": history.risen,
+            "spikes": [vars(one) for one in history.spikes],
+            "elapsed_seconds": history.elapsed,
+            "parameters": history.parameters,
+            "tokens_per_second": history.tokens_per_second,
+            "mfu": history.mfu,
+            "memory_bytes": history.memory_bytes,
+            "skipped_lines": history.skipped,
+        }
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The run, then its steps, each with what was measured at it, and the latest sample."""
+        history = self.history
+        if history is None:
+            yield {"type": "run", **self.summary()}
+            return
+        yield {"type": "run", **self.summary(), "recipe": dict(history.recipe)}
+        held_out, heads = dict(history.held_out), dict(history.heads)
+        milestones: dict[int, list[str]] = {}
+        for step, text in history.milestones:
+            milestones.setdefault(step, []).append(text)
+        for row, step in enumerate(history.step.tolist()):
+            at = {"name": self.name, "step": step}
+            yield {"type": "step", **at, **_row(history, row)}
+            if step in held_out:
+                yield {"type": "held_out", **at, "loss": held_out[step]}
+            if step in heads:
+                yield {"type": "heads", "name": self.name, **_heads_data(step, heads[step])}
+            for text in milestones.get(step, ()):
+                yield {"type": "milestone", **at, "text": text}
+        if history.sample is not None:
+            yield {"type": "sample", "name": self.name, **vars(history.sample)}
+
+
+@dataclass(frozen=True)
+class RunsReport(Report):
+    """The runs in some folders, the best first, the damaged ones last; ``by`` is one of ORDERS."""
+
+    KIND = "runs"
+    TABLE = ("runs",)
+
+    runs: tuple[RunReport, ...]
+    folders: tuple[Path, ...]
+    by: str = "held-out"
+
+    @property
+    def differing(self) -> dict[str, list[Any]]:
+        """The fields of the recipes that differ, ``model.norm`` among them, each with its value in every run.
+
+        Of a damaged run None; fields that a recipe does not have are left out.
+        """
+        recipes = [{} if run.history is None else _flat(run.history.recipe) for run in self.runs]
+        known = [recipe for recipe in recipes if recipe]
+        shared = [name for name in (known[0] if known else ()) if all(name in recipe for recipe in known)]
+        different = [name for name in shared if any(recipe[name] != known[0][name] for recipe in known)]
+        return {name: [recipe.get(name) for recipe in recipes] for name in different}
+
+    def fields(self) -> dict[str, Any]:
+        return {"by": self.by, "differing": list(self.differing), "runs": [run.data() for run in self.runs]}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events of each run."""
+        for run in self.runs:
+            yield from run.events()
+
+
+def _flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    model = recipe.get("model")
+    inside = {f"model.{name}": value for name, value in model.items()} if isinstance(model, Mapping) else {}
+    return {**{name: value for name, value in recipe.items() if name != "model"}, **inside}
+
+
+def _columns(history: History) -> dict[str, Series]:
+    return {"loss": history.loss, "lr": history.lr, "grad_norm": history.grad_norm}
+
+
+def _row(history: History, row: int) -> dict[str, float | None]:
+    return {name: _number(float(values[row])) for name, values in _columns(history).items()}
+
+
+def _held_out(history: History, step: int, loss: float) -> dict[str, Any]:
+    return {"step": step, "loss": loss, "bits_per_byte": history.bits_per_byte(loss)}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _heads_data(step: int, scores: Mapping[str, Series]) -> dict[str, Any]:
+    return {"step": step, **{kind: values.tolist() for kind, values in scores.items()}}
+
+
+def compare_runs(folders: Sequence[Path], *, must_open: bool = False, by: str | None = None) -> RunsReport:
+    """The runs in ``folders``, see ``find_runs``; a run that is named itself has to be whole where it ``must_open``.
+
+    They are ranked ``by`` one of ORDERS: by default bits per byte, where all have those, else the held-out loss. Raises
+    UsageError for a folder that does not exist.
+    """
+    found: dict[Path, RunReport] = {}
+    for folder in folders:
+        for path in find_runs(folder):
+            name = str(path.relative_to(folder)) if len(folders) == 1 and path != folder else str(path)
+            name = resolved(path).name if name == "." else name
+            try:
+                run = RunReport(name, path, read_history(path))
+            except TinytfError as error:
+                if must_open and path == folder:
+                    raise
+                run = RunReport(name, path, None, error.message)
+            found.setdefault(resolved(path), run)
+    if by is None:
+        measured = [run.history for run in found.values() if run.history is not None and run.history.best]
+        by = "bits" if measured and all(_bits(history) is not None for history in measured) else "held-out"
+
+    def order(run: RunReport) -> tuple[int, float, str]:
+        if run.history is None:
+            return 2, 0.0, run.name
+        value = ORDERS[by](run.history)
+        return (1, 0.0, run.name) if value is None or math.isnan(value) else (0, value, run.name)
+
+    return RunsReport(tuple(sorted(found.values(), key=order)), tuple(folders), by)
+
+
+def _bits(history: History) -> float | None:
+    return None if history.best is None else history.bits_per_byte(history.best[1])
+
+
+ORDERS: dict[str, Callable[[History], float | None]] = {
+    "bits": _bits,
+    "held-out": lambda history: None if history.best is None else history.best[1],
+    "loss": lambda history: history.recent_loss,
+    "speed": lambda history: None if history.tokens_per_second is None else -history.tokens_per_second,
+    "time": lambda history: history.elapsed,
+    "step": lambda history: -float(history.last),
+}
+"""What runs can be ranked by, each with the number whose lowest is the best."""
+
+
+def follow(name: str, reader: RunReader, every: int, interval: float) -> Iterator[dict[str, Any]]:
+    """Yield the run as it is now, then the news of it, until it is finished or stopped; ``interval`` is in seconds."""
+    history = reader.read()
+    yield {"type": "run", **RunReport(name, reader.directory, history).summary()}
+    last = history.last
+    while not history.finished:
+        stopped = is_stopped(reader.directory)  # what it wrote last may still be unread
+        if not stopped:
+            time.sleep(interval)
+        history = reader.read()
+        yield from _news(history, last, every)
+        last = history.last
+        if stopped and not history.finished:
+            yield {"type": "stopped", "step": last, "steps": history.steps}
+            return
+
+
+def _news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
+    """Events of the steps later than ``after``: every so many steps, and everything that was measured."""
+    found: list[tuple[int, int, dict[str, Any]]] = []
+    start = int(np.searchsorted(history.step, after, side="right"))
+    later = history.step[start:]
+    for row in (np.flatnonzero((later % every == 0) | (later == history.steps)) + start).tolist():
+        more = {"tokens_per_second": history.tokens_per_second, "seconds_left": history.seconds_left}
+        found.append((int(history.step[row]), 0, {"type": "step", **_row(history, row), **more}))
+    found += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
+    found += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
+    if history.sample is not None and history.sample.step > after:
+        found.append((history.sample.step, 3, {"type": "sample", **vars(history.sample)}))
+    for step, _, event in sorted(found, key=lambda one: one[:2]):
+        yield {"type": event["type"], "step": step, "steps": history.steps, **event}

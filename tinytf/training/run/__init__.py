@@ -1,0 +1,1 @@
+"""A run: its steps, what it writes, and where it goes on from."""

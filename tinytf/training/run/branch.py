@@ -1,0 +1,112 @@
+"""Branches: a run that goes on from a checkpoint of another, with other settings or without some heads."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from tinytf.checkpoints.run import load_run
+from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of, read_config
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
+from tinytf.text.corpus import Corpus
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.address import parse_block
+from tinytf.training.data.setup import fingerprint_of
+from tinytf.training.recipe import Recipe, stored_recipe
+from tinytf.training.run.checkpoints import RANDOM, RunState, place_of, read_progress, require_whole, save_checkpoint
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+_FIXED = ("optimiser", "freeze", "model", "tokenizer", "vocab_size", "objective", "held_out")
+"""Fields that a branch has from its parent: the weights and what was held out depend on them."""
+
+
+def branch_recipe(parent: Path, step: int, without: Sequence[str], changes: Mapping[str, Any]) -> Recipe:
+    """The recipe of a branch: that of its parent with ``changes``, from ``step`` on, ``without`` some heads.
+
+    Raises UsageError where the parent has no checkpoint of that step, and for a change that a branch cannot make.
+    """
+    stored = stored_recipe(parent)
+    if stored is None:
+        raise UsageError(f"there is no run in {parent}", "--from RUN --at-step N goes on from a checkpoint of a run")
+    if stored.lora:
+        raise UsageError(f"{parent} was trained by LoRA, of which there are no branches yet", "begin from its model")
+    kept = [checkpoint_step(place) for place in checkpoints_of(parent)]
+    if step not in kept:
+        there = ", ".join(f"{one:,}" for one in kept) or "none"
+        raise UsageError(
+            f"{parent} has no checkpoint of step {step:,}; there are: {there}", "--keep N of a run keeps more of them"
+        )
+    config = read_config(place_of(parent, step))
+    for text in without:
+        _heads_of(text, config)
+    for name, value in changes.items():
+        if name in _FIXED and value != getattr(stored, name):
+            raise UsageError(f"a branch has the {name.replace('_', ' ')} of its parent", "begin another run for it")
+    recipe = dataclasses.replace(
+        stored, **changes, begun_from=os.path.abspath(parent), at_step=step, without=(*stored.without, *without)
+    )
+    if recipe.steps <= step:
+        raise UsageError(
+            f"the branch begins after step {step:,}, and its recipe has {recipe.steps:,} steps", "add --steps"
+        )
+    return recipe
+
+
+def begin_branch(corpus: Corpus, recipe: Recipe, out: Path) -> None:
+    """Write the first checkpoint of a branch: that of its parent, the heads cut out of weights and moments.
+
+    Another seed draws other random numbers from here on.
+    """
+    parent = Path(recipe.begun_from)
+    place = place_of(parent, recipe.at_step)
+    require_whole(place)
+    before, model, moments = stored_recipe(parent), load_run(place), load_file(place / "optimizer.safetensors")
+    with torch.no_grad():
+        for name, columns in _columns_of(model, recipe.without):
+            kept = [moments[f"{name}.{kind}"] for kind in _MOMENTS if f"{name}.{kind}" in moments]
+            for tensor in (model.get_parameter(name), *kept):
+                tensor[:, columns] = 0.0
+    if before is None or before.seed != recipe.seed:
+        generator = torch.Generator()
+        for rank, name in enumerate(sorted(name for name in moments if name.startswith(RANDOM))):
+            moments[name] = generator.manual_seed(recipe.seed + rank).get_state()
+    progress = dataclasses.replace(
+        read_progress(place), corpus=fingerprint_of(corpus), best=None, best_step=0, pending={}
+    )
+    state = RunState(model.config, {name: one.detach() for name, one in model.named_parameters()}, moments)
+    save_checkpoint(out, state, Tokenizer.load(place / "tokenizer.json"), progress)
+
+
+def keep_cut(model: Transformer, without: Sequence[str]) -> None:
+    """Give the heads that were cut out no gradient, so that they stay at zero."""
+    for name, columns in _columns_of(model, without):
+        model.get_parameter(name).register_hook(lambda gradient, columns=columns: _zeroed(gradient, columns))
+
+
+def _zeroed(gradient: torch.Tensor, columns: slice) -> torch.Tensor:
+    gradient = gradient.clone()
+    gradient[:, columns] = 0.0
+    return gradient
+
+
+def _columns_of(model: Transformer, heads: Sequence[str]) -> Iterator[tuple[str, slice]]:
+    """Where the output matrices read these heads: the name of a matrix, and its columns."""
+    for layer, head in (pair for text in heads for pair in _heads_of(text, model.config)):
+        name = f"blocks.{layer}.attention.o.weight"
+        width = model.get_parameter(name).shape[1] // model.config.at(layer).n_heads
+        yield name, slice(head * width, (head + 1) * width)
+
+
+def _heads_of(text: str, config: ModelConfig) -> list[tuple[int, int]]:
+    """Layers and heads of an address such as L1H2 or L0-1H*. Raises UsageError for anything else."""
+    where = parse_block(text, table_of(config))
+    if where.layers is None or where.heads is None or where.letter != "H":
+        raise UsageError(f"--without takes heads, such as L1H2, and {text!r} is none")
+    return [(layer, head) for layer in where.layers for head in where.heads]

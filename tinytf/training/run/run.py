@@ -1,0 +1,386 @@
+"""One process's part in a run: steps, metrics, checkpoints; stopped at any moment, it resumes to the bit."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.nn.utils import clip_grad_norm_ as clip
+
+from tinytf.checkpoints.run import load_run
+from tinytf.errors import CheckpointError, TrainingError, UsageError
+from tinytf.files import to_json
+from tinytf.model.transformer import Transformer
+from tinytf.outputs import appending, require_unfenced, write_state, writing
+from tinytf.report import Progress as Heard
+from tinytf.report import unheard
+from tinytf.text.corpus import Corpus
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.data.examples import Batch
+from tinytf.training.data.setup import Setup, fingerprint_of, first_fault, prepare, sizes_of
+from tinytf.training.data.tokens import Stage
+from tinytf.training.film.frames import Camera
+from tinytf.training.film.probe import HeadProbe, HeadScores, update_milestones
+from tinytf.training.film.sampler import Sampler
+from tinytf.training.folder.lines import append_line, keep_lines, number_or_nan, rows_in, sync_lines
+from tinytf.training.folder.remembered import remember
+from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
+from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
+from tinytf.training.run.branch import keep_cut
+from tinytf.training.run.checkpoints import (
+    Progress,
+    RunState,
+    keep_checkpoints,
+    newest_whole,
+    publish,
+    read_progress,
+    restore,
+    save_checkpoint,
+)
+from tinytf.training.run.metrics import Metrics, Pace
+from tinytf.training.run.peak import matrix_peak, peak_dtype, training_flops
+from tinytf.training.run.tensorboard import FOLDER, EventFiles
+from tinytf.training.run.threads import best_threads, threads
+from tinytf.training.tuning.health import Health, StepHealth, groups_of
+from tinytf.training.tuning.lora import Adapters
+from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss
+from tinytf.training.tuning.optimiser import changes_of, learning_rate, make_optimiser
+from tinytf.training.tuning.parts import freeze, recompute
+from tinytf.training.tuning.processes import Processes
+from tinytf.training.tuning.sharding import divide, own, redivide, whole
+from tinytf.training.tuning.update import Update, UpdateWatch, chosen
+
+
+class Trainer:
+    """One process's part in a run, from its newest checkpoint or from the start; settings as in ``train``."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        recipe: Recipe,
+        out: Path,
+        device: torch.device,
+        group: Processes,
+        *,
+        resume: bool,
+        overwrite: bool,
+        tokenizer: Tokenizer | None,
+        model: Transformer | None,
+        explain: int = 0,
+        explained: Sequence[str] = (),
+        tensorboard: bool = False,
+        choose_threads: bool = False,
+        on_progress: Stage = lambda *_: None,
+        on_note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.on_note = on_note
+        self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
+        if group.writes:
+            clear_leftovers(out)
+        found = None if overwrite else newest_whole(out, on_note)
+        stored = stored_recipe(out) if resume else None
+        if stored is not None:
+            self.recipe = recipe = resumed_recipe(out, stored, recipe.to_dict())
+        torch.manual_seed(recipe.seed)
+        if found:
+            if read_progress(found).corpus != fingerprint_of(corpus):
+                raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
+            tokenizer = Tokenizer.load(found / "tokenizer.json")
+            if not recipe.lora:
+                model = load_run(found) if model is not None or recipe.begun_from else None
+        if not group.writes:
+            group.wait()  # the first process writes the tokens for all
+        self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model, on_progress)
+        if group.writes:
+            if overwrite:
+                remove_run(out)
+            group.wait()
+        whole_model = self.setup.model
+        keep_cut(whole_model, recipe.without)
+        freeze(whole_model, recipe.freeze)
+        self.adapters = Adapters(whole_model, recipe) if recipe.lora else None
+        adapters = () if self.adapters is None else (self.adapters.to(device),)
+        if recipe.recompute:
+            recompute(whole_model)
+        self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
+        self.optimiser = make_optimiser(self.model, recipe, *adapters)
+        self.parameters = [one for module in (self.model, *adapters) for one in module.parameters()]
+        self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
+        torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
+        if found:
+            self.progress = restore(found, self.model, self.optimiser, group.rank, self.adapters)
+            if self.progress.processes != group.count:
+                raise UsageError(
+                    f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
+                    f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
+                )
+            if stored is not None:
+                for note in changes_of(out, stored, recipe, self.progress.step):
+                    on_note(note)
+        self.saved, self.saved_at = self.progress.step, time.monotonic()
+        self.on_progress = on_progress
+        self.explain, self.updates = explain, list[Update]()
+        self.explained = [chosen(self.model, text) for text in explained]
+        self.tensorboard = tensorboard and group.writes
+        self.events: EventFiles | None = None
+        self.pace = Pace(out / SPEED, self._peak)
+        self.probe = HeadProbe(self.model.config, block=recipe.block, seed=recipe.seed)
+        self.sampler = Sampler(self.setup, recipe)
+        self.camera = Camera(self.setup, recipe, out)
+        if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
+            update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
+        self.loss = group.synchronised(BatchLoss(self.model, self.adapters))
+        if choose_threads and not found and not recipe.threads:
+            self._choose_threads()
+        if recipe.compile:
+            require_unfenced("compile kernels")
+            self.loss = torch.compile(self.loss)  # type: ignore[assignment]
+            on_progress("compiling the model, which takes minutes", 0, 0)
+
+    def _choose_threads(self) -> None:
+        """Take one thread or all, and put the number into the recipe, since sums depend on it in their last bits."""
+        if torch.get_num_threads() == 1 or self.device.type != "cpu" or self.group.count > 1 or self.recipe.compile:
+            return
+        batch = self.setup.examples.batch(0)
+        count, said = best_threads(lambda: self._backward(batch, 0))
+        self.optimiser.zero_grad(set_to_none=True)
+        self.recipe = replace(self.recipe, threads=count)
+        self.on_note(said)
+
+    def _peak(self) -> dict[str, float]:
+        """The work of a token, and what all processes together could do in a second."""
+        peak = self.group.count * matrix_peak(self.device, peak_dtype(self.recipe.dtype))
+        return {"flops_per_token": training_flops(self.model.config, self.recipe.block), "peak_flops": round(peak)}
+
+    def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
+        """All remaining steps."""
+        with threads(self.recipe.threads):
+            return self._go(on_metrics, interrupted)
+
+    def _go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
+        unmeasured = self._unmeasured()
+        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
+        begun = self.progress.step - (unmeasured is not None)
+        self.begin_files(begun)
+        if self.progress.step == self.recipe.at_step:
+            self._look(self.progress.step, None)
+            redivide(self.model)
+        events = EventFiles(self.out / FOLDER, begun) if self.tensorboard else None
+        with nullcontext() if events is None else closing(events) as self.events:
+            if unmeasured is not None:
+                metrics = self._measured(unmeasured, self.setup.examples.batch(unmeasured.step - 1))
+                on_metrics(metrics, self.setup)
+            while self.progress.step < self.recipe.steps and metrics.stopped is None:
+                metrics = self.step()
+                stops = interrupted() or metrics.stopped is not None
+                if self.group.any(stops or self._save_is_due()):
+                    stops = self.group.any(stops)
+                    self._save()
+                on_metrics(metrics, self.setup)
+                if stops:
+                    break
+        if self.adapters is not None:
+            self.adapters.settle()
+        self.model.eval()
+        return metrics
+
+    def begin_files(self, step: int) -> None:
+        """Write the recipe and the text's place, and remove the lines after ``step``, which will be repeated."""
+        if not self.group.writes:
+            return
+        with self._writing():
+            write_state(self.out / RECIPE, to_json(self.recipe.to_dict()))
+            write_state(self.out / SIZES, to_json(sizes_of(self.setup)))
+            remember(self.out, self.corpus)
+            keep_lines(self.out / SPEED, step)
+            if self.recipe.probe_every:
+                self.camera.begin(self.progress.step)
+            with appending(self.out / METRICS):  # it is there from the beginning
+                pass
+            kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
+            if self.progress.step:
+                self._publish()
+        measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
+        for name, wanted in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
+            if kept[name] < wanted:
+                self.on_note(f"{self.out / name} has {kept[name]:,} of {wanted:,} lines; the others are lost")
+        if step < self.recipe.steps:
+            self.pace.begin(self.progress.step)
+
+    def step(self) -> Metrics:
+        """One step of the optimiser, with all that is due after it."""
+        recipe, step, group = self.recipe, self.progress.step, self.group
+        before = None
+        if not step and recipe.begun_from:
+            before = self._held_out(FEW_BATCHES)
+            redivide(self.model)
+        self.pace.step_begins()
+        lr = learning_rate(step, recipe)
+        for parameters in self.optimiser.param_groups:
+            parameters["lr"] = lr
+        batch = self.setup.examples.batch(step)
+        loss = self._backward(batch, step)
+        health = StepHealth(self.model, group) if self._looks(done := step + 1) else None
+        watch = UpdateWatch(self.model, self.optimiser, self.explained) if done == self.explain else None
+        norm = whole(clip(self.parameters, recipe.clip)).item()
+        if not math.isfinite(norm):
+            self._stop(f"the gradient norm is {norm}", batch, step)
+        self.optimiser.step()
+        self.pace.step_ends(batch.ids.numel())
+        if watch is not None:
+            self.updates = watch.updates(norm, recipe.clip)
+        self.progress.step, self.progress.pending = done, {}
+        seen = self._look(done, None if health is None else health.after())
+        metrics = Metrics(done, loss, lr, norm, None, *seen, None, before)
+        if done == recipe.steps:  # what it has learned is kept before it is measured, which takes longest now
+            redivide(self.model)
+            self.progress.pending = metrics.to_dict()
+            self._save()
+        metrics = self._measured(metrics, batch)
+        if done % (recipe.save_every or recipe.eval_every) == 0:
+            self._save()
+        return metrics
+
+    def _measured(self, metrics: Metrics, batch: Batch) -> Metrics:
+        """Metrics with what is measured after their step, written to the files of the run."""
+        recipe, done, last = self.recipe, metrics.step, metrics.step == self.recipe.steps
+        sample = speed = None
+        if last or done % recipe.eval_every == 0:
+            measuring = partial(self.on_progress, "measuring the held-out text") if last else unheard
+            kept = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
+            if kept is not None and not math.isfinite(kept):
+                self._stop(f"the held-out loss is {kept}", batch, done - 1)
+            self._note_best(kept, done)
+            sample = self.sampler.sample(done) if self.group.measures else None
+            if sample is not None and self.group.writes:
+                append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
+            metrics = replace(metrics, held_out_loss=kept, stopped=None if last else self._stopped())
+            self.group.wait()
+        redivide(self.model)
+        if self.group.writes:
+            append_line(self.out / METRICS, metrics.to_dict(), sync=last)
+            speed = self.pace.write(done, last=last)
+            if last:
+                with self._writing():
+                    self._prune()
+        if self.events is not None:
+            self.events.add(metrics, speed, sample)
+        return metrics
+
+    def _held_out(self, limit: int, on_progress: Heard = unheard) -> float | None:
+        """The loss of the held-out text, measured by all processes."""
+        examples, parts = self.setup.examples, self.recipe.accumulate
+        return held_out_loss(self.model, examples, limit, on_progress, accumulate=parts, group=self.group)
+
+    def _note_best(self, kept: float | None, step: int) -> None:
+        if kept is not None and (self.progress.best is None or kept < self.progress.best):
+            self.progress.best, self.progress.best_step = kept, step
+
+    def _unmeasured(self) -> Metrics | None:
+        """Those of a last step that was saved, and whose line is not written: its process was ended meanwhile."""
+        if not self.progress.pending:
+            return None
+        try:
+            pending = Metrics.read(self.progress.pending, tuple(groups_of(self.model)))
+            if pending.step != self.progress.step:
+                raise ValueError
+        except (TypeError, KeyError, ValueError, AttributeError):
+            said = f"{self.out}: 'pending' of training.json is no line of metrics"
+            raise CheckpointError(said, "remove the last checkpoint; --resume goes on from the one before") from None
+        written = next((row for row in rows_in(self.out / METRICS) if row["step"] == pending.step), None)
+        if written is None:
+            return pending
+        kept = number_or_nan(written.get("held_out_loss"))
+        self._note_best(kept if math.isfinite(kept) else None, pending.step)
+        return None
+
+    def _stopped(self) -> str | None:
+        """Why the run ends here, before its last step: held-out has not fallen for as long as the recipe waits."""
+        recipe, progress = self.recipe, self.progress
+        waited = (progress.step - progress.best_step) // recipe.eval_every
+        if not recipe.patience or progress.best is None or waited < recipe.patience:
+            return None
+        return f"held-out has been above {progress.best:.4f}, at step {progress.best_step:,}, {waited:,} times in a row"
+
+    def _looks(self, done: int) -> bool:
+        """Whether the model is looked at after so many steps."""
+        every = self.recipe.probe_every
+        return bool(self.group.measures and every and (done % every == 0 or self.camera.due(done)))
+
+    def _look(self, done: int, health: Health | None) -> tuple[HeadScores | None, tuple[str, ...], Health | None]:
+        """The scores of the heads after so many steps, what changed, in sentences, and health; and a frame."""
+        if not self._looks(done):
+            return None, (), None
+        scores = self.probe.measure(self.model)
+        frame = self.camera.measure(self.model)
+        if health is not None:
+            health = health.of_activations(frame.tensors)
+        if self.camera.due(done):
+            weights = self.camera.weights(self.model) if self.recipe.frames else {}
+            if self.group.writes:
+                with self._writing():
+                    self.camera.write(done, frame, scores, health)
+                    if weights:
+                        self.camera.write_weights(done, weights)
+        if done % self.recipe.probe_every or health is None:  # or before the first step
+            return None, (), None
+        return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
+
+    def _backward(self, batch: Batch, step: int) -> float:
+        """The mean loss of a batch; leaves its gradients in the parameters."""
+        self.optimiser.zero_grad(set_to_none=True)
+        total = backward(self.loss, batch, self.recipe, self.group)
+        if not math.isfinite(total):
+            self._stop(f"the loss is {total}", batch, step)
+        return total
+
+    def _stop(self, what: str, batch: Batch, step: int) -> None:
+        """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite."""
+        saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
+        raise TrainingError(f"{what} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
+
+    def _save_is_due(self) -> bool:
+        """Whether the last checkpoint is too old, by the clock of the process that writes."""
+        minutes = self.recipe.save_minutes
+        return self.group.writes and bool(minutes) and not 0 <= time.monotonic() - self.saved_at <= 60 * minutes
+
+    def _save(self) -> None:
+        if self.saved == self.progress.step:
+            return
+        self._save_whole()
+        self.group.wait()
+
+    def _save_whole(self) -> None:
+        finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
+        if self.group.any(not finite):
+            raise TrainingError(f"a weight is not finite after step {self.progress.step}", "try a smaller --lr")
+        self.saved, self.saved_at = self.progress.step, time.monotonic()
+        random = self.group.gathered(torch.get_rng_state())
+        if not self.group.measures:
+            return
+        state = RunState.of(self.model, self.optimiser, random, self.adapters)
+        if not self.group.writes:
+            return
+        sync_lines(self.out / METRICS)
+        if self.events is not None:
+            self.events.flush()
+        save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
+        with self._writing():
+            self._publish()
+
+    def _publish(self) -> None:
+        """Give the run itself the model of its newest checkpoint, and its adapters; remove checkpoints not to keep."""
+        publish(self.out, self.progress.step)
+        if self.adapters is not None:
+            self.adapters.save(self.out)
+        self._prune()
+
+    def _prune(self) -> None:
+        keep_checkpoints(self.out, self.progress.step, self.recipe.keep, {self.progress.best_step})
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self.out, "continue with --resume", TrainingError)

@@ -1,0 +1,97 @@
+"""Event files of a run for TensorBoard, written by torch with the tensorboard package."""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinytf.errors import TrainingError
+from tinytf.text.printable import printable
+from tinytf.training.folder.history import Sample
+from tinytf.training.run.metrics import Metrics
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FOLDER = "tensorboard"
+
+
+def summary_writer() -> "type[SummaryWriter]":
+    """torch's writer of event files. Raises TrainingError, with the way to install it, if tensorboard is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise TrainingError(
+            "event files are written with the tensorboard package, which is not installed",
+            'pip install "tinytf[tensorboard]"',
+        ) from None
+    return SummaryWriter
+
+
+class EventFiles:
+    """The events of one process; earlier ones of steps after ``step`` no longer count.
+
+    Raises TrainingError where tensorboard is missing or nothing can be written.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder = folder
+        with self._writing():
+            self._writer = summary_writer()(str(folder), purge_step=step + 1)
+        self._hook = threading.excepthook
+        threading.excepthook = self._in_thread
+
+    def add(self, metrics: Metrics, tokens_per_second: float | None = None, sample: Sample | None = None) -> None:
+        """Add a step: numbers as scalars, one for each head or group of weights, sentences as text."""
+        numbers = {
+            "loss": metrics.loss,
+            "held_out_loss": metrics.held_out_loss,
+            "lr": metrics.lr,
+            "grad_norm": metrics.grad_norm,
+            "tokens_per_second": tokens_per_second,
+        }
+        for kind, scores in vars(metrics.heads).items() if metrics.heads else ():
+            for layer, row in enumerate(scores or ()):
+                numbers |= {f"{kind}/L{layer}H{head}": score for head, score in enumerate(row)}
+        if metrics.health is not None:
+            for kind, values in metrics.health.to_dict().items():
+                layers = [f"L{layer}" for layer in range(len(values))]
+                names = metrics.health.groups if kind in ("gradient_norm", "update_ratio") else layers
+                numbers |= {f"{kind}/{name}": value for name, value in zip(names, values, strict=True)}
+        with self._writing():
+            for name, number in numbers.items():
+                if number is not None and math.isfinite(number):
+                    self._writer.add_scalar(name, number, metrics.step)
+            if metrics.milestones:
+                self._writer.add_text("milestones", "\n\n".join(metrics.milestones), metrics.step)
+            if sample:  # indented, so that Markdown leaves it alone
+                said = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
+                self._writer.add_text("sample", f"    {said}", metrics.step)
+
+    def flush(self) -> None:
+        """Write everything to the disk, before a checkpoint of the same step."""
+        with self._writing():
+            self._writer.flush()
+
+    def close(self) -> None:
+        try:
+            with self._writing():
+                self._writer.close()
+        finally:
+            threading.excepthook = self._hook
+
+    def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
+        """Ignore an OSError of the writer's own thread: the next call raises it again."""
+        if not isinstance(failed.exc_value, OSError):
+            self._hook(failed)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(
+                f"cannot write to {self.folder}: {error.strerror or error}", "make room, then continue with --resume"
+            ) from None

@@ -1,0 +1,1 @@
+"""One step on the weights: losses, the optimiser, what is moved, on how many processes."""

@@ -1,0 +1,118 @@
+"""Cross-entropy of a batch, and of text that is never trained on."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinytf.model.transformer import Transformer
+from tinytf.report import Progress, unheard
+from tinytf.training.data.examples import IGNORED, Batch, Examples
+from tinytf.training.recipe import Recipe
+from tinytf.training.tuning.processes import ALONE, Processes
+
+
+class BatchLoss(nn.Module):
+    """The summed cross-entropy of a batch over its targets, in nats; only their positions get logits."""
+
+    def __init__(self, model: Transformer, adapters: nn.Module | None = None) -> None:
+        super().__init__()
+        self.model, self.adapters = model, adapters  # which are registered, so that processes share their gradients
+
+    def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
+        hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
+        chosen = targets != IGNORED
+        if not torch.compiler.is_compiling() and bool(chosen.all()):  # nothing to select
+            hidden, targets = hidden.flatten(0, 1), targets.flatten()
+        else:
+            hidden, targets = hidden[chosen], targets[chosen]
+        return F.cross_entropy(self.model.unembed(hidden), targets, reduction="sum")
+
+
+def backward(loss: nn.Module, batch: Batch, recipe: Recipe, group: Processes = ALONE) -> float:
+    """The mean loss of a batch over all processes, part after part; adds its gradient to that of the parameters.
+
+    ``loss`` is a BatchLoss, or what a process group or a compiler made of it.
+    """
+    device = next(loss.parameters()).device
+    targets = (batch.targets != IGNORED).sum().to(device)
+    half = torch.autocast(device.type, torch.bfloat16) if recipe.dtype == "bfloat16" else nullcontext()
+    parts, total = group.parts(batch, recipe.accumulate), 0.0
+    for number, part in enumerate(one.to(device) for one in parts):
+        with nullcontext() if number + 1 == len(parts) else group.accumulating(loss):
+            with half:
+                found = loss(part.ids, part.targets, part.padding_mask) / targets
+            # The processes' gradients are averaged, and should be summed.
+            (found * group.count if group.count > 1 else found).backward()
+        total += found.item()
+    return group.total(total)
+
+
+@torch.no_grad()
+def measured_loss(
+    model: Transformer, batches: Iterable[Batch], accumulate: int = 1, group: Processes = ALONE
+) -> float | None:
+    """Mean loss of batches in nats per token; None without any. As in training in parts, by all processes together."""
+    training, loss = model.training, BatchLoss(model.eval())
+    total, count = 0.0, 0
+    for batch in batches:
+        for part in group.parts(batch, accumulate):
+            part = part.to(model.embed.tokens.weight.device)
+            total += float(loss(part.ids, part.targets, part.padding_mask))
+        count += int((batch.targets != IGNORED).sum())
+    model.train(training)
+    return group.total(total) / count if count else None
+
+
+def batch_loss(model: Transformer, batch: Batch) -> Tensor:
+    """Mean cross-entropy over the targets of a batch, in nats."""
+    batch = batch.to(model.embed.tokens.weight.device)
+    total: Tensor = BatchLoss(model)(batch.ids, batch.targets, batch.padding_mask)
+    return total / (batch.targets != IGNORED).sum()
+
+
+@torch.no_grad()
+def worst_example(model: Transformer, batch: Batch) -> tuple[int, float]:
+    """The row of a batch with the largest mean loss over its targets, and that loss in nats."""
+    training = model.training
+    model.eval()
+    rows = [row for row in range(len(batch.ids)) if bool((batch.targets[row] != IGNORED).any())]
+    found = {row: float(batch_loss(model, batch[row : row + 1])) for row in rows}
+    model.train(training)
+    worst = max(found, key=lambda row: found[row])
+    return worst, found[worst]
+
+
+FEW_BATCHES = 8
+"""Batches of the held-out text that are measured before the last step, and at the least."""
+
+
+def held_out_batches(recipe: Recipe) -> int:
+    """Batches of the held-out text to measure at the end: a forward pass for every four steps.
+
+    A step has a forward pass and a backward pass of twice the work, so that is about a twelfth of the training; a cap
+    by the clock would make the bytes of a run depend on it.
+    """
+    return max(FEW_BATCHES, recipe.steps // 4)
+
+
+def held_out_loss(
+    model: Transformer,
+    examples: Examples,
+    limit: int | None = None,
+    on_progress: Progress = unheard,
+    *,
+    accumulate: int = 1,
+    group: Processes = ALONE,
+) -> float | None:
+    """Mean loss in nats per token over (at most ``limit`` batches of) the held-out text; None if there is none."""
+    count = examples.held_out_batches if limit is None else min(limit, examples.held_out_batches)
+
+    def batches() -> Iterator[Batch]:
+        for done, batch in enumerate(examples.held_out(limit)):
+            on_progress(done, count)
+            yield batch
+
+    return measured_loss(model, batches(), accumulate, group)
