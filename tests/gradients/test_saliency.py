@@ -36,6 +36,18 @@ def test_attributions_sum_to_what_the_text_adds(name: str, dtype: torch.dtype) -
     assert abs(found.sum - found.difference) <= max(0.01 * abs(found.difference), 1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_in_16_bits_is_integrated_in_float32(dtype: str) -> None:
+    model = load("tiny", device="cpu", dtype=dtype)
+    encoding, targets = model.encode("The cat sat on the"), Targets((3,), (7,))
+    found = integrated_gradients(model.transformer, encoding, targets)
+    assert found.holds
+    assert next(model.transformer.parameters()).dtype == getattr(torch, dtype)
+    wide = load("tiny", device="cpu")
+    wide.transformer.load_state_dict({name: one.float() for name, one in model.transformer.state_dict().items()})
+    assert found == integrated_gradients(wide.transformer, encoding, targets)
+
+
 @pytest.mark.parametrize("name", EXPERTS)
 def test_jumps_from_expert_to_expert_are_what_the_attributions_miss(name: str) -> None:
     """The gradient does not see them, however near the points are: the sum is said not to hold."""

@@ -1,5 +1,6 @@
 """Which input tokens and attention heads the predictions depend on, by their gradients."""
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch import Tensor
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable
 from tinytf.kept import Kept
+from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data, Progress, unheard
 from tinytf.text.tokenizer import Encoding
@@ -86,12 +88,13 @@ def integrated_gradients(
     integrated by Simpson's rule, and halved where that misses too much of the change of the log-probability along it:
     deep models jump, and evenly spaced points miss that. It ends when what the pieces miss, by magnitude, comes to no
     more than SHARE, or at MOST_POINTS; ``holds`` says whether they sufficed. Where a token changes its experts on the
-    way they cannot: the log-probability jumps there, and no gradient sees it. ``on_progress`` is called with the points
-    so far, and MOST_POINTS. An interrupt ends it with the points so far; with ``resume`` they are ``Kept`` in this
-    file, and continued from it. The model does not change. Raises what ``require_targets`` and ``differentiable``
-    raise.
+    way they cannot: the log-probability jumps there, and no gradient sees it. A model in 16 bits is computed in
+    float32: what is rounded goes in steps, and has no slope to integrate. ``on_progress`` is called with the points so
+    far, and MOST_POINTS. An interrupt ends it with the points so far; with ``resume`` they are ``Kept`` in this file,
+    and continued from it. The model does not change. Raises what ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
+    model = _unrounded(model)
     kept = Kept(resume, "integrated gradients", model, encoding.ids, targets.positions, targets.ids)
     path = _Path(model, encoding, targets, kept)
     points = path.at([place / (2 * PIECES) for place in range(2 * PIECES + 1)])
@@ -114,6 +117,16 @@ def integrated_gradients(
         interrupted = True
     sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
     return Integrated(tuple(sums.tolist()), 2 * len(pieces) + 1, ends[1].value, ends[0].value, interrupted)
+
+
+def _unrounded(model: Transformer) -> Transformer:
+    """The model, or in the place of one in 16 bits another with its numbers in float32."""
+    weight = model.embed.tokens.weight
+    if weight.itemsize >= 4:
+        return model
+    wide = 4 * sum(parameter.numel() for parameter in model.parameters())
+    require_free("the weights in float32 take", wide, weight.device, "open the model with --dtype float32")
+    return copy.deepcopy(model).float()
 
 
 class _Point(NamedTuple):
