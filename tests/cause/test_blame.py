@@ -16,7 +16,8 @@ from tinytf.cause.damage import Asked, Estimate, estimates, expected
 from tinytf.cause.differing import Differing, Texts
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import Step, table_of
+from tinytf.parts.row import Step
+from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace

@@ -19,10 +19,11 @@ from tinytf.gradients.derivation import derive as derived_row
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, losses_of, record_gradients
 from tinytf.look.arithmetic import Explanation
+from tinytf.parts.row import Step
 from tinytf.steps import operations
 from tinytf.steps.operations import Operation
 from tinytf.steps.operations.operation import Operation as Base
-from tinytf.steps.table import STEPS, Step, StepTable
+from tinytf.steps.table import STEPS, StepTable
 from tinytf.trace.address import Address
 from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.record import record

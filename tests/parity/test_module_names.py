@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tinytf.checkpoints.huggingface.load import FAMILIES as TABLES
 from tinytf.compare.dumps.dumped import Dumped
 from tinytf.compare.dumps.read import Dump
-from tinytf.steps.table import Step
+from tinytf.parts.row import Step
 from tinytf.trace.record import record
 
 IDS = [3, 14, 15, 9, 2, 6, 5]

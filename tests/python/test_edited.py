@@ -12,7 +12,8 @@ from torch import Tensor
 
 import tinytf
 from tinytf.errors import AddressError, UsageError
-from tinytf.steps.table import Step, table_of
+from tinytf.parts.row import Step
+from tinytf.steps.table import table_of
 from tinytf.trace.check import check
 
 SENTENCE = "The cat sat on the"

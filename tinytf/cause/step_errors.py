@@ -8,8 +8,9 @@ from torch import Tensor
 
 from tinytf.cause.differing import Differing, Texts
 from tinytf.cause.swaps import swapped
+from tinytf.parts.row import Step
 from tinytf.report import Data
-from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.steps.table import StepTable, table_of
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 from tinytf.trace.record import walk

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from tinytf.compare.alignment import Alignment, AnySide
 from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations.softmax import probabilities
-from tinytf.steps.table import Step, table_of
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.summary import norm
 

@@ -12,10 +12,11 @@ from tinytf.compare.alignment import Alignment, AnySide
 from tinytf.compare.causes import Cause, cause_of
 from tinytf.compare.compared import Compared, Ends, Position, Sums, loss_of
 from tinytf.compare.dumps.dumped import Dumped
+from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.mask import Sight
-from tinytf.steps.table import Place, Step
+from tinytf.steps.table import Place
 from tinytf.trace.trace import Trace
 
 _CHUNK_BYTES = 64 * 2**20

@@ -10,9 +10,9 @@ from torch import Tensor
 from tinytf.errors import AddressError
 from tinytf.gradients.by_hand import passed_on
 from tinytf.gradients.trace import GradientTrace
+from tinytf.parts.row import Step
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.operation import Consumer, Quantity, Row, Summand
-from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.site import Site
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.trace import GradientTrace, losses_of
+from tinytf.parts.row import Step
 from tinytf.steps.operations import Add, Concat, Operation
-from tinytf.steps.table import Place, Step, StepTable
+from tinytf.steps.table import Place, StepTable
 from tinytf.trace.hooks import tapped
 from tinytf.trace.site import Site
 

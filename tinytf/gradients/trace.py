@@ -14,8 +14,9 @@ from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs,
 from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
 from tinytf.report import About
-from tinytf.steps.table import Step, table_of
+from tinytf.steps.table import table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel

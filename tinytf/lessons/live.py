@@ -17,9 +17,9 @@ from tinytf.lessons import NAMES, TEXTS
 from tinytf.lessons.lesson import Asker, Lesson, LiveTable, Map, Question
 from tinytf.loading import Model
 from tinytf.model.without import removable
+from tinytf.parts.row import Step
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.softmax import probabilities
-from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace

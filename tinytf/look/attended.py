@@ -14,9 +14,9 @@ from tinytf.look.heads import MEASURES, measure_heads, measures_of
 from tinytf.look.overview import Overview, of_layer
 from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at
+from tinytf.parts.row import Step
 from tinytf.report import About, Report, plain
 from tinytf.sheet import Array, Sheet, of_records
-from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check

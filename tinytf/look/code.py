@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import UsageError
+from tinytf.parts.row import Step
 from tinytf.report import About, Data, Report
-from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
 from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
 from tinytf.trace.address import Address

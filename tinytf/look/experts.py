@@ -206,7 +206,7 @@ def expert_load(
             for one in layers:
                 choice = table.at(table.choice, one)
                 within = transformer.blocks[one].get_submodule(choice.module) if choice.module else None
-                chosen = choice.operation.in_core(within, seen[one]).cpu()  # type: ignore[union-attr]
+                chosen = choice.operation.in_core(within, seen[one]).cpu()
                 counts[one] += (chosen[own] != 0).sum(dim=0)
             tokens += int(own.sum())
     return tuple(_load(one, tokens, counts[one]) for one in layers)

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.report import Data, plain
-from tinytf.steps.table import Step, StepTable
+from tinytf.steps.table import StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 

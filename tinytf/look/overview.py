@@ -12,8 +12,9 @@ from tinytf.look.attribution import directly
 from tinytf.look.flow import Flow, flow
 from tinytf.look.lens import most_probable
 from tinytf.look.prediction import Prediction
+from tinytf.parts.row import Step
 from tinytf.report import Data
-from tinytf.steps.table import Place, Step
+from tinytf.steps.table import Place
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
 from tinytf.report import Data, Report
-from tinytf.steps.table import Step, table_of
+from tinytf.steps.table import table_of
 from tinytf.steps.work import Work, cache_bytes_per_token, work_per_token
 
 

@@ -14,11 +14,12 @@ from tinytf.config import LATENT_EPS, ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
 from tinytf.model.parts import Embedding, Rows, make_clip, make_head_norm, make_norm
+from tinytf.parts.row import Step
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.join import join_keys
 from tinytf.steps.operations.mask import Sight, mask_scores, real_keys
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
-from tinytf.steps.table import Step, table_of
+from tinytf.steps.table import table_of
 
 Tap = Callable[[str, Tensor], Tensor]
 Edit = Callable[[Tensor], Tensor]

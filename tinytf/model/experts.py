@@ -13,9 +13,10 @@ from tinytf.config import ModelConfig
 from tinytf.model.attention import Edit, Tap
 from tinytf.model.linear import Linear
 from tinytf.model.parts import FeedForward
+from tinytf.parts.row import Step
 from tinytf.steps.operations import SumExperts
 from tinytf.steps.operations.expert_linear import used
-from tinytf.steps.table import Step, table_of
+from tinytf.steps.table import table_of
 
 
 class ExpertLinear(nn.Module):
@@ -57,7 +58,7 @@ class FusedExperts(_Core):
         rows = self._rows(experts)
         for step, module in rows:
             if not step.of_experts and not isinstance(step.operation, SumExperts):
-                routed[step.name] = step.operation.in_core(module, *(routed[name] for name in step.inputs))  # type: ignore[union-attr]
+                routed[step.name] = step.operation.in_core(module, *(routed[name] for name in step.inputs))
         parts = [(step, module) for step, module in rows if step.of_experts]
         for number in sorted({*used(routed["ffn.chosen"]), *experts.changes}):
             sent = routed["ffn.chosen"][:, number].nonzero()[:, 0]  # (N,)
@@ -65,7 +66,7 @@ class FusedExperts(_Core):
             own = tokens[sent]
             for step, module in parts:
                 taken = (values.get(name, own) for name in step.inputs)
-                values[step.name] = step.operation.alone(module, number, *taken)  # type: ignore[union-attr]
+                values[step.name] = step.operation.alone(module, number, *taken)
             added = values[parts[-1][0].name]
             if not experts.changes:
                 total = total.index_add(0, sent, added)
@@ -85,7 +86,7 @@ class SteppedExperts(_Core):
     def forward(self, experts: "Experts", x: Tensor, router: Tensor) -> Tensor:
         values = {"ffn.router": router}
         for step, module in self._rows(experts):
-            made: Tensor = step.operation.in_core(module, *(values.get(name, x) for name in step.inputs))  # type: ignore[union-attr]
+            made: Tensor = step.operation.in_core(module, *(values.get(name, x) for name in step.inputs))
             if step.of_experts and step.name == self.steps[-1].inputs[0]:
                 for number in experts.changes:
                     made = made.clone()

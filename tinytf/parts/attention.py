@@ -1,10 +1,27 @@
 """Softmax attention: the mixer of all architectures until now."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts.norm import normed_input
 from tinytf.parts.part import COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
-from tinytf.parts.positions import Alibi, Distances, Growth, Rotary
+from tinytf.parts.positions import (
+    BIASED,
+    GROWN,
+    OF_DISTANCES,
+    SCORED,
+    TURNED,
+    Alibi,
+    Distances,
+    Growth,
+    Rotary,
+    make_projection,
+)
+from tinytf.parts.row import HEADS, KV, MAP, VALUES, WIDE, Config, Seen, Step
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 POSITIONS = ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "none")
 _ACROSS = {"head": "", "heads": " with a gain for each head", "all": " over all heads"}
@@ -173,3 +190,156 @@ class Attention(Part):
         if self.positions == "alibi":
             return self.alibi.words(causal)["positions"]
         return self.positions.replace("_halves", ", sines before cosines")
+
+
+def _latent(c: Config) -> bool:
+    return c.kv_rank > 0
+
+
+def _clipped(c: Config) -> bool:
+    return c.clip_qkv > 0
+
+
+def _normed_first(c: Config) -> bool:
+    return c.qk_norm and not c.qk_norm_last
+
+
+def _normed_last(c: Config) -> bool:
+    return c.qk_norm and c.qk_norm_last
+
+
+def _head_norm(o: "ModuleType", c: Config) -> Any:
+    if c.qk_norm_across == "head":
+        learned = c.norm_parameters if c.qk_norm_gain else ()
+        return o.Norm(c.norm == "layernorm", c.norm_eps, learned)
+    joint = c.qk_norm_across == "all"
+    return o.HeadNorm(c.norm == "layernorm", c.norm_eps, c.norm_parameters, joint)
+
+
+def _latent_norm(o: "ModuleType", c: Config) -> Any:
+    return o.Norm(False, LATENT_EPS, ("gain",))
+
+
+def _clip(o: "ModuleType", c: Config) -> Any:
+    return o.Clip(c.clip_qkv)
+
+
+def _scale(o: "ModuleType", c: Config) -> Any:
+    called = "divisor" if c.attention_divisor else "√d_head"
+    return o.Scale(c.score_divisor, called, c.score_divisor_words)
+
+
+_SINK = ("head", "query", "sink")
+_NOT_LATENT = "keys and values are made of the stream directly in this model"
+_NO_Q_RANK = "queries are made of the stream directly in this model"
+_NO_QK_NORM = "queries and keys are not normed in this model"
+_NOT_CLIPPED = "queries, keys and values are not clipped in this model"
+
+ROWS: tuple[Step, ...] = (
+    Step("q_a", "queries, compressed", "{attn_in}·W_QA", ("token", "q_rank"), ("<residual>",), "q", absent=_NO_Q_RANK,
+         when=lambda c: c.q_rank > 0, make=make_projection, module="attention.q_a", matrix="W_QA"),
+    Step("q_a_norm", "queries, compressed and normed", "RMSNorm(q_a)", ("token", "q_rank"), ("q_a",), "q",
+         when=lambda c: c.q_rank > 0, absent=_NO_Q_RANK, make=_latent_norm, module="attention.q_a_norm", matrix="gain"),
+    Step("q", "queries", "{q_in}·W_Q{qkv_bias}", HEADS, ("<into q>",), "q", recorded=True,
+         make=make_projection, module="attention.q", matrix="W_Q"),
+    Step("kv_a", "keys and values, compressed", "{attn_in}·W_KVA", ("token", "kv_rank"), ("<residual>",), "k",
+         when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.kv_a", matrix="W_KVA"),
+    Step("kv_a_norm", "keys and values, compressed and normed", "RMSNorm(kv_a)", ("token", "kv_rank"), ("kv_a",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm", matrix="gain"),
+    Step("k_shared", "keys, the part of all heads", "{attn_in}·W_KR", ("token", "d_shared_key"), ("<residual>",), "k",
+         when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k_shared", matrix="W_KR"),
+    Step("k_own", "keys, the part of each head", "kv_a_norm·W_K", ("kv head", "token", "d_own"), ("kv_a_norm",), "k",
+         when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k", matrix="W_K"),
+    Step("k", "keys, both parts", "[k_shared | k_own]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
+         make=lambda o, _: o.Join(), seen=Seen("attention.join")),
+    Step("k", "keys", "{attn_in}·W_K{qkv_bias}", KV, ("<residual>",), "k", recorded=True,
+         when=lambda c: not _latent(c), make=make_projection, module="attention.k", matrix="W_K"),
+    Step("v", "values", "{v_in}·W_V{qkv_bias}", VALUES, ("<into v>",), "v", recorded=True,
+         make=make_projection, module="attention.v", matrix="W_V"),
+    Step("q_norm", "queries, normed", "{norm}(q) {across}", HEADS, ("<q>",), "q", when=_normed_first,
+         absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", matrix="gain"),
+    Step("k_norm", "keys, normed", "{norm}(k) {across}", KV, ("<k>",), "k", when=_normed_first,
+         absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", matrix="gain"),
+    Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", HEADS, ("<q>",), "q", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
+    Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", KV, ("<k>",), "k", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.k_clip")),
+    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", VALUES, ("<v>",), "v", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
+    *TURNED,
+    Step("q_norm", "queries, normed last", "{norm}({inputs}) {across}", HEADS, ("<q>",), "q", when=_normed_last,
+         make=_head_norm, module="attention.q_norm", matrix="gain"),
+    Step("k_norm", "keys, normed last", "{norm}({inputs}) {across}", KV, ("<k>",), "k", when=_normed_last,
+         make=_head_norm, module="attention.k_norm", matrix="gain"),
+    *GROWN,
+    *OF_DISTANCES,
+    Step("scores", "attention scores", "q·kᵀ", MAP, ("<q>", "<k>"), "attention", core=True,
+         make=lambda o, _: o.Scores()),
+    *SCORED,
+    Step("scaled", "scaled scores", "{scale}", MAP, ("<map>",), "attention", core=True, make=_scale,
+         when=lambda c: c.score_divisor != 1, absent="attention scores are not scaled in this model"),
+    Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", MAP, ("<map>",), "attention",
+         core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
+         make=lambda o, c: o.Cap(c.attention_cap)),
+    *BIASED,
+    Step("masked", "masked scores", "{map}, −∞ where {hidden}", MAP, ("<map>",), "attention", core=True,
+         when=lambda c: not c.looks_ahead or c.window > 0,
+         absent="this model looks both ways and the text has no padding, so nothing is masked",
+         make=lambda o, c: o.Mask(o.Sight.of(c))),
+    Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
+         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
+         make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit"),
+    Step("weights", "attention weights", "softmax({map}), each row sums to 1", MAP, ("<map>",), "attention",
+         when=lambda c: not c.attention_sinks, make=lambda o, _: o.Softmax(), core=True),
+    Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", MAP,
+         ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks,
+         make=lambda o, _: o.SunkSoftmax(), core=True),
+    Step("head_out", "weighted values", "weights·{values}", ("head", "token", "d_value"), ("weights", "<v>"), "v",
+         recorded=True, make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
+    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),
+         "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
+    Step("attn", "attention output", "concat·W_O{o_bias}", WIDE, ("concat",), "attention", recorded=True,
+         make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O",
+         seen=Seen("attention")),
+)  # fmt: skip
+"""From what attention reads to what it gives."""
+
+
+_ACROSS_HEADS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that these rows have for a model, by their places in the formulas."""
+    read = "n" if normed_input(c) else "x"
+    scored = "p2c" if c.distance_queries else "c2p" if c.distance_keys else "scores"
+    scale = f"{scored} / {c.score_divisor_words}"
+    return {
+        "across": _ACROSS_HEADS[c.qk_norm_across],
+        "attn_in": read,
+        "q_in": "q_a_norm" if c.q_rank else read,
+        "v_in": "kv_a_norm" if _latent(c) else read,
+        "qkv_bias": " + b" if c.qkv_bias else "",
+        "o_bias": " + b" if c.o_bias else "",
+        "scale": scale if c.attention_divisor else f"{scale} = {scored} / {c.score_divisor:.4g}",
+        "attention_cap": f"{c.attention_cap:g}",
+        "hidden": _hidden(c),
+        "clip_qkv": f"{c.clip_qkv:g}",
+        "values": "v_clip" if c.clip_qkv else "v",
+        "last_head": str(c.n_heads - 1),
+    }
+
+
+def _hidden(c: Config) -> str:
+    """Which keys a query may not look at."""
+    ahead = "key > query" if not c.looks_ahead else f"key ≥ query + {c.window:,}"
+    if c.chunk:
+        return f"{ahead} or in another chunk of {c.chunk:,}"
+    return f"{ahead} or key ≤ query − {c.window:,}" if c.window else ahead
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that a place among the inputs of these rows stands for."""
+    return {
+        "<into q>": ("q_a_norm",) if c.q_rank else ("<residual>",),
+        "<into v>": ("kv_a_norm",) if _latent(c) else ("<residual>",),
+    }

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 
 from tinytf.errors import ConfigError
+from tinytf.parts import attention, feed_forward, norm
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.norm import Norms, Residual
 from tinytf.parts.part import Part, merged
+from tinytf.parts.row import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,3 +32,9 @@ class BlockConfig(Part):
     def words(self, causal: bool) -> dict[str, str]:
         parts = (self.residual, self.norms, self.mixer, self.feed_forward)
         return merged(*(part.words(causal) for part in parts))
+
+
+ROWS: tuple[Step, ...] = (
+    *norm.BEFORE_MIXER, *attention.ROWS, *norm.BETWEEN, *feed_forward.ROWS, *norm.AFTER,
+)  # fmt: skip
+"""From the stream to the stream."""

@@ -1,9 +1,15 @@
 """What a token's vector begins as."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, POSITIVE, SHARE, Part, leaf, listed
+from tinytf.parts.row import EMBEDDED, SUMMED, WIDE, Config, Seen, Step
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +54,91 @@ class Embedding(Part):
                 f"masked_share {self.masked_share:g} needs an encoder with embeddings as wide as the stream, "
                 f"and a mask_id below {self.vocab_size:,}"
             )
+
+
+def make_widening(o: "ModuleType", c: Config) -> Any:
+    """The projection between narrow embeddings and the stream."""
+    return o.Linear(c.projection_bias)
+
+
+def _tokens_widened(c: Config) -> bool:
+    return c.d_embed > 0 and not c.embed_norm
+
+
+def _sum_widened(c: Config) -> bool:
+    return c.d_embed > 0 and c.embed_norm
+
+
+def _drops_masks(c: Config) -> bool:
+    return c.masked_share > 0
+
+
+def _placed(c: Config) -> bool:
+    return c.positions.startswith(("learned", "sinusoidal"))
+
+
+def _summed(c: Config) -> tuple[str, ...]:
+    """The steps that are added to each other: token vectors, positions and types."""
+    tokens = "embed.kept" if _drops_masks(c) else "embed.projected" if _tokens_widened(c) else "embed.tokens"
+    return (tokens, *("embed.positions",) * _placed(c), *("embed.types",) * (c.n_token_types > 0))
+
+
+ROWS: tuple[Step, ...] = (
+    Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
+    Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
+    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", EMBEDDED, ("ids",), "embed", False, True,
+         make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E"),
+    Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", WIDE, ("embed.tokens",),
+         "embed", False, when=_tokens_widened, absent="{not_widened}",
+         make=make_widening, module="embed.projection", matrix="W_in"),
+    Step("embed.kept", "token embeddings, but for masks", "tokens · (1 − {masked_share}) / (1 − masks / T), 0 at masks",
+         EMBEDDED, ("embed.tokens",), "embed", False, when=_drops_masks,
+         absent="masks have embeddings like other tokens in this model",
+         make=lambda o, c: o.Keep(c.masked_share, c.mask_id), seen=Seen("embed.kept")),
+    Step("embed.positions", "positions", "{position_formula}", SUMMED, (), "embed", False, True,
+         when=_placed,
+         absent="{no_added_positions}",
+         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, c.positions.endswith("halves")),
+         module="embed.positions", matrix="P"),
+    Step("embed.types", "token types", "S[type]", SUMMED, (), "embed", False, True,
+         when=lambda c: c.n_token_types > 0, absent="this model has no token types",
+         make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S"),
+    Step("embed.sum", "embeddings, summed", "{embed_sum}", SUMMED, ("<embeddings>",), "embed", False,
+         when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
+         make=lambda o, _: o.Add(), seen=Seen("embed.norm", 0)),
+    Step("embed.norm", "embedding norm", "{norm}(sum)", SUMMED, ("embed.sum",), "residual", False, True,
+         when=lambda c: c.embed_norm, absent="embeddings are not normed in this model",
+         make=make_norm, module="embed.norm", matrix="gain"),
+    Step("embed.out", "embeddings, projected", "x₀ = embed.norm·W_in{projection_bias}", WIDE, ("embed.norm",),
+         "residual", False, True, when=_sum_widened, absent="{not_widened}",
+         make=make_widening, module="embed.projection", matrix="W_in", seen=Seen("embed")),
+    Step("embed.out", "embeddings", "x₀ = {embed_sum}", WIDE, ("<embeddings>",), "residual", False, True,
+         when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
+)  # fmt: skip
+"""From the text to the stream."""
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that these rows have for a model, by their places in the formulas."""
+    offset = c.position_offset
+    placed = {
+        "learned": f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned",
+        "sinusoidal": f"sin | cos(pos / 10000^(2i/{c.d_model}))",
+    }
+    halves = f"[sin | cos]((pos + {offset}) / 10000^(i/{c.d_model // 2 - 1}))"
+    summed = "the sum of the embeddings is projected in this model, as embed.out"
+    return {
+        "position_formula": placed.get(c.positions, halves),
+        "embed_scale": "" if c.embed_scale == 1.0 else f" · {c.embed_scale:.4g}",
+        "masked_share": f"{c.masked_share:g}",
+        "embed_sum": " + ".join(name.partition(".")[2] for name in _summed(c)),
+        "projection_bias": " + b" if c.projection_bias else "",
+        "not_widened": summed
+        if _sum_widened(c)
+        else "token embeddings are as wide as the residual stream in this model",
+    }
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that a place among the inputs of these rows stands for."""
+    return {"<embeddings>": _summed(c)}

@@ -1,11 +1,19 @@
 """The feed-forward of a block: dense, or a mixture of experts."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
+from tinytf.parts.row import ROUTES, WIDE, Config, Seen, Step
 
-ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "silu")
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ACTIVATION_NAMES = {
+    "relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU", "tanh": "tanh",
+}  # fmt: skip
+"""What each activation of a configuration is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +68,7 @@ class FeedForward(Part):
     """
 
     d_ff: int = leaf(limits=POSITIVE)
-    activation: str = choice(*ACTIVATIONS, default="gelu")
+    activation: str = choice("relu", "relu2", "gelu", "gelu_tanh", "silu", default="gelu")
     gated: bool = leaf(False)
     glu_limit: float = leaf(0.0, NOT_NEGATIVE)
     glu_alpha: float = leaf(1.0, ABOVE_ZERO)
@@ -81,3 +89,162 @@ class FeedForward(Part):
             "biases": "feed-forward" if self.ffn_bias else "",
         }
         return merged(own, self.mixture.words(causal))
+
+
+def _mixed(c: Config) -> bool:
+    return c.experts > 0
+
+
+def _dense(c: Config) -> bool:
+    return not _mixed(c)
+
+
+def _shared(c: Config) -> bool:
+    return _mixed(c) and c.d_shared > 0
+
+
+def _weighed_first(c: Config) -> bool:
+    return _mixed(c) and c.routes_first
+
+
+def _ffn(o: "ModuleType", c: Config) -> Any:
+    return o.Linear(c.ffn_bias)
+
+
+def _expert(o: "ModuleType", c: Config) -> Any:
+    return o.ExpertLinear(c.ffn_bias)
+
+
+def _activate(o: "ModuleType", c: Config) -> Any:
+    limit = c.glu_limit
+    return o.ClampedGlu(c.glu_alpha, limit) if limit else o.Activate(c.activation)
+
+
+_HIDDEN = ("token", "d_ff")
+_OF_EXPERTS = ("expert", "token", "d_expert")
+_SHARED = ("token", "d_shared")
+_NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
+_NO_SHARED = "no expert takes every token in this model"
+_NO_DENSE = "this layer has experts in the place of one feed-forward; see expert.hidden"
+
+ROWS: tuple[Step, ...] = (
+    Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
+         recorded=True, when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.up",
+         matrix="{w_up}"),
+    Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
+         recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
+         make=_ffn, module="ffn.gate", matrix="W_gate"),
+    Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
+         when=_dense, absent=_NO_DENSE, make=_activate, seen=Seen("ffn.down", 0)),
+    Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", WIDE, ("ffn.act",), "ffn", recorded=True,
+         when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.down", matrix="{w_down}",
+         seen=Seen("ffn")),
+    Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", ROUTES, ("<residual>",), "ffn", recorded=True,
+         when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
+         matrix="W_router"),
+    Step("ffn.preference", "preference among experts", "{score}(router) + b", ROUTES, ("ffn.router",), "ffn",
+         when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
+         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}, else 0", ROUTES, ("<decides>",),
+         "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
+         to_loss=False),
+    Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
+         when=_mixed, absent=_NO_EXPERTS, in_experts=True,
+         make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale)),
+    Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *WIDE), ("<residual>", "ffn.routes"),
+         "ffn", when=_weighed_first, absent="{no_expert_in}", make=lambda o, _: o.Weigh(), in_experts=True),
+    Step("expert.hidden", "expert, expanded", "{expert_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
+         ("<into expert>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
+         matrix="{w_up}", in_experts=True),
+    Step("expert.gate", "expert, gate", "{expert_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
+         ("<into expert>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
+         module="ffn.experts.gate", matrix="W_gate", in_experts=True),
+    Step("expert.act", "expert, activated", "{act}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
+         absent=_NO_EXPERTS, make=_activate, in_experts=True),
+    Step("expert.out", "expert output", "act·{w_down}{ffn_bias_2} where chosen, else 0", ("expert", *WIDE),
+         ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
+         matrix="{w_down}", in_experts=True),
+    Step("expert.added", "what an expert adds", "routes ⊙ out", ("expert", *WIDE), ("expert.out", "ffn.routes"), "ffn",
+         when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}", make=lambda o, _: o.Weigh(),
+         in_experts=True),
+    Step("ffn", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", recorded=True,
+         when=lambda c: _mixed(c) and not _shared(c), make=lambda o, _: o.SumExperts(),
+         seen=Seen("ffn")),
+    Step("ffn.mixed", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
+    Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
+         recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}"),
+    Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, ("<residual>",), "ffn",
+         recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
+         matrix="W_gate"),
+    Step("shared.act", "shared expert, activated", "{act}", _SHARED, ("<of shared>",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=_activate, seen=Seen("ffn.shared.down", 0)),
+    Step("shared.out", "shared expert output", "act·{w_down}{ffn_bias_2}", WIDE, ("shared.act",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}", seen=Seen("ffn.shared")),
+    Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), ("<residual>",), "ffn",
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Linear(False),
+         module="ffn.shared_score", matrix="W_score"),
+    Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", WIDE, ("shared.out", "shared.score"), "ffn",
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch(),
+         seen=Seen("ffn.switch")),
+    Step("ffn", "experts and shared expert", "{inputs}", WIDE, ("ffn.mixed", "<shared>"), "ffn", recorded=True,
+         when=_shared, make=lambda o, _: o.Add(), seen=Seen("ffn")),
+)  # fmt: skip
+"""From what the feed-forward reads to what it gives."""
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that these rows have for a model, by their places in the formulas."""
+    bias, read = c.ffn_bias, "mid" if c.norm_order == "output" else "n"
+    of_router = "experts take what the router reads in this model; see ffn.router"
+    of_experts = "the weights multiply what experts take in this model; see expert.in"
+    return {
+        "ffn_in": read,
+        "expert_in": "in" if c.routes_first else read,
+        "no_expert_in": of_router if _mixed(c) else _NO_EXPERTS,
+        "no_expert_added": of_experts if _mixed(c) else _NO_EXPERTS,
+        "w_up": "W_up" if c.gated else "W₁",
+        "w_down": "W_down" if c.gated else "W₂",
+        "ffn_bias_1": " + b₁" if bias else "",
+        "ffn_bias_g": " + b" if bias else "",
+        "ffn_bias_2": " + b₂" if bias else "",
+        "act": _act_words(c),
+        "no_gate": _NO_DENSE if _mixed(c) else "the feed-forward of this model has no gate",
+        "per_token": str(c.experts_per_token),
+        "decides": "preference" if c.choice_bias else "router",
+        "score": "softmax" if c.router == "softmax" else "σ",
+        "router_bias": " + b" if c.router_bias else "",
+        "routes": _routes_words(c),
+    }
+
+
+def _act_words(c: Config) -> str:
+    """What is made of gate and hidden units."""
+    act = ACTIVATION_NAMES[c.activation]
+    if c.glu_limit:
+        return f"(hidden + 1) ⊙ gate·σ({c.glu_alpha:g}·gate), both up to {c.glu_limit:g}"
+    return f"{act}(gate) ⊙ hidden" if c.gated else f"{act}(hidden)"
+
+
+def _routes_words(c: Config) -> str:
+    """What weighs the chosen experts: a softmax over them, say, times a scale."""
+    times = "" if c.routed_scale == 1.0 else f"{c.routed_scale:g}·"
+    score = "softmax" if c.router == "softmax" else "σ"
+    if not c.routes_renormed:
+        return f"{times}{score}(router) of the chosen, else 0"
+    if c.router == "softmax":
+        return f"{times}softmax(router of the chosen), else 0"
+    return f"{times}σ(router) / Σ σ(router) of the chosen, else 0"
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that a place among the inputs of these rows stands for."""
+    return {
+        "<activated>": ("ffn.gate", "ffn.hidden") if c.gated else ("ffn.hidden",),
+        "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
+        "<into expert>": ("expert.in",) if c.routes_first else ("<residual>",),
+        "<of experts>": ("expert.out",) if c.routes_first else ("expert.added",),
+        "<of expert>": ("expert.gate", "expert.hidden") if c.gated else ("expert.hidden",),
+        "<of shared>": ("shared.gate", "shared.hidden") if c.gated else ("shared.hidden",),
+        "<shared>": ("shared.added",) if c.shared_gate else ("shared.out",),
+    }

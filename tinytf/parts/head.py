@@ -1,9 +1,17 @@
 """What reads the last hidden states."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts.embedding import make_widening
+from tinytf.parts.feed_forward import ACTIVATION_NAMES
+from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, Part, choice, leaf, listed
+from tinytf.parts.row import EMBEDDED, HEAD, Config, Seen, Step
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 CLASS_HEADS = ("sequence", "token", "question")
 """Heads whose logits are of the classes in ``labels``: of the whole text, of each token, or two of each token."""
@@ -94,3 +102,133 @@ class Head(Part):
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and causal:
             raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
+
+
+def _has_head(c: Config) -> bool:
+    return c.head.kind != "none"
+
+
+def _capped_head(c: Config) -> bool:
+    return _has_head(c) and c.logit_cap > 0
+
+
+def _scaled_head(c: Config) -> bool:
+    return _has_head(c) and c.logit_scale != 1
+
+
+def _classes(c: Config) -> bool:
+    return bool(c.labels)
+
+
+def _head_dense(c: Config) -> bool:
+    return c.head.kind == "mlm" or c.head_dense
+
+
+def _head_normed(c: Config) -> bool:
+    return c.head.kind == "mlm" or c.head_norm
+
+
+def _narrow_lm(c: Config) -> bool:
+    return c.d_embed > 0 and c.head.kind == "lm"
+
+
+def _unembed(o: "ModuleType", c: Config) -> Any:
+    return o.Unembed(c.head_bias, c.tied_head)
+
+
+def _class_shares(o: "ModuleType", c: Config) -> Any:
+    if c.head.kind == "question":
+        return o.TokenSoftmax()
+    return o.Sigmoid() if c.decides == "several" else o.VocabularySoftmax()
+
+
+_VOCABULARY = ("token", "vocab")
+_CLASSES = ("token", "label")
+_NO_HEAD = "this model has no language-model head"
+_NO_HEAD_DENSE = "the head of this model has no dense layer"
+
+ROWS: tuple[Step, ...] = (
+    Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
+         when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",
+         to_loss=False),
+    Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", EMBEDDED, ("<final>",), "output",
+         False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
+         make=make_widening, module="head.projection", matrix="W_out"),
+    Step("head.dense", "head, dense", "x·W{dense_bias}", HEAD, ("<final>",), "output", False, when=_head_dense,
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Linear(c.head_dense_bias), module="head.dense"),
+    Step("head.act", "head, activated", "{head_act}(dense)", HEAD, ("head.dense",), "output", False, when=_head_dense,
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
+    Step("head.norm", "head, norm", "{norm}(act)", HEAD, ("<acted>",), "output", False, when=_head_normed,
+         absent="the head of this model has no norm", make=make_norm, module="head.norm", matrix="gain"),
+    Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
+         "output", False, when=_capped_head,
+         make=_unembed, module="head.decoder", matrix="{matrix}"),
+    Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
+         "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), seen=Seen("head")),
+    Step("head.logits", "logits before the scale", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
+         "output", False, when=_scaled_head, absent="logits are neither capped nor scaled in this model",
+         make=_unembed, module="head.decoder", matrix="{matrix}"),
+    Step("logits", "logits, scaled", "{logit_scale} · head.logits", _VOCABULARY, ("head.logits",), "output", False,
+         True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), seen=Seen("head")),
+    Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
+         when=lambda c: c.predicts_tokens and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
+         make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
+    Step("logits", "logits of the classes", "{logits_in}·W_U{head_bias}", _CLASSES, ("<logits>",), "output", False,
+         True, when=_classes, make=_unembed, module="head.decoder", matrix="W_U", seen=Seen("head")),
+    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False,
+         when=lambda c: c.predicts_tokens, absent="{no_probs}", make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
+    Step("probs", "probabilities of the classes", "{class_shares}", _CLASSES, ("logits",), "output", False,
+         when=lambda c: _classes(c) and c.decides != "number", make=_class_shares, to_loss=False),
+    Step("next", "prediction", "{prediction}", (), ("<shares>",), "output", False, when=_has_head, absent=_NO_HEAD,
+         to_loss=False),
+)  # fmt: skip
+"""From the last hidden states to the prediction."""
+
+_PREDICTIONS = {
+    "lm": "most probable next tokens",
+    "mlm": "most probable fill of each mask",
+    "sequence": "classes of the text",
+    "token": "classes of each token",
+    "question": "where the answer starts and ends",
+}
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that these rows have for a model, by their places in the formulas."""
+    kind, unembedded = c.head.kind, _unembedded(c)
+    shares = "σ(logits)" if c.decides == "several" else "softmax(logits)"
+    return {
+        "logit_cap": f"{c.logit_cap:g}",
+        "logit_scale": f"{c.logit_scale:.4g}",
+        "head_act": ACTIVATION_NAMES[c.head_activation],
+        "logits_in": unembedded.replace("head.act", "act") or "x",
+        "unembed": "Eᵀ" if c.tied_head else "W_U",
+        "matrix": "E" if c.tied_head else "W_U",
+        "dense_bias": " + b" if c.head_dense_bias else "",
+        "head_bias": " + b" if c.head_bias else "",
+        "prediction": _PREDICTIONS.get("mlm" if kind == "lm" and not c.causal else kind, ""),
+        "class_shares": "softmax(logits) over the tokens" if kind == "question" else shares,
+        "no_probs": "the head of this model gives a number" if c.decides == "number" else _NO_HEAD,
+    }
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that a place among the inputs of these rows stands for."""
+    unembedded = _unembedded(c)
+    return {
+        "<acted>": ("head.act",) if _head_dense(c) else ("<final>",),
+        "<logits>": (unembedded,) if unembedded else ("<final>",),
+        "<shares>": ("logits",) if c.decides == "number" else ("probs",),
+    }
+
+
+def _unembedded(c: Config) -> str:
+    """The step of the head that is unembedded; empty where that is the last hidden state itself."""
+    if _head_normed(c):
+        return "head.norm"
+    return "head.act" if _head_dense(c) else "head.projected" if _narrow_lm(c) else ""
+
+
+def seen_acted(c: Config) -> str:
+    """The module that the head's activated units go into."""
+    return "head.norm" if _head_normed(c) else "head.decoder"

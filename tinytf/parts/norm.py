@@ -1,9 +1,14 @@
 """Where a block norms, how, and how it adds to the residual stream."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.part import ABOVE_ZERO, Part, choice, leaf, listed
+from tinytf.parts.row import WIDE, Config, Predicate, Seen, Step
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 NORMED = {
     "pre": "before each part (pre-norm)",
@@ -73,3 +78,105 @@ class Residual(Part):
                 self.residual_scale != 1 and f"what is added times {self.residual_scale:g}",
             )
         }
+
+
+def make_norm(o: "ModuleType", c: Config) -> Any:
+    """The norm of a model."""
+    return o.Norm(c.norm == "layernorm", c.norm_eps, c.norm_parameters)
+
+
+def normed_input(c: Config) -> bool:
+    """Whether attention reads the stream through a norm."""
+    return c.norm_order in ("pre", "both") and c.input_norm
+
+
+def _order(*orders: str) -> Predicate:
+    return lambda c: c.norm_order in orders
+
+
+def _sequential(c: Config) -> bool:
+    return c.residual == "sequential"
+
+
+def _scaled_residual(c: Config) -> bool:
+    return c.residual_scale != 1
+
+
+def _scale_added(o: "ModuleType", c: Config) -> Any:
+    return o.Multiply(c.residual_scale)
+
+
+_NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
+
+BEFORE_MIXER: tuple[Step, ...] = (
+    Step("in", "block input", "x", WIDE, (), recorded=True, make=lambda o, _: o.Add(),
+         seen=Seen("", 0), from_stream=True),
+    Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",), when=normed_input,
+         make=make_norm, module="norm1", matrix="gain"),
+)  # fmt: skip
+"""From the stream to what attention reads."""
+BETWEEN: tuple[Step, ...] = (
+    Step("attn_norm", "attention output, normed", "{norm}(attn)", WIDE, ("attn",), "attention",
+         when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
+         make=make_norm, module="attn_norm", matrix="gain"),
+    Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, ("<attn>",), "attention",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("attn_scale")),
+    Step("mid", "residual after attention", "{inputs}", WIDE, ("in", "<attn>"),
+         when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
+         make=lambda o, _: o.Add(), seen=Seen("<mid>", 0)),
+    Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
+         absent="what goes into attention and the feed-forward is not normed in this model",
+         make=make_norm, module="norm1", matrix="gain"),
+    Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", WIDE, ("<read>",),
+         when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
+         make=make_norm, module="norm2", matrix="gain"),
+)  # fmt: skip
+"""From what attention gives to what the feed-forward reads."""
+AFTER: tuple[Step, ...] = (
+    Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", WIDE, ("ffn",), "ffn",
+         when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
+         make=make_norm, module="ffn_norm", matrix="gain"),
+    Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", WIDE, ("<ffn>",), "ffn",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("ffn_scale")),
+    Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
+         make=lambda o, _: o.Add(), seen=Seen("")),
+    Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
+         "this model norms before each part; the sum is out", make=lambda o, _: o.Add(), seen=Seen("norm2", 0)),
+    Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
+         when=_order("post"), make=make_norm, module="norm2", matrix="gain", seen=Seen("")),
+)  # fmt: skip
+"""From what the feed-forward gives to the stream."""
+FINAL: tuple[Step, ...] = (
+    Step("final.norm", "final norm", "{norm}(x)", WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
+         absent="norms come after the residual sums in this model, so the last block's norm2 is the last",
+         make=make_norm, module="final_norm", matrix="gain",
+         from_stream=True),
+)  # fmt: skip
+"""After the last block."""
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that these rows have for a model, by their places in the formulas."""
+    shared = "attention and the feed-forward share norm1 in this model"
+    unnormed = "what goes into attention and the feed-forward is not normed in this model"
+    return {
+        "norm": CALLED[c.norm],
+        "residual_scale": f"{c.residual_scale:g}",
+        "no_norm2": shared if c.shared_norm else unnormed,
+        "ffn_stream": "mid" if _sequential(c) else "x",
+    }
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that a place among the inputs of these rows stands for."""
+    return {
+        "<read>": ("mid",) if _sequential(c) else ("in",),
+        "<added>": ("mid", "<ffn>") if _sequential(c) else ("in", "<attn>", "<ffn>"),
+        "<final>": ("final.norm",) if c.final_norm else ("norm2",),
+    }
+
+
+def seen_mid(c: Config) -> str:
+    """The module that the stream after attention goes into."""
+    return "norm1" if c.norm_order == "post" else "ffn" if c.norm_order == "output" else "norm2"

@@ -2,9 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, Part, choice, leaf, listed
+from tinytf.parts.row import HEADS, KV, MAP, Config, Predicate, Seen, Step
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,3 +153,115 @@ class Growth(Part):
         position = f"(t + {self.query_scale_first})" if self.query_scale_first else "t"
         grown = f"1 + {self.query_scale:g}·ln(1 + ⌊{position} / {self.query_scale_every}⌋)"
         return {"scores": f"queries at position t times {grown}" if self.query_scale else ""}
+
+
+def make_projection(o: "ModuleType", c: Config) -> Any:
+    """A projection to queries, keys or values."""
+    return o.Linear(c.qkv_bias)
+
+
+def _rotary(c: Config) -> bool:
+    return c.positions == "rotary"
+
+
+def _distant(matrices: bool, *, keys: bool) -> Predicate:
+    """Whether keys, or queries, are made of the embeddings of distances, by matrices of their own or by the tokens'."""
+    return lambda c: (c.distance_keys if keys else c.distance_queries) and c.distance_matrices == matrices
+
+
+def _by_distance(o: "ModuleType", c: Config, of_keys: bool) -> Any:
+    return o.ByDistance(c.distances, c.farthest, of_keys)
+
+
+_DISTANCES = ("distance", "d_model")
+_OF_DISTANCES = ("head", "distance", "d_head")
+_NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
+
+TURNED: tuple[Step, ...] = (
+    Step("q_rot", "queries, rotated", "q turned by its position", HEADS, ("<q>",), "q", when=_rotary,
+         absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope),
+         seen=Seen("attention.q_turned", 0)),
+    Step("k_rot", "keys, rotated", "k turned by its position", KV, ("<k>",), "k", when=_rotary,
+         absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope),
+         seen=Seen("attention.k_turned", 0)),
+)  # fmt: skip
+"""Queries and keys, turned by RoPE."""
+GROWN: tuple[Step, ...] = (
+    Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", HEADS, ("<q>",), "q",
+         when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
+         make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first),
+         seen=Seen("attention.core", 0)),
+)  # fmt: skip
+"""Queries that grow with their position."""
+OF_DISTANCES: tuple[Step, ...] = (
+    Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
+         absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R", shared=True),
+    Step("distances_norm", "embeddings of distances, normed", "n = {norm}(R)", _DISTANCES, ("distances",), "embed",
+         when=lambda c: c.distance_norm, absent="{no_distance_norm}", make=make_norm,
+         module="attention.distances_norm", matrix="gain", shared=True),
+    Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
+         when=_distant(False, keys=True), make=make_projection, module="attention.k", matrix="W_K",
+         seen=Seen("attention.pos_k")),
+    Step("pos_k", "keys of distances", "{distances}·W_KD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
+         when=_distant(True, keys=True), absent="{no_distance_keys}", make=make_projection, module="attention.pos_k",
+         matrix="W_KD"),
+    Step("pos_q", "queries of distances, as of tokens", "{distances}·W_Q{qkv_bias}", _OF_DISTANCES, ("<distances>",),
+         "q", when=_distant(False, keys=False), make=make_projection, module="attention.q", matrix="W_Q",
+         seen=Seen("attention.pos_q")),
+    Step("pos_q", "queries of distances", "{distances}·W_QD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "q",
+         when=_distant(True, keys=False), absent="{no_distance_queries}", make=make_projection,
+         module="attention.pos_q", matrix="W_QD"),
+)  # fmt: skip
+"""What is made of the embeddings of distances."""
+SCORED: tuple[Step, ...] = (
+    Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", MAP, ("<map>", "<q>", "pos_k"),
+         "attention", core=True, when=lambda c: c.distance_keys, absent="queries score no distances in this model",
+         make=lambda o, c: _by_distance(o, c, of_keys=False)),
+    Step("p2c", "scores, with position to content", "{map} + k·pos_q[query − key]", MAP, ("<map>", "<k>", "pos_q"),
+         "attention", core=True, when=lambda c: c.distance_queries, absent="keys score no distances in this model",
+         make=lambda o, c: _by_distance(o, c, of_keys=True)),
+)  # fmt: skip
+"""Scores with what distances add, before they are scaled."""
+BIASED: tuple[Step, ...] = (
+    Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", MAP, ("<map>",), "attention",
+         core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
+         make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True),
+    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", MAP, ("<map>",),
+         "attention", core=True, when=lambda c: c.positions == "alibi",
+         absent="attention scores do not fall with distance in this model",
+         make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
+)  # fmt: skip
+"""Scores with a bias of distance, after they are scaled."""
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that these rows have for a model, by their places in the formulas."""
+    unplaced = {
+        "none": "it has no positions",
+        "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
+    }.get(c.positions, "")
+    place = f"(t + {c.query_scale_first})" if c.query_scale_first else "t"
+    unnormed = "embeddings of distances are not normed in this model"
+    return {
+        "no_rotary": unplaced or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
+        "no_added_positions": unplaced
+        or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
+        "distances": "n" if c.distance_norm else "R",
+        "no_distance_norm": unnormed if c.distances else _NO_DISTANCES,
+        "no_distance_keys": _no_matrix(c, c.distance_keys, "keys", "W_K"),
+        "no_distance_queries": _no_matrix(c, c.distance_queries, "queries", "W_Q"),
+        "query_scale": f"{c.query_scale:g}·ln(1 + ⌊{place} / {c.query_scale_every:,}⌋)",
+        "alibi_scale": "" if c.alibi_scale == 1 else f"·{c.alibi_scale:.4g}",
+    }
+
+
+def _no_matrix(c: Config, made: bool, what: str, matrix: str) -> str:
+    """Why there is no matrix by which ``what`` are made of the embeddings of distances."""
+    if made:
+        return f"{what} of distances are made by {matrix} in this model, as those of tokens"
+    return f"no {what} are made of distances in this model" if c.distances else _NO_DISTANCES
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that a place among the inputs of these rows stands for."""
+    return {"<distances>": ("distances_norm",) if c.distance_norm else ("distances",)}

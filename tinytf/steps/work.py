@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from tinytf.config import ModelConfig
-from tinytf.steps.table import Step, table_of
+from tinytf.parts.row import Step
+from tinytf.steps.table import table_of
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from torch import nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Norm, Parameter
-from tinytf.steps.table import Step, table_of
+from tinytf.steps.table import table_of
 
 _PLAIN = {"weight", "bias", "scale", "shift", "gain", "gamma", "beta", "g", "b", "w", "parametrizations"}
 """Last words of a parameter's name that do not say what it is of."""

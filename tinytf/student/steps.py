@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.mistaken import Mistaken
+from tinytf.parts.row import Step
 from tinytf.steps.operations import Add
-from tinytf.steps.table import Place, Step
+from tinytf.steps.table import Place
 from tinytf.student.seen import Made
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.trace import Trace

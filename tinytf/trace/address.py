@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
-from tinytf.steps.table import Step, StepTable
+from tinytf.parts.row import Step
+from tinytf.steps.table import StepTable
 from tinytf.text.words import NUMBERS, Named, numbers_in, pick, several
 from tinytf.trace.lens_names import HOOK, Lens, find_lens
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tinytf.brief import Brief
+from tinytf.parts.row import Step
 from tinytf.steps.operations import Lookup, Positions
-from tinytf.steps.table import Step
 from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace

@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from tinytf.errors import PlacedError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.steps.table import Step, StepTable
+from tinytf.parts.row import Step
+from tinytf.steps.table import StepTable
 from tinytf.text.words import NUMBERS
 from tinytf.trace.address import parse_address
 from tinytf.trace.measures import MEASURES, OUTCOMES, Moment, Term, has_outcome, numbers

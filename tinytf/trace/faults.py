@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError
+from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Mask
-from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
 
 

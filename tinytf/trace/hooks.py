@@ -12,7 +12,8 @@ from tinytf.config import ModelConfig
 from tinytf.model.attention import SelfAttention, Tap
 from tinytf.model.experts import Experts
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import Step, table_of
+from tinytf.parts.row import Step
+from tinytf.steps.table import table_of
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
+from tinytf.parts.row import Step
 from tinytf.steps.operations import HeadNorm, Norm
-from tinytf.steps.table import Place, Step, StepTable
+from tinytf.steps.table import Place, StepTable
 from tinytf.trace.site import Site
 
 Predicate = Callable[[ModelConfig], bool]

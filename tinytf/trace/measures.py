@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.steps.table import Step, StepTable
+from tinytf.parts.row import Step
+from tinytf.steps.table import StepTable
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace, visible
 

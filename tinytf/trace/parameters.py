@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
 from tinytf.steps.operations import Parameter
-from tinytf.steps.table import Step, StepTable
+from tinytf.steps.table import StepTable
 from tinytf.text.words import Named, pick, several
 from tinytf.trace.address import PARTS, Address, Spelled, parse_tensor, read_numbers, span, spell
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
 from tinytf.steps.operations import Operation
-from tinytf.steps.table import Place, Step, StepTable
+from tinytf.steps.table import Place, StepTable
 
 if TYPE_CHECKING:
     from tinytf.model.transformer import Transformer

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.report import plain
-from tinytf.steps.table import Step
 
 BINS = 8
 _LARGE = 1e15  # squares of larger numbers overflow float32

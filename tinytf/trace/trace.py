@@ -17,9 +17,10 @@ from tinytf.brief import brief, shown
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
 from tinytf.report import About
 from tinytf.steps.operations import Mask, Sight, Unembed
-from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.steps.table import StepTable, table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 from tinytf.text.words import Named, find_token, pick, positions_in, several

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tinytf.errors import AddressError
 from tinytf.look.values import tensor_at
-from tinytf.steps.table import Step
+from tinytf.parts.row import Step
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace
 from tinytf_cli.views.steps import row_labels

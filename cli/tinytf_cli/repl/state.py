@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinytf.config import LEFT_OUT
-from tinytf.steps.table import Step
+from tinytf.parts.row import Step
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import plural
 from tinytf_cli.repl.settings import Settings

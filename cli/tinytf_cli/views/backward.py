@@ -11,8 +11,8 @@ from torch import Tensor
 from tinytf.gradients.derivation import Derivation
 from tinytf.gradients.report import Backward
 from tinytf.gradients.trace import GradientTrace
+from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Quantity
-from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Span, Table, Values
 from tinytf_cli.views.parts import fold_note, middle_out, one_form

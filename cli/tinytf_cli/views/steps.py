@@ -7,8 +7,8 @@ from itertools import groupby, product
 import numpy as np
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.steps.operations.disentangled import distances_in_words, rows_in_text
-from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace, visible
 from tinytf_cli.views.blocks import Array, Beside, Block, Figure, Heading, Heat, Line, RowBars, Span, Values, Visible

@@ -18,7 +18,8 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.attention import Edit, SelfAttention, make_core
 from tinytf.model.experts import make_experts
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.parts.row import Step
+from tinytf.steps.table import StepTable, table_of
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address, parse_tensor
 from tinytf.trace.hooks import module_of

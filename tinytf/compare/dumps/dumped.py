@@ -19,8 +19,9 @@ from tinytf.compare.dumps.read import IDS, Dump
 from tinytf.config import ModelConfig
 from tinytf.errors import DumpError, TinytfError
 from tinytf.nearest import did_you_mean
+from tinytf.parts.row import Step
 from tinytf.report import text_data
-from tinytf.steps.table import Place, Step, StepTable, table_of
+from tinytf.steps.table import Place, StepTable, table_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from tinytf.checkpoints.table import Stored
 from tinytf.compare.dumps.layouts import Meaning
 from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
 from tinytf.steps.operations import Lookup, Mask
-from tinytf.steps.table import Step
 
 _EXACT, _CLOSE = 1e-5, 1e-2
 """How far apart numbers are, relative to the largest, that need no other layout, and that are the same but rounded."""

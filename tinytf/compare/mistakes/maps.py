@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tinytf.compare.mistakes.mistake import Mistake, Wrong, has, unlike
+from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.steps.operations import (
     Activate,
     Add,
@@ -18,7 +19,6 @@ from tinytf.steps.operations import (
 )
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.operation import into_heads
-from tinytf.steps.table import ACTIVATION_NAMES
 from tinytf.trace.site import Site
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.steps.operations import Operation
-from tinytf.steps.table import Step
 from tinytf.trace.site import Site
 
 Wrong = Callable[[Site], Tensor]

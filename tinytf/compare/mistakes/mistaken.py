@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from tinytf.compare.mistakes.mistake import Mistake, Wrong
-from tinytf.steps.table import Place, Step, StepTable
+from tinytf.parts.row import Step
+from tinytf.steps.table import Place, StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Recording, Trace
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tinytf.errors import AddressError
-from tinytf.steps.table import Step
+from tinytf.parts.row import Step
 from tinytf.text.words import several
 from tinytf.trace.address import Address
 from tinytf.trace.site import Site

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, in_float32, wide
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product, single
 
 

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
 from tinytf.steps.operations.linear import weight_gradient
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, dimension, summed
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.steps.operations.norm import (
     ROW,
     Axes,
@@ -23,7 +24,7 @@ from tinytf.steps.operations.operation import (
     side_by_side,
     summed,
 )
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 
 _HEADS_OF_A_TOKEN: Axes = (-3, -1)  # of (H, T, D)
 

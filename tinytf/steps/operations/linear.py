@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.operations.operation import (
     Consumer,
@@ -21,7 +22,7 @@ from tinytf.steps.operations.operation import (
     summed,
     width_of,
 )
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Operation, Parameter
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
 
 TOKEN_TABLE = "embed.tokens.weight"

@@ -3,8 +3,9 @@
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Summand, by_group, in_float32, repeat_groups, wide
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.scores import from_columns
 from tinytf.steps.operations.working import Working, product
 

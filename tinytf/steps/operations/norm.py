@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, summed, wide
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, single
 
 Axes = tuple[int, ...]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.parts.row import Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working
 
 _IN_CODE = str.maketrans("₁₂.", "12_")

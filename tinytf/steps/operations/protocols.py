@@ -1,6 +1,6 @@
-"""What an operation sees of the layers above it: a row of the step table, and one step and one cell of a recording.
+"""What an operation sees of the recording that it explains: one of its steps, and one cell.
 
-It imports neither: the table makes the operations, and the recording (``tinytf.trace``) is made by running them.
+The recording itself lies above the operations (``tinytf.trace``), since the model runs them too.
 """
 
 from collections.abc import Sequence
@@ -9,26 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-
-
-class Step(Protocol):
-    """A row of the step table: what the step is called, and the shape and letters of what it is made with."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def axes(self) -> tuple[str, ...]: ...
-    @property
-    def reads(self) -> str: ...
-    @property
-    def matrix(self) -> str: ...
-    @property
-    def parameter(self) -> str: ...
-    @property
-    def has_heads(self) -> bool: ...
-    @property
-    def is_split(self) -> bool: ...
-    def full_name(self, layer: int | None) -> str: ...
+from tinytf.parts.row import Step
 
 
 class Site(Protocol):

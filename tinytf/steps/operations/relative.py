@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Summand, wide
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Series, Value, Working
 
 _FARTHEST = 128

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
@@ -14,7 +15,7 @@ from tinytf.steps.operations.operation import (
     repeat_groups,
     wide,
 )
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working, product
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, wide
-from tinytf.steps.operations.protocols import Cell, Site, Step
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.softmax import Softmax, attention_weights, shares, softmax_gradient
 from tinytf.steps.operations.working import Value, Working
 
