@@ -1,6 +1,8 @@
 """A configuration is a tree of parts: each setting stands once, under one flat name, and is checked where it stands."""
 
+import ast
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +87,28 @@ def test_a_part_refuses_what_does_not_go_with_the_model() -> None:
         ModelConfig(
             d_model=24, context=32, causal=False, embedding=Embedding(vocab_size=31), blocks=(block,), head=Head()
         )
+
+
+ROOT = Path(__file__).parents[2]
+FOREIGN = {"get", "get_text_config", "architectures", "to_json_string", "patch"}
+"""What is read of the configurations of other programs."""
+
+
+def _reads() -> list[tuple[str, str]]:
+    """What is read of anything called ``config``, and in the files of parts of ``c``: where, and which name."""
+    found = []
+    for path in [*(ROOT / "tinytf").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:
+        called = ("config", "c") if path.parent.name == "parts" else ("config",)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(of := node.value, ast.Name | ast.Attribute):
+                if (of.id if isinstance(of, ast.Name) else of.attr) in called:
+                    found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node.attr))
+    return found
+
+
+def test_every_setting_that_is_read_exists() -> None:
+    """Flat names are found when they are read, so no type checker sees one that is misspelt."""
+    reads = _reads()
+    known = {*FIELDS, *dir(ModelConfig), *ModelConfig.__dataclass_fields__, *FOREIGN}
+    assert len(reads) > 900
+    assert [(place, name) for place, name in reads if name not in known] == []
