@@ -17,6 +17,8 @@ from tinytf.parts.embedding import Embedding
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.head import Head
 from tinytf.parts.part import Part, is_part, leaves
+from tinytf.steps.operations import Softmax
+from tinytf.steps.table import StepTable
 
 
 def tree(part: Any) -> list[Any]:
@@ -100,9 +102,9 @@ def _reads() -> list[tuple[str, str]]:
     for path in [*(ROOT / "tinytf").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:
         called = ("config", "c") if path.parent.name == "parts" else ("config",)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(of := node.value, ast.Name | ast.Attribute):
-                if (of.id if isinstance(of, ast.Name) else of.attr) in called:
-                    found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node.attr))
+            of = getattr(node, "value", None)
+            if isinstance(node, ast.Attribute) and getattr(of, "id", getattr(of, "attr", "")) in called:
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node.attr))
     return found
 
 
@@ -112,3 +114,8 @@ def test_every_setting_that_is_read_exists() -> None:
     known = {*FIELDS, *dir(ModelConfig), *ModelConfig.__dataclass_fields__, *FOREIGN}
     assert len(reads) > 900
     assert [(place, name) for place, name in reads if name not in known] == []
+
+
+def test_weights_are_what_multiplies_values_whatever_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Softmax, "distribution", False)
+    assert {StepTable(config_of(kind)).weights for kind in KINDS} == {"weights"}

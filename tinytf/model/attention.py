@@ -61,7 +61,8 @@ class SteppedCore(nn.Module):
             within.get_submodule(_inside(step)) if within and step.module else None for step in steps
         )
         self.edits: dict[str, Edit] = {} if within is None else within.edits
-        self.scores = next(step.inputs[0] for step in steps if step.is_distribution)
+        weights = next(step for step in steps if step.name == steps[-1].inputs[0])
+        self.scores = weights.inputs[0]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, **more: Tensor) -> Tensor:
         """``more`` are other steps that rows take, by their names."""
