@@ -152,7 +152,8 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
         return tensor
 
     width = model.config.value_width
-    module = {"head_out": block.attention.o, "in": block, "attn": block.attention, "ffn": block.ffn, "out": block}[
+    last = block.ffn.down if hasattr(block.ffn, "down") else block.ffn.sum
+    module = {"head_out": block.attention.o, "in": block, "attn": block.attention.o, "ffn": last, "out": block}[
         site.step
     ]
     if site.step in ("head_out", "in"):

@@ -35,7 +35,7 @@ def test_cached_logits_are_the_uncached_ones(kind: str, lengths: list[int], core
     model = lively(config_of(kind))
     ids = some_ids(model.config)
     expected = model(ids)
-    model.use_attention(core)
+    model.fuse(core == "fused")
     assert furthest(in_pieces(model, ids, lengths), expected) < 1e-5
 
 

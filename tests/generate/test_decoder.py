@@ -17,6 +17,7 @@ from tinytf.generate.implemented import unimplemented
 from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
+from tinytf.trace.hooks import tapped
 
 DECODERS = [kind for kind in KINDS if config_of(kind).causal and not unimplemented(config_of(kind))]
 GROUPED = ["gpt2", "llama, grouped", "one key head for all", "mistral, a window and stretched waves"]
@@ -107,14 +108,12 @@ def tapped_weights(model: Transformer, ids: Tensor) -> list[Tensor]:
     """Every layer's attention weights (B, H, K) of the last query, as the stepped core makes them."""
     kept = []
 
-    def tap(step: str, tensor: Tensor) -> Tensor:
-        if step == "weights":
-            kept.append(tensor[:, :, -1])
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        kept.append(tensor[:, :, -1])
         return tensor
 
-    model.use_attention("steps", tap)
-    model(ids)
-    model.use_attention("fused")
+    with tapped(model, tap, ["weights"]):
+        model(ids)
     return kept
 
 
@@ -150,7 +149,7 @@ HOOKS = ["register_forward_hook", "register_forward_pre_hook"]
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("place", ["blocks.0.attention.k", "blocks.1.ffn", "embed.tokens", "blocks.1.norm2"])
+@pytest.mark.parametrize("place", ["blocks.0.attention.k", "blocks.1.ffn.act", "embed.tokens", "blocks.1.norm2"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped"])
 def test_a_hook_sees_every_token_and_the_tokens_stay_the_same(kind: str, place: str, hook: str) -> None:
     model, lengths = lively(config_of(kind, tied_head=False)), []
@@ -169,26 +168,20 @@ def test_a_hook_sees_every_token_and_the_tokens_stay_the_same(kind: str, place: 
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "mistral, a window and stretched waves"])
-def test_a_tapped_core_is_asked_at_every_token_and_may_change_the_text(kind: str) -> None:
+def test_a_tapped_step_is_asked_at_every_token_and_may_change_the_text(kind: str) -> None:
     model, lengths = lively(config_of(kind, tied_head=False)), []
     expected = tokens_of(model)
 
     def tap(step: str, tensor: Tensor) -> Tensor:
-        if step == "head_out":
-            lengths.append(tensor.shape[2])
+        lengths.append(tensor.shape[2])
         return tensor
 
-    model.use_attention("steps", tap)
-    assert not Decoder.fits(model)
-    assert tokens_of(model) == expected
+    with tapped(model, tap, ["head_out"]):
+        assert not Decoder.fits(model)
+        assert tokens_of(model) == expected
     assert lengths == [len(PROMPT)] * 2 + [1] * 22  # two layers
-
-    def silenced(step: str, tensor: Tensor) -> Tensor:
-        return torch.zeros_like(tensor) if step == "head_out" else tensor
-
-    model.use_attention("steps", silenced)
-    assert tokens_of(model) != expected
-    model.use_attention("fused")
+    with tapped(model, lambda step, tensor: torch.zeros_like(tensor), ["head_out"]):
+        assert tokens_of(model) != expected
     assert Decoder.fits(model)
     assert tokens_of(model) == expected
 

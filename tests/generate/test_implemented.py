@@ -15,14 +15,14 @@ from tinytf.fields import Field
 from tinytf.generate import matrices
 from tinytf.generate import runner as runner_module
 from tinytf.generate.beam import search
-from tinytf.generate.decoder import Decoder, Kind
+from tinytf.generate.decoder import Decoder, Kind, is_watched
 from tinytf.generate.implemented import IMPLEMENTED, UNRELATED, WORDS, unimplemented
 from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import Looking
 from tinytf.generate.runner import Runner
-from tinytf.model.attention import FusedCore
 from tinytf.model.transformer import Transformer
-from tinytf.steps.operations.operation import repeat_groups
+from tinytf.steps.fused import FusedAttention
+from tinytf.steps.operations.operation import Pass, repeat_groups
 from tinytf.steps.operations.scale import scale_scores
 from tinytf.steps.operations.scores import attention_scores
 
@@ -146,11 +146,11 @@ def test_a_field_that_is_added_reaches_the_decoder_at_its_default_alone(
             steps_of(model, kind=kind)
 
 
-def capped(core: FusedCore, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+def capped(core: FusedAttention, now: Pass, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The fused core with a soft cap on its scores, which the fast kernels know nothing of."""
     n_heads, length, width = q.shape[1:]
     scores = scale_scores(attention_scores(q, repeat_groups(k, n_heads)), width).tanh()
-    allowed = core.sight.allowed(length, padding_mask, q.device, k.shape[2] - length)
+    allowed = core.sight.allowed(length, now.padding_mask, q.device, k.shape[2] - length)
     return scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ repeat_groups(v, n_heads)
 
 
@@ -163,7 +163,7 @@ def test_a_setting_that_is_not_implemented_is_decoded_as_the_plain_forward_compu
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     usual = steps_of(untied("gpt2"), **settings)
-    monkeypatch.setattr(FusedCore, "forward", capped)
+    monkeypatch.setattr(FusedAttention, "__call__", capped)
     monkeypatch.setattr(Decoder, "__call__", lambda *_: pytest.fail("the fast decoder was asked"))
     model = lively(config_with("score_clip", 0.0, 1.0, activation="gelu_tanh"))
     found = steps_of(model, **settings)
@@ -184,11 +184,10 @@ def test_what_the_modules_looked_at_is_what_the_decoder_would_have(samples: int)
     settings: dict[str, Any] = {"looking": Looking(), "samples": samples, "sampling": WARM, "chunk": 3}
     model = lively(config_with("score_clip", 0.0, 1.0))  # of which nothing here takes notice
     fast = lively(config_with("score_clip", 0.0, 0.0))
-    cores = [block.attention.core for block in model.blocks]
     found = steps_of(model, **settings)
     for ours, theirs in zip(found, steps_of(fast, **settings), strict=True):
         assert torch.allclose(ours.attention, theirs.attention, atol=1e-5)
-    assert [block.attention.core for block in model.blocks] == cores
+    assert not is_watched(model)
 
 
 def unscaled(kernels: NumpyKernels, q: Any, *others: Any) -> Any:

@@ -14,8 +14,6 @@ from tinytf.checkpoints.run import load_run, save_run
 from tinytf.config import ModelConfig
 from tinytf.generate.layout import joined, lay_out
 from tinytf.generate.loop import stream
-from tinytf.model.experts import Experts
-from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Transformer
 from tinytf.sources import ASSETS
 from tinytf.text.tokenizer import Tokenizer
@@ -84,8 +82,8 @@ def test_what_is_joined_are_the_parameters_themselves_without_a_copy(kind: str) 
         pytest.skip("latent queries, keys and values are not made of one vector")
     for block in model.blocks:
         attention = block.attention
-        dense = [one for one in block.modules() if isinstance(one, FeedForward)]
-        assert dense or isinstance(block.ffn, Experts)
+        dense = [one for one in (block.ffn, getattr(block.ffn, "shared", None)) if hasattr(one, "up")]
+        assert dense or hasattr(block.ffn, "experts")
         wide = [[ffn.gate, ffn.up] if model.config.gated else [ffn.up] for ffn in dense]
         for parts in ([attention.q, attention.k, attention.v], *wide):
             weight, bias = joined(parts)

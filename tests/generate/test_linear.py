@@ -13,8 +13,8 @@ from tinytf.generate import kernels
 from tinytf.generate.decoder import Decoder
 from tinytf.generate.loop import stream
 from tinytf.generate.matrices import pack, packs
-from tinytf.model import linear as module
-from tinytf.model.linear import Linear, linear, onednn
+from tinytf.steps import linear as module
+from tinytf.steps.linear import Linear, linear, onednn
 
 LARGE = (520, 510)  # (out, in): above the limit below which F.linear is taken
 SHAPES = {"small": (7, 5), "just below": (512, 511), "at the limit": (512, 512), "above": LARGE, "tall": (30_000, 9)}

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from tinytf.gradients.by_hand import comes_again, passed_on, step_gradients
 from tinytf.gradients.loss import Targets
-from tinytf.model.experts import Experts
-from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
 from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -74,6 +73,9 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
                 yield name, parts[name]
 
 
+Reshape = Callable[[Tensor], Tensor]
+
+
 def relative(found: Tensor, expected: Tensor) -> float:
     """The largest difference in units of the largest entry; the difference itself where all of that is 0."""
     assert found.shape == expected.shape, (found.shape, expected.shape)
@@ -82,155 +84,36 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return difference / largest if largest else difference
 
 
-Reshape = Callable[[Tensor], Tensor]
-
-
 def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Reshape]]]:
     """Logits (T, V) of one forward pass, and each step's tensor in it with what takes its batch axis off."""
-    config, table = model.config, table_of(model.config)
     caught: dict[str, tuple[Tensor, Reshape]] = {}
     hooks: list[Any] = []
 
-    def first(tensor: Tensor) -> Tensor:
-        return tensor[0]
+    def taken(step: Step, tensor: Tensor) -> Tensor:
+        if step.name == "embed.positions":
+            return tensor
+        flat = step.has_heads and tensor.dim() == 3
+        heads = model.config.n_kv_heads if "kv head" in step.axes else model.config.n_heads
+        return tensor[0].reshape(tensor.shape[1], heads, -1).transpose(0, 1) if flat else tensor[0]
 
-    def into_heads(tensor: Tensor) -> Tensor:
-        return tensor[0].reshape(len(ids), -1, config.d_head).transpose(0, 1)
-
-    def of_rows(tensor: Tensor) -> Tensor:
-        return tensor[0].unflatten(-1, (config.n_heads, -1)).transpose(0, 1)
-
-    def by_head(tensor: Tensor) -> Tensor:
-        return tensor[0].reshape(len(ids), config.n_heads, -1).transpose(0, 1)
-
-    def output(module: nn.Module, name: str, reshape: Reshape = first) -> None:
+    def catch(step: Step, name: str, module: nn.Module) -> None:
         def hook(module: nn.Module, args: Any, result: Tensor) -> Tensor:
             if not result.requires_grad:  # sinusoidal positions are a constant of the model
                 result = result.clone().requires_grad_()
-            caught[name] = result, reshape
+            caught[name] = result, partial(taken, step)
             return result
 
         hooks.append(module.register_forward_hook(hook))
 
-    def input(module: nn.Module, *names: str) -> None:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            caught.update({name: (tensor, first) for name, tensor in zip(names, args, strict=False)})
-
-        hooks.append(module.register_forward_pre_hook(hook))
-
-    def tap(layer: int, step: str, tensor: Tensor) -> Tensor:
-        if table.has(step, layer):  # a mask that hides nothing is no step
-            caught[f"L{layer}.{step}"] = tensor, first
-        return tensor
-
-    model.use_attention("steps")
-    model.use_experts("steps")
-    for layer, block in enumerate(model.blocks):
-        block.attention.core.tap = partial(tap, layer)
-
-    def feed_forward(module: FeedForward, name: str) -> None:
-        output(module.up, f"{name}.hidden")
-        if module.gate is not None:
-            output(module.gate, f"{name}.gate")
-        input(module.down, f"{name}.act")
-
-    def of_experts(module: Experts, at: str) -> None:
-        def tap(step: str, tensor: Tensor) -> Tensor:
-            if step not in ("ffn.chosen", "ffn.preference"):
-                caught[at + step] = tensor, first
-            return tensor
-
-        output(module.router, at + "ffn.router")
-        module.core.tap = tap
-        if module.shared is not None:
-            feed_forward(module.shared, at + "shared")
-            output(module.shared, at + "shared.out")
-        if module.shared_score is not None:
-            output(module.shared_score, at + "shared.score")
-            output(module.switch, at + "shared.added")
-
-    output(model.embed.tokens, "embed.tokens")
-    if model.embed.kept is not None:
-        output(model.embed.kept, "embed.kept")
-    if model.embed.positions is not None:
-        output(model.embed.positions, "embed.positions", lambda tensor: tensor)
-    if model.embed.types is not None:
-        output(model.embed.types, "embed.types")
-    if config.embed_norm:
-        input(model.embed.norm, "embed.sum")
-        output(model.embed.norm, "embed.norm")
-    elif config.d_embed:
-        output(model.embed.projection, "embed.projected")
-    if config.d_embed or not config.embed_norm:
-        output(model.embed, "embed.out")
-    order = config.norm_order
-    for layer, block in enumerate(model.blocks):
-        at = f"L{layer}."
-        input(block, at + "in")
-        if config.kv_rank:
-            for name in ("q_a", "q_a_norm") if config.q_rank else ():
-                output(getattr(block.attention, name), at + name)
-            for name in ("kv_a", "kv_a_norm", "k_shared"):
-                output(getattr(block.attention, name), at + name)
-            for name, module in (("q", "q"), ("k_own", "k"), ("v", "v")):
-                output(getattr(block.attention, module), at + name, by_head)
-            output(block.attention.join, at + "k")
-        for name in () if config.kv_rank else ("q", "k", "v"):
-            output(getattr(block.attention, name), at + name, into_heads)
-        for name in ("distances", "distances_norm", "pos_k", "pos_q") if config.distances else ():
-            if name in table.by_name:
-                output(getattr(block.attention, name), at + name, of_rows if "pos" in name else first)
-        if config.at(layer).qk_norm:
-            of_heads = first if config.qk_norm_across == "head" else into_heads
-            output(block.attention.q_norm, at + "q_norm", of_heads)
-            output(block.attention.k_norm, at + "k_norm", of_heads)
-        for name in ("q_clip", "k_clip", "v_clip") if config.clip_qkv else ():
-            output(getattr(block.attention, name), at + name)
-        if config.at(layer).positions == "rotary":
-            input(block.attention.q_turned, at + "q_rot")
-            input(block.attention.k_turned, at + "k_rot")
-        if config.at(layer).query_scale:
-            input(block.attention.core, at + "q_scaled")
-        input(block.attention.o, at + "concat")
-        output(block.attention, at + "attn")
-        if config.residual == "sequential":
-            after = {"post": block.norm1, "output": block.ffn}.get(order, block.norm2)
-            input(after, at + "mid")
-        if order != "output" and config.at(layer).input_norm:
-            output(block.norm1, at + "norm1")
-        if order != "output" and not config.shared_norm:
-            output(block.norm2, at + "norm2")
-        if order in ("both", "output"):
-            output(block.attn_norm, at + "attn_norm")
-            output(block.ffn_norm, at + "ffn_norm")
-        if config.residual_scale != 1:
-            output(block.attn_scale, at + "attn_scaled")
-            output(block.ffn_scale, at + "ffn_scaled")
-        if order == "post":
-            input(block.norm2, at + "sum")
-        if isinstance(block.ffn, Experts):
-            of_experts(block.ffn, at)
-        else:
-            feed_forward(block.ffn, at + "ffn")
-        output(block.ffn, at + "ffn")
-        if order != "post":
-            output(block, at + "out")
-    if config.final_norm:
-        output(model.final_norm, "final.norm")
-    if config.head.kind == "mlm":
-        output(model.head.dense, "head.dense")
-        input(model.head.norm, "head.act")
-        output(model.head.norm, "head.norm")
-    elif config.d_embed:
-        output(model.head.projection, "head.projected")
-    if config.logit_cap or config.logit_scale != 1.0:
-        output(model.head.decoder, "head.logits")
-    output(model.head, "logits")
+    for step, layer in table_of(model.config).rows:
+        if step.is_tensor and step.to_loss:
+            inside = model if layer is None else model.blocks[layer]
+            catch(step, step.full_name(layer), inside.get_submodule(step.path))
+    model.fuse(False)
     logits = model(ids[None])[0]
     for hook in hooks:
         hook.remove()
-    model.use_attention("fused")
-    model.use_experts("fused")
+    model.fuse(True)
     return logits, caught
 
 

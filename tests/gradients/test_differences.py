@@ -23,7 +23,7 @@ def test_gradients_are_what_the_loss_does(name: str) -> None:
     assert found.holds
     assert len(found.rows) == 24
     assert found.worst.relative_error <= TOLERANCE
-    assert found.unresolved <= 2
+    assert found.unresolved <= 3
 
 
 @pytest.mark.parametrize(("name", "text"), [("tiny", "The cat sat on the mat"), ("tiny-encoder", "The [MASK] sat")])
@@ -36,14 +36,16 @@ def test_also_of_the_built_in_models(name: str, text: str) -> None:
     assert all(parameter.dtype == torch.float32 for parameter in model.transformer.parameters())
 
 
-def _without_gelu_slope(x: Tensor) -> Tensor:
+class _WithoutSlope(torch.nn.Module):
     """GELU whose slope is off by a part in 2,000."""
-    return torch.nn.functional.gelu(x) + 5e-4 * (x - x.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(x) + 5e-4 * (x - x.detach())
 
 
 def test_a_wrong_slope_of_the_activation_is_found_out() -> None:
     forward, targets = traced("rotary and both ways")
-    forward.model.blocks[1].ffn.activation = _without_gelu_slope
+    forward.model.blocks[1].ffn.act = _WithoutSlope()
     found = check(forward.model, forward.encoding, targets, 60, 0)
     assert not found.holds
     assert found.worst.relative_error > 10 * TOLERANCE

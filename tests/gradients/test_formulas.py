@@ -10,13 +10,12 @@ from caught_gradients import relative
 from torch import Tensor
 
 from tinytf.gradients.loss import cross_entropy, cross_entropy_of_probs
-from tinytf.model.parts import NORMS, Embedding
 from tinytf.steps.operations.activate import ACTIVATIONS, SLOPES, activation_gradient, gated_gradients
 from tinytf.steps.operations.linear import weight_gradient
-from tinytf.steps.operations.lookup import table_gradient
+from tinytf.steps.operations.lookup import Embedding, table_gradient
 from tinytf.steps.operations.mask import Sight, mask_gradient, mask_scores
 from tinytf.steps.operations.mix import mix_gradients
-from tinytf.steps.operations.norm import layer_norm_gradient, layer_normed, rms_norm_gradient, rms_normed
+from tinytf.steps.operations.norm import NORMS, layer_norm_gradient, layer_normed, rms_norm_gradient, rms_normed
 from tinytf.steps.operations.operation import into_heads, repeat_groups, side_by_side, summed
 from tinytf.steps.operations.positions import position_rows
 from tinytf.steps.operations.rotate import rotate, rotation_gradient

@@ -2,15 +2,19 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from architectures import KINDS, config_of, furthest, lively, padding, some_ids
-from torch import Tensor, nn
+from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import FusedCore, SteppedCore, Tap, make_core
+from tinytf.model.transformer import Block
+from tinytf.steps.operations.operation import Pass
+from tinytf.steps.program import Fused
+from tinytf.trace.hooks import Tap, tapped
 
 B, T, D = 3, 9, 10
 HEADS = [(4, 4), (4, 2), (6, 2), (4, 1), (1, 1)]
@@ -27,12 +31,28 @@ def some_qkv(n_heads: int, groups: int, width: int = D) -> tuple[Tensor, Tensor,
     return tuple(torch.randn(B, count, T, width, generator=generator) for count in (n_heads, groups, groups))
 
 
-def core(kind: str, *, causal: bool, window: int = 0, width: int = D, tap: Tap | None = None) -> nn.Module:
-    """The core of a model whose heads are so wide; it takes any number of them."""
+Core = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
+def core(kind: str, *, causal: bool, window: int = 0, width: int = D, tap: Tap | None = None) -> Core:
+    """The rows from scores to heads of a model whose heads are so wide; they take any number of them."""
     sizes = {"vocab_size": 8, "d_model": width, "n_layers": 1, "n_heads": 1, "d_head": width, "d_ff": 8, "context": 64}
-    made = make_core(ModelConfig.of(**sizes, causal=causal, window=window), tap, stepwise=kind == "steps")
-    assert isinstance(made, {"fused": FusedCore, "steps": SteppedCore}[kind])
-    return made
+    block = Block(ModelConfig.of(**sizes, causal=causal, window=window, positions="none"), 0)
+    rows = [row for row in block.rows if row.step.core]
+    (fused,) = (part for part in block.program if isinstance(part, Fused))
+    assert fused.fits
+    for row in rows if tap is not None else ():
+        row.module.register_forward_hook(lambda module, args, made, name=row.name: tap(name, made))
+
+    def run(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
+        values, now = {"q": q, "k": k, "v": v}, Pass(padding_mask=real)
+        if kind == "fused":
+            return fused(values, now)
+        for row in rows:
+            values[row.name] = row(values, now)
+        return values["head_out"]
+
+    return run
 
 
 CORES = ("fused", "steps")
@@ -87,10 +107,10 @@ def test_a_whole_model_is_the_same_with_either_core(kind, side):
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
         model.to(dtype)
         with torch.no_grad():
-            model.use_attention("fused")
             fused = model(ids, padding_mask=real)
-            model.use_attention("steps")
+            model.fuse(False)
             assert furthest(model(ids, padding_mask=real), fused) < tolerance
+            model.fuse(True)
 
 
 @pytest.mark.parametrize("kind", CORES)
@@ -163,23 +183,32 @@ def test_a_tap_can_replace_each_step(step):
     assert furthest(mixed, expected[step]) < 1e-6
 
 
-def test_a_tap_reaches_every_layer_of_a_model_and_leaves_with_its_core():
+def test_a_tap_reaches_every_layer_of_a_model_and_is_taken_off_again():
     model = lively(config_of("llama, grouped"))
     ids, layers = some_ids(model.config), []
     plain = model(ids)
-    model.use_attention("steps", lambda name, tensor: layers.append(name) or tensor)
-    model(ids)
-    assert layers.count("weights") == model.config.n_layers
-    model.use_attention("steps", lambda name, tensor: tensor * 0 if name == "head_out" else tensor)
-    assert furthest(model(ids), plain) > 1e-2
-    model.use_attention("fused")
+    with tapped(model, lambda name, tensor: layers.append(name) or tensor):
+        model(ids)
+    assert [name for name in layers if name.endswith(".weights")] == ["L0.weights", "L1.weights"]
+    with tapped(model, lambda name, tensor: tensor * 0, ["head_out"]):
+        assert furthest(model(ids), plain) > 1e-2
     assert torch.equal(model(ids), plain)
 
 
-def test_the_fused_core_refuses_a_tap():
-    with pytest.raises(UsageError) as caught:
-        lively(config_of("gpt2")).use_attention("fused", lambda name, tensor: tensor)
-    assert (caught.value.message, caught.value.hint) == ("the fused core has no steps to tap", "use the core 'steps'")
+@pytest.mark.parametrize("step", ["scores", "weights"])
+def test_a_hook_between_scores_and_heads_is_called_with_the_steps_own_numbers(step):
+    """What stands in for several steps does so only while none of them is hooked."""
+    model = lively(config_of("gpt2"))
+    ids, seen = some_ids(model.config), []
+    plain = model(ids)
+    hook = model.blocks[1].get_submodule(step).register_forward_hook(lambda module, args, made: seen.append(made))
+    assert furthest(model(ids), plain) < 1e-5
+    hook.remove()
+    (found,) = seen
+    assert found.shape == (len(ids), model.config.n_heads, ids.shape[1], ids.shape[1])
+    if step == "weights":
+        assert furthest(found.sum(-1), torch.ones(found.shape[:-1])) < 1e-6
+    assert torch.equal(model(ids), plain)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).causal])

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from tinytf.steps.operations.relative import distance_buckets
 from tinytf.tolerance import Compared
 from tinytf.trace import record as recording
 from tinytf.trace.check import Check, check
+from tinytf.trace.hooks import tapped
 from tinytf.trace.record import record, recording_bytes
 from tinytf.trace.summary import statistics
 from tinytf.trace.trace import Recording, Trace, pipeline
@@ -102,18 +102,15 @@ def test_derived_attention_is_what_the_stepped_core_shows(kind):
     trace = traced(kind)
     seen: dict[tuple[str, int], Tensor] = {}
 
-    def tap(layer: int, step: str, tensor: Tensor) -> Tensor:
-        seen[step, layer] = tensor[0]
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        layer, _, step = name.partition(".")
+        seen[step, int(layer[1:])] = tensor[0]
         return tensor
 
-    trace.model.use_attention("steps")
-    for layer, block in enumerate(trace.model.blocks):
-        block.attention.core.tap = partial(tap, layer)
-    with torch.no_grad():
+    core = [step.name for step in trace.steps.layer_steps if step.core]
+    with torch.no_grad(), tapped(trace.model, tap, core):
         trace.model(torch.tensor([IDS]))
     for (step, layer), expected in seen.items():
-        if not trace.steps.has(step, layer):  # a mask that hides nothing is no step
-            continue
         finite = torch.isfinite(expected)
         found = trace[f"L{layer}.{step}"]
         assert torch.equal(torch.isfinite(found), finite)
@@ -127,10 +124,10 @@ def test_a_trace_of_the_stepped_core_derives_the_very_same_bits():
     """Derivations are the functions that the model runs: from the same q and k, the same attention bit for bit."""
     model = lively(config_of("llama, grouped"))
     seen: dict[str, Tensor] = {}
-    model.use_attention("steps", lambda name, tensor: seen.setdefault(name, tensor))
-    trace = record(model, encoding_of(IDS))
-    for step in ("scores", "scaled", "masked", "weights", "head_out"):
-        assert torch.equal(trace[f"L0.{step}"], seen[step][0]), step
+    with tapped(model, lambda name, tensor: seen.setdefault(name, tensor)):
+        trace = record(model, encoding_of(IDS))
+    for step in ("L0.scores", "L0.scaled", "L0.masked", "L0.weights", "L0.head_out"):
+        assert torch.equal(trace[step], seen[step][0]), step
 
 
 @kinds
@@ -214,7 +211,7 @@ def test_dropout_is_off_while_recording():
     assert torch.equal(first, again)
 
 
-@pytest.mark.parametrize("place", ["embed", "blocks.1.attention.core", "blocks.0.ffn", "final_norm", "head"])
+@pytest.mark.parametrize("place", ["embed", "blocks.1.head_out", "blocks.0.ffn.down", "final_norm", "head"])
 def test_a_forward_pass_that_breaks_leaves_no_hook_and_the_training_flag(place, monkeypatch):
     model = lively(config_of("gpt2")).train()
 
@@ -331,17 +328,17 @@ def test_weights_that_are_no_numbers_do_not_add_up(name):
 
 
 WRONG_PARTS = [
-    ("gpt2", "embed", "embed.out"),
+    ("gpt2", "embed.out", "embed.out"),
     ("gpt2", "blocks.1.attention.q", "L1.q"),
     ("gpt2", "blocks.1.attention.k", "L1.k"),
     ("gpt2", "blocks.1.attention.v", "L1.v"),
-    ("gpt2", "blocks.1.attention.core", "L1.head_out"),
-    ("gpt2", "blocks.1.attention", "L1.attn"),
+    ("gpt2", "blocks.1.head_out", "L1.head_out"),
+    ("gpt2", "blocks.1.attention.o", "L1.attn"),
     ("gpt2", "blocks.1.ffn.up", "L1.ffn.hidden"),
     ("llama, grouped", "blocks.1.ffn.gate", "L1.ffn.gate"),
-    ("gpt2", "blocks.1.ffn", "L1.ffn"),
-    ("gpt2", "blocks.0", "L0.out"),
-    ("the paper's encoder", "blocks.0", "L0.norm2"),
+    ("gpt2", "blocks.1.ffn.down", "L1.ffn"),
+    ("gpt2", "blocks.0.out", "L0.out"),
+    ("the paper's encoder", "blocks.0.norm2", "L0.norm2"),
     ("gpt2", "final_norm", "final.norm"),
     ("bert with a masked head", "embed.norm", "embed.norm"),
     ("bert with a masked head", "embed", "L0.in"),

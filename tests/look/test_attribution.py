@@ -89,19 +89,20 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     if trace.config.embed_norm:
         x = _frozen(model.embed.norm, x)
         x = model.embed.projection(x) if trace.config.d_embed else x
+    scale = trace.config.residual_scale
     post, added = (trace.config.norm_order in orders for orders in (("post",), ("both", "output")))
     for layer, block in enumerate(model.blocks):
         attn = leaf(f"L{layer}.attn", trace.step("attn", layer))
-        x = x + block.attn_scale(_frozen(block.attn_norm, attn) if added else attn)
+        x = x + scale * (_frozen(block.attn_norm, attn) if added else attn)
         x = _frozen(block.norm1, x) if post else x
         ffn = leaf(f"L{layer}.ffn", trace.step("ffn", layer))
-        x = x + block.ffn_scale(_frozen(block.ffn_norm, ffn) if added else ffn)
+        x = x + scale * (_frozen(block.ffn_norm, ffn) if added else ffn)
         x = _frozen(block.norm2, x) if post else x
     if trace.config.final_norm:
         x = _frozen(model.final_norm, x)
     if trace.config.head.kind == "mlm":
         dense = model.head.dense(x)
-        gate = torch.where(dense == 0, 0.0, model.head.activation(dense) / dense).detach()
+        gate = torch.where(dense == 0, 0.0, model.head.act(dense) / dense).detach()
         x = _frozen(model.head.norm, dense * gate)
     if "head.projected" in trace.steps.by_name:
         x = model.head.projection(x)

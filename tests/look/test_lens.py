@@ -160,17 +160,13 @@ def _states(model: Any) -> dict[str, Array]:
     def gave(name: str) -> Any:
         return lambda module, args, result: kept.__setitem__(name, result[0].double().numpy())
 
-    def took(name: str) -> Any:
-        return lambda module, args: kept.__setitem__(name, args[0][0].double().numpy())
-
     normed = model.config.embed_norm and not model.config.d_embed
     hooks = [model.embed.register_forward_hook(gave("embed.norm" if normed else "embed.out"))]
     for layer, block in enumerate(model.blocks):
         if order == "post":
             hooks.append(block.norm1.register_forward_hook(gave(f"L{layer}.norm1")))
         elif not parallel:
-            reads = block.ffn if order == "output" else block.norm2
-            hooks.append(reads.register_forward_pre_hook(took(f"L{layer}.mid")))
+            hooks.append(block.mid.register_forward_hook(gave(f"L{layer}.mid")))
         hooks.append(block.register_forward_hook(gave(f"L{layer}.{'norm2' if order == 'post' else 'out'}")))
     with torch.no_grad():
         model(torch.tensor([IDS]))

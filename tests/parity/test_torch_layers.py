@@ -14,9 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.config import ModelConfig, Rope
 from tinytf.fields import Fields
-from tinytf.model.attention import SelfAttention, make_core
-from tinytf.model.parts import sinusoidal_table
 from tinytf.model.transformer import Block, Embeddings
+from tinytf.steps.operations.positions import sinusoidal_table
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 
 B, T, C = 3, 11, SIZES["d_model"]
@@ -37,13 +36,13 @@ def causal_mask() -> Tensor:
 
 
 def ours(config: ModelConfig) -> nn.Module:
-    block = Block(config)
+    block = Block(config, 0)
     enliven(block, 3)
     return block.eval()
 
 
 @torch.no_grad()
-def give_attention(source: SelfAttention, target: nn.MultiheadAttention) -> None:
+def give_attention(source: nn.Module, target: nn.MultiheadAttention) -> None:
     target.in_proj_weight.copy_(torch.cat([source.q.weight, source.k.weight, source.v.weight]))
     target.in_proj_bias.copy_(torch.cat([source.q.bias, source.k.bias, source.v.bias]))
     target.out_proj.load_state_dict(source.o.state_dict())
@@ -78,23 +77,25 @@ def test_a_block_is_torchs_encoder_layer(order, side, causal, activation):
 @pytest.mark.parametrize("side", ["none", "right"])
 def test_attention_and_its_weights_are_torchs(side, causal):
     config = ModelConfig.of(**SIZES, causal=causal)
-    attention = ours(config).attention
+    block = ours(config)
     reference = nn.MultiheadAttention(C, config.n_heads, batch_first=True)
-    give_attention(attention, reference)
+    give_attention(block.attention, reference)
     real = padding(side, B, T)
     x = some_input()
+    read = block.norm1(x)
     expected, weights = reference(
-        x,
-        x,
-        x,
+        read,
+        read,
+        read,
         key_padding_mask=None if real is None else ~real,
         attn_mask=causal_mask() if causal else None,
         average_attn_weights=False,
     )
     seen: dict[str, Tensor] = {}
-    assert furthest(attention(x, 0, real), expected) < 1e-6
-    attention.core = make_core(config, lambda name, tensor: seen.setdefault(name, tensor), stepwise=True)
-    assert furthest(attention(x, 0, real), expected) < 1e-6
+    for name, module in (("attn", block.attention.o), ("weights", block.weights)):
+        module.register_forward_hook(lambda module, args, made, name=name: seen.update({name: made}))
+        block(x, 0, real)
+        assert furthest(seen["attn"], expected) < 1e-6
     assert furthest(seen["weights"], weights) < 1e-6
 
 

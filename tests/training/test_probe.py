@@ -14,9 +14,8 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.look.census import census
 from tinytf.look.heads import repeated_tokens
-from tinytf.model import attention as attentions
-from tinytf.model.attention import SteppedCore, make_core
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations import Softmax
 from tinytf.trace.record import record
 from tinytf.training.data.examples import Batch
 from tinytf.training.film.probe import HeadProbe, HeadScores, update_milestones
@@ -84,12 +83,10 @@ def one_hot(keys: Tensor) -> Tensor:
 def hand_made(monkeypatch: pytest.MonkeyPatch, rule) -> tuple[HeadScores, int]:
     """The scores of a decoder whose weights (Q, K) are ``rule(tokens, length)`` in every head, and the length."""
 
-    class Fake(SteppedCore):
-        def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-            weights = rule(q.shape[2], probe.length).expand(*q.shape[:2], -1, -1)
-            return self.tap("weights", weights).to(v) @ v
+    def fake(operation: Softmax, scores: Tensor) -> Tensor:
+        return rule(scores.shape[-1], probe.length).expand_as(scores).to(scores)
 
-    monkeypatch.setattr(attentions, "SteppedCore", Fake)
+    monkeypatch.setattr(Softmax, "forward", fake)
     model = lively(config_of("gpt2"))
     probe = HeadProbe(model.config, block=20)
     return probe.measure(model), probe.length
@@ -254,20 +251,11 @@ def test_training_with_and_without_probing_gives_the_same_bits(kind, autocast):
         assert parameter.grad is None or not torch.equal(parameter, start[name]), name
 
 
-class Odd(nn.Module):
-    """A core of the caller's own making."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        return v
-
-
 def prepared(model: Transformer) -> tuple[list[str], list[tuple[str, nn.Module, bool]]]:
-    """A model with a tapped core, a core of another kind and mixed training flags; what its tap saw; how it is."""
+    """A model with a hook and mixed training flags; what its hook saw; how it is."""
     seen: list[str] = []
     model.train()
-    tapped, odd = (block.attention for block in model.blocks)
-    tapped.core = make_core(tapped.config, lambda name, tensor: seen.append(name) or tensor, stepwise=True)
-    odd.core = Odd().eval()
+    model.blocks[0].weights.register_forward_hook(lambda module, args, made: seen.append("weights"))
     model.blocks[1].dropout.eval()
     return seen, [(name, module, module.training) for name, module in model.named_modules()]
 
@@ -280,15 +268,15 @@ def same_as_before(model: Transformer, before: list[tuple[str, nn.Module, bool]]
     )  # fmt: skip
 
 
-def test_cores_of_any_kind_and_training_flags_come_back():
+def test_hooks_and_training_flags_come_back():
     model = lively(config_of("gpt2"))
     plain = HeadProbe(model.config, block=20).measure(model)
     seen, before = prepared(model)
-    assert HeadProbe(model.config, block=20).measure(model) == plain, "what was tapped or odd is no part of the scores"
-    assert seen == []
+    assert HeadProbe(model.config, block=20).measure(model) == plain
+    assert seen == ["weights"]
     assert same_as_before(model, before)
     model(some_ids(model.config))
-    assert "weights" in seen
+    assert seen == ["weights"] * 2
 
 
 @pytest.mark.parametrize("broken", ["a block", "the score"])
@@ -301,7 +289,7 @@ def test_an_exception_inside_leaves_the_model_as_it_was(broken, monkeypatch):
         raise KeyboardInterrupt
 
     if broken == "a block":
-        model.blocks[1].ffn.register_forward_hook(fail)
+        model.blocks[1].ffn.down.register_forward_hook(fail)
     else:
         monkeypatch.setattr(probe, "_score", fail)
     with pytest.raises(KeyboardInterrupt):

@@ -7,6 +7,7 @@ from torch import Tensor
 from tinytf.look.heads import entropies
 from tinytf.model.without import lacking, removable
 from tinytf.report import Data
+from tinytf.steps.operations.operation import ALONE
 from tinytf.steps.table import StepTable, table_of
 from tinytf.trace.trace import Trace
 
@@ -46,7 +47,7 @@ def _weights(trace: Trace, name: str, scores: Tensor, table: StepTable, layer: i
     for step in rows[first : next(place for place, step in enumerate(rows, 1) if step.is_distribution)]:
         assert step.operation is not None, "a step of the core has an operation"
         module = trace.model.get_submodule(f"blocks.{layer}.{step.module}") if step.module else None
-        values[step.name] = step.operation.in_core(module, *(values[name] for name in step.inputs))
+        values[step.name] = step.operation.run(module, ALONE, *(values[name] for name in step.inputs))
     return values[table.weights]
 
 

@@ -18,14 +18,13 @@ from tinytf.generate.implemented import unimplemented
 from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, Stored
 from tinytf.generate.layout import joined, lay_out
 from tinytf.generate.matrices import multiplies_int8
-from tinytf.model.attention import FusedCore, SelfAttention
 from tinytf.model.cache import KVCache
-from tinytf.model.linear import Linear
-from tinytf.model.parts import FeedForward
-from tinytf.model.transformer import Block, LanguageModelHead, Transformer, Unembedding
+from tinytf.model.transformer import Block, Head, Transformer
 from tinytf.outputs import require_unfenced
+from tinytf.steps.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
-from tinytf.steps.operations.operation import repeat_groups
+from tinytf.steps.operations.linear import Unembedding
+from tinytf.steps.operations.operation import StepModule, repeat_groups
 from tinytf.steps.operations.rotate import rotary_table
 from tinytf.steps.operations.scale import scale_scores
 from tinytf.steps.operations.scores import attention_scores
@@ -148,7 +147,7 @@ class Decoder:
             raise UsageError("the model has hooks, or is no plain decoder", "run it through its modules instead")
         lay_out(model)
         self.model, self.cache, self.config = model, cache, model.config
-        assert isinstance(model.head, LanguageModelHead)
+        assert model.head is not None
         self.kernels = _kernels_for(model, texts, kind)
         self.head = self.kernels.product(model.unembedding.detach(), model.head.decoder.bias, exact=True)
         self.final_norm = self.kernels.norm(model.final_norm)
@@ -169,26 +168,36 @@ class Decoder:
         return plain and usual and not unimplemented(model.config)
 
     def _layer(self, block: Any) -> _Layer:
-        attention, ffn, config, kernels = block.attention, block.ffn, self.config, self.kernels
+        config, kernels = self.config, self.kernels
+        rows = {row.name: row for row in block.rows}
+
+        def norm(name: str, *reads: str) -> Map | None:
+            """The norm of that name, where it is there and takes one of the steps that it ``reads``."""
+            row = rows.get(name)
+            return None if row is None or row.inputs[0] not in reads else kernels.norm(row.module)
+
+        def product(*names: str) -> Map:
+            return kernels.product(*joined([rows[name].module for name in names if name in rows]))
+
         return _Layer(
-            parallel=block.parallel,
-            shared=block.shared,
+            parallel="mid" not in rows,
+            shared=config.shared_norm,
             n_heads=config.n_heads,
             groups=config.n_kv_heads,
             gate=config.d_ff if config.gated else 0,
-            into_attention=kernels.norm(block.before[0]),
-            qkv=kernels.product(*joined([attention.q, attention.k, attention.v])),
-            q_norm=kernels.norm(attention.q_norm),
-            k_norm=kernels.norm(attention.k_norm),
-            o=kernels.product(*joined([attention.o])),
-            attn_norm=kernels.norm(block.attn_norm),
-            after_attention=kernels.norm(block.after[0]),
-            into_ffn=kernels.norm(block.before[1]),
-            wide=kernels.product(*joined([ffn.gate, ffn.up] if config.gated else [ffn.up])),
+            into_attention=norm("norm1", "in"),
+            qkv=product("q", "k", "v"),
+            q_norm=norm("q_norm", "q"),
+            k_norm=norm("k_norm", "k"),
+            o=product("attn"),
+            attn_norm=norm("attn_norm", "attn"),
+            after_attention=norm("norm1", "mid"),
+            into_ffn=norm("norm2", "mid", "in"),
+            wide=product("ffn.gate", "ffn.hidden"),
             activation=kernels.pointwise(ACTIVATIONS[config.activation]),
-            down=kernels.product(*joined([ffn.down])),
-            ffn_norm=kernels.norm(block.ffn_norm),
-            after_ffn=kernels.norm(block.after[1]),
+            down=product("ffn"),
+            ffn_norm=norm("ffn_norm", "ffn"),
+            after_ffn=norm("norm2", "sum"),
         )
 
     @torch.inference_mode()
@@ -221,8 +230,7 @@ class Decoder:
 
 
 _KNOWN = {
-    Block, SelfAttention, FusedCore, FeedForward, Linear,
-    nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, LanguageModelHead, Unembedding,
+    Block, StepModule, Linear, nn.Module, nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, Head, Unembedding,
 }  # fmt: skip
 """The modules whose arithmetic is repeated here; a module that replaces one of them is not implemented."""
 

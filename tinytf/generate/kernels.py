@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tinytf.generate.matrices import Int8Product, pack, packs
-from tinytf.model.linear import linear, onednn
+from tinytf.steps.linear import linear, onednn
 
 Vector: TypeAlias = NDArray[np.float32]
 Array: TypeAlias = Any

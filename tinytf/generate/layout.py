@@ -2,13 +2,11 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Transformer
 
 _ALIGNED = 64
@@ -26,12 +24,15 @@ def _empty(count: int, like: Tensor) -> Tensor:
 
 def _groups(block: nn.Module) -> list[list[nn.Linear]]:
     """Linears of one input: of the attention, and of each feed-forward that takes every token."""
-    attention: Any = block.attention
-    groups: list[list[nn.Linear]] = [[attention.q, attention.k, attention.v], [attention.o]]
-    for ffn in block.modules():
-        if isinstance(ffn, FeedForward):
-            groups += [[ffn.up] if ffn.gate is None else [ffn.gate, ffn.up], [ffn.down]]
-    return groups
+    each = (
+        ("attention", (("q", "k", "v"), ("o",))),
+        *((at, (("gate", "up"), ("down",))) for at in ("ffn", "ffn.shared")),
+    )
+    paths = {path: module for path, module in block.named_modules() if isinstance(module, nn.Linear)}
+    groups = [
+        [paths[f"{at}.{name}"] for name in names if f"{at}.{name}" in paths] for at, some in each for names in some
+    ]
+    return [group for group in groups if group]
 
 
 def _tensors(parts: Sequence[nn.Linear]) -> Iterator[list[Tensor]]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinytf.model.linear import onednn, works
+from tinytf.steps.linear import onednn, works
 
 
 def pack(weight: Tensor) -> Tensor:

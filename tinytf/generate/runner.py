@@ -12,13 +12,13 @@ from torch import Tensor
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched
 from tinytf.generate.implemented import unimplemented
-from tinytf.model.attention import SelfAttention, make_core
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.tolerance import DECODED, INT8, allowed
 from tinytf.trace.faults import first_not_finite
+from tinytf.trace.hooks import tapped
 from tinytf.trace.record import record
 
 
@@ -61,7 +61,7 @@ class Runner:
                 f"compiled and int8 decoding do not implement {', '.join(missing)}",
                 "leave out --compile and --quantize",
             )
-        elif kind != PLAIN or (look is not None and (cache is None or not _can_look(model))):
+        elif kind != PLAIN or (look is not None and (cache is None or is_watched(model))):
             raise UsageError(
                 "compiled and int8 decoding, and looking at attention, need a cache and a model without hooks or "
                 "replaced parts",
@@ -214,34 +214,17 @@ def _apart(found: Tensor, expected: Tensor) -> float:
     return float(apart.max()) / max(1.0, float(expected.where(expected.isfinite(), 0.0).abs().max()))
 
 
-def _can_look(model: Transformer) -> bool:
-    """Whether every attention core is the usual one, and can be replaced by a stepped one for a while."""
-    attentions = _attentions(model)
-    usual = all(type(one.core) is type(make_core(one.config, within=one)) for one in attentions)
-    return len(attentions) == len(model.blocks) and usual and not is_watched(model)
-
-
-def _attentions(model: Transformer) -> list[SelfAttention]:
-    return [module for module in model.modules() if isinstance(module, SelfAttention)]
-
-
 @contextmanager
 def _looked_at(model: Transformer, look: Look | None) -> Iterator[None]:
-    """A stretch in which attention is computed step by step, so that the weights of the last token can be looked at."""
+    """A stretch in which the weights of the last token can be looked at."""
     if look is None:
         yield
         return
-    layers, weights = itertools.count(), table_of(model.config).weights
+    layers = itertools.count()
 
-    def tap(step: str, tensor: Tensor) -> Tensor:
-        if step == weights:
-            look(next(layers), tensor[:, :, -1])  # (B, H, Q, K) -> (B, H, K)
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        look(next(layers), tensor[:, :, -1])  # (B, H, Q, K) -> (B, H, K)
         return tensor
 
-    usual = [(attention, attention.core) for attention in _attentions(model)]
-    model.use_attention("steps", tap)
-    try:
+    with tapped(model, tap, (table_of(model.config).weights,)):
         yield
-    finally:
-        for attention, core in usual:
-            attention.core = core

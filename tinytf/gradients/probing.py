@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tinytf.gradients.trace import GradientTrace, losses_of
 from tinytf.parts.row import Step
-from tinytf.steps.operations import Add, Concat, Operation
-from tinytf.steps.table import Place, StepTable
+from tinytf.steps.operations import Operation
+from tinytf.steps.table import StepTable
 from tinytf.trace.hooks import tapped
 from tinytf.trace.site import Site
 
@@ -49,10 +49,7 @@ class Draw:
         self._steps = [
             (step, layer)
             for step, layer in trace.steps.rows
-            if step.to_loss
-            and step.is_tensor
-            and _instead(trace.steps, step, layer) is not None
-            and (not step.is_map or self._queries(step, layer))
+            if step.to_loss and step.is_tensor and (not step.is_map or self._queries(step, layer))
         ]
         self._parameters = [name for name in trace.parameters if not name.startswith("pooler.")]
 
@@ -61,8 +58,8 @@ class Draw:
         step, layer = self._random.choice(self._steps)
         value, gradient = (t.step(step.name, layer) for t in (self._trace, self._trace.grad))
         index = self._index_in(step, layer, value)
-        replaced, at = self._replaced(step, layer, index)
-        return _entry(step.full_name(layer), index, gradient, value, replaced, at)
+        name = step.full_name(layer)
+        return _entry(name, index, gradient, value, name, self._in_model(step, index))
 
     def parameter(self) -> ProbedEntry:
         """An entry of a parameter; of a table's rows one that the text uses."""
@@ -105,28 +102,11 @@ class Draw:
         found = self._trace.allowed(layer)
         return self._visible if found is None else found.cpu()
 
-    def _replaced(self, step: Step, layer: int | None, index: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-        table, at, config = self._trace.steps, index, self._trace.config
-        name, within = _instead(table, step, layer) or (step.name, layer)
-        if isinstance(step.operation, Concat):
-            at = (index[1] // config.value_width, index[0], index[1] % config.value_width)
+    def _in_model(self, step: Step, index: tuple[int, ...]) -> tuple[int, ...]:
+        """Where a number of a trace's step is in what the model's module gives."""
         if step.has_heads and step.operation is not None and step.operation.side_by_side:  # (T, H·D)
-            at = (index[1], index[0] * config.sizes[step.axes[-1]] + index[2])
-        return table.at(name, within).full_name(within), at
-
-
-def _instead(table: StepTable, step: Step, layer: int | None) -> Place | None:
-    """Where to change ``step``: itself, or else a part of its sum that is used nowhere else.
-
-    None where there is no such step: one that is only seen on its way into a module.
-    """
-    if step.replaceable:
-        return step.name, layer
-    if isinstance(step.operation, (Add, Concat)):
-        for place in table.sources(step, layer):
-            if len(table.consumers(place)) == 1 and (found := _instead(table, table.at(*place), place[1])):
-                return found
-    return None
+            return (index[1], index[0] * self._trace.config.sizes[step.axes[-1]] + index[2])
+        return index
 
 
 def _becomes_a_key(table: StepTable, step: Step, layer: int | None) -> bool:

@@ -183,9 +183,7 @@ def record_gradients(
 
     def as_steps(tensors: Collection[Tensor]) -> dict[str, Tensor]:
         pairs = zip(caught, tensors, strict=True)
-        steps = {name: as_step(by_name[name], tensor.detach(), model.config) for name, tensor in pairs}
-        _put_heads(steps, model)
-        return steps
+        return {name: as_step(by_name[name], tensor.detach(), model.config) for name, tensor in pairs}
 
     values, gradients = as_steps(caught.values()), as_steps(found[: len(caught)])
     positions, layers = tuple(range(len(encoding.tokens))), tuple(range(model.config.n_layers))
@@ -204,17 +202,6 @@ def _measured(metric: Metric, logits: Tensor) -> Tensor:
             "such as lambda logits: logits[-1, 3] - logits[-1, 4]",
         )
     return found.reshape(1)
-
-
-def _put_heads(tensors: dict[str, Tensor], model: Transformer) -> None:
-    """Read a head that an intervention replaced from ``concat``: it is replaced after the tap on ``head_out``."""
-    for layer in range(model.config.n_layers):
-        heads, concat = f"L{layer}.head_out", f"L{layer}.concat"
-        gone = [head for head in range(model.config.n_heads) if f"L{layer}H{head}.head_out" in model.exchanged]
-        if gone and heads in tensors:
-            side_by_side = tensors[concat].unflatten(-1, (model.config.n_heads, -1)).transpose(0, 1)  # (H, T, D)
-            tensors[heads] = tensors[heads].clone()
-            tensors[heads][gone] = side_by_side[gone]
 
 
 def losses_of(logits: Tensor, targets: Targets) -> Tensor:

@@ -9,7 +9,6 @@ import numpy as np
 from tinytf.lessons.lesson import Lesson, LiveTable, Question, bracketed, figure, figures
 from tinytf.lessons.live import Live
 from tinytf.look.heads import measure_heads
-from tinytf.model.attention import FusedCore
 
 _TEXTS = 32
 """Texts in the batch of the question about shapes."""
@@ -220,8 +219,8 @@ def heads(live: Live) -> Lesson:
         shared = f" Keys and values have only {groups} heads here, each serving {config.heads_per_kv} query heads."
     if count > len(drawn):
         shared += f" Of {count} heads those {len(drawn)} are drawn that look most at one place."
-    core = live.model.transformer.blocks[0].attention.core  # type: ignore[union-attr]
-    fused = isinstance(core, FusedCore) and not (config.window or config.chunk or config.attention_divisor)
+    core = [step.operation for step in live.trace.steps.in_layer(0) if step.core]
+    fused = all(one.fused for one in core) and not (config.window or config.chunk or config.attention_divisor)
     return live.lesson(
         "heads",
         _which_head(live, drawn, found["previous"]),

@@ -42,7 +42,7 @@ from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
 from tinytf.text_model import TextModel
-from tinytf.trace.hooks import stepwise
+from tinytf.trace.hooks import tapped
 
 SEQUENCES = 16
 SHORTEST_COPY = 3  # of two tokens, the one after the last time is the one before: induction is previous
@@ -290,14 +290,12 @@ def _run(
     """Let sequences (T,) go through the model, a few at a time, and ``tally`` see the weights of each layer."""
     device = model.embed.tokens.weight.device
 
-    weights = table_of(model.config).weights
-
-    def tap(name: str, tensor: Tensor) -> Tensor:
-        if name == weights:  # (B, H, T, T), once a layer
-            tally.add(tensor.float())
+    def tap(name: str, tensor: Tensor) -> Tensor:  # (B, H, T, T), once a layer
+        tally.add(tensor.float())
         return tensor
 
-    with stepwise(model, tap), torch.autocast(device.type, enabled=False):  # no other scores in a caller's autocast
+    weights = (table_of(model.config).weights,)
+    with tapped(model, tap, weights), torch.autocast(device.type, enabled=False):  # no other scores in an autocast
         while batch := list(islice(sequences, tally.batch)):
             ids = torch.stack(batch).to(device)
             also(model.hidden(ids), ids)

@@ -182,8 +182,8 @@ def strongest_places(model: Transformer, windows: Iterable[Window], units: Seque
         stack.callback(model.train, training)
         model.eval()
         for layer, indices in by_layer.items():
-            takes = module_of(model, activated, layer)
-            stack.callback(takes.register_forward_pre_hook(_catching(caught, layer, indices)).remove)
+            made = module_of(model, activated, layer)
+            stack.callback(made.register_forward_hook(_catching(caught, layer, indices)).remove)
         left = iter(windows)
         while batch := list(islice(left, BATCH)):
             ids = padded(batch)
@@ -196,8 +196,8 @@ def strongest_places(model: Transformer, windows: Iterable[Window], units: Seque
 
 
 def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
-    def hook(module: torch.nn.Module, args: tuple[Tensor, ...]) -> None:
-        caught[layer] = args[0][..., indices]  # (B, T, F) -> (B, T, units of the layer)
+    def hook(module: torch.nn.Module, args: Any, made: Tensor) -> None:
+        caught[layer] = made[..., indices]  # (B, T, F) -> (B, T, units of the layer)
 
     return hook
 

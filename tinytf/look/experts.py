@@ -14,6 +14,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.look.examples import BATCH, padded, run_windows, windows_of
 from tinytf.report import About, Data, Progress, Report, plain, unheard
 from tinytf.sheet import Array
+from tinytf.steps.operations.operation import ALONE
 from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import between_words
@@ -206,7 +207,7 @@ def expert_load(
             for one in layers:
                 choice = table.at(table.choice, one)
                 within = transformer.blocks[one].get_submodule(choice.module) if choice.module else None
-                chosen = choice.operation.in_core(within, seen[one]).cpu()
+                chosen = choice.operation.run(within, ALONE, seen[one]).cpu()
                 counts[one] += (chosen[own] != 0).sum(dim=0)
             tokens += int(own.sum())
     return tuple(_load(one, tokens, counts[one]) for one in layers)

@@ -13,11 +13,15 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.parts import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report, Verified
 from tinytf.sheet import Array
-from tinytf.steps.operations.positions import halves_frequencies
+from tinytf.steps.operations.positions import (
+    LearnedPositions,
+    SinusoidalPositions,
+    halves_frequencies,
+    sinusoidal_table,
+)
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.text_model import TextModel
 
@@ -76,7 +80,7 @@ def positions(model: TextModel) -> Positions:
 
 def positions_of(model: Transformer) -> Positions:
     """The same of a transformer."""
-    module = model.embed.positions
+    module = getattr(model.embed, "positions", None)
     if isinstance(module, SinusoidalPositions):
         return _sinusoidal(model.config, module)
     if isinstance(module, LearnedPositions):

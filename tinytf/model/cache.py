@@ -128,13 +128,12 @@ class LayerCache:
                 setattr(self, name, stored)
             stored[:, :, :used] = kept
 
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store those of T new tokens, (B, G, T, D), and return all so far, (B, G, position + T, D), as views."""
+    def extend(self, what: str, new: Tensor) -> Tensor:
+        """Store the ``keys`` or ``values`` of T new tokens, (B, G, T, D), and return all so far, as a view."""
+        stored: Tensor = getattr(self, what)
         start = self.whole.position
-        end = start + k.shape[2]
-        self.keys[:, :, start:end] = k
-        self.values[:, :, start:end] = v
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        stored[:, :, start : start + new.shape[2]] = new
+        return stored[:, :, : start + new.shape[2]]
 
 
 def _require_memory(needed: int, texts: int, tokens: int, device: torch.device) -> None:

@@ -4,6 +4,7 @@ Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,170 +15,73 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.memory import require_free
-from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
-from tinytf.model.experts import Experts, make_experts
-from tinytf.model.linear import Linear, linear
-from tinytf.model.parts import (
-    Embedding,
-    FeedForward,
-    Kept,
-    LearnedPositions,
-    Scaled,
-    SinusoidalPositions,
-    make_norm,
-)
-from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.steps.fused import attention, experts
+from tinytf.steps.operations import Add
+from tinytf.steps.operations.linear import Unembedding
+from tinytf.steps.operations.lookup import Embedding
+from tinytf.steps.operations.operation import Pass
+from tinytf.steps.operations.rotate import rotary_frequencies
+from tinytf.steps.program import STREAM, Program
 from tinytf.steps.table import table_of
 
 ADDED = ("attention.o.weight", ".down.weight")
 """The ends of the names of the matrices whose products are added to the residual stream."""
 
 
-class Embeddings(nn.Module):
-    """Token vectors, plus positions and token types, normed: each where the architecture has it.
+class Embeddings(Program):
+    """Token vectors, plus positions and token types, normed and projected: each where the architecture has it."""
 
-    Narrow ones are projected to the width of the stream: the token vectors (OPT), or the normed sum (ELECTRA).
-    """
+    tokens: Embedding
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.tokens = Embedding(config.vocab_size, config.embed_width, config.embed_scale)
-        self.kept = Kept(config) if config.masked_share else None
-        self.positions: nn.Module | None = None
-        if config.positions == "learned":
-            self.positions = LearnedPositions(config)
-        elif config.positions.startswith("sinusoidal"):
-            self.positions = SinusoidalPositions(config)
-        self.types = Embedding(config.n_token_types, config.summed_width) if config.n_token_types else None
-        self.norm = make_norm(config, config.summed_width) if config.embed_norm else nn.Identity()
-        self.projection: nn.Module | None = None
-        if config.d_embed:
-            self.projection = Linear(config.d_embed, config.d_model, bias=config.projection_bias)
-        # By place, first or last: a tuple, as in Block.
-        self.widen = (None, self.projection) if config.embed_norm else (self.projection, None)
-        self.dropout = nn.Dropout(config.dropout)
+        rows = [step for step in table_of(config).before if step.operation is not None]
+        super().__init__(config, rows, "embed.", dropped=["embed.norm" if config.embed_norm else "embed.out"])
 
     def forward(
         self, ids: Tensor, token_types: Tensor | None = None, start: int = 0, padding_mask: Tensor | None = None
     ) -> Tensor:
-        first, last = self.widen
-        x = self.tokens(ids)  # (B, T) -> (B, T, C)
-        x = x if first is None else first(x)
-        x = x if self.kept is None else self.kept(x, ids, padding_mask)
-        if self.types is not None:
-            x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
-        if self.positions is not None:
-            x = x + self.positions(ids, x.dtype, start)
-        x = self.dropout(self.norm(x))
-        return x if last is None else last(x)
+        """ids (B, T) -> (B, T, C)."""
+        return self.run({}, Pass(ids, token_types, start, padding_mask, table=self.tokens.weight))
 
 
-class Block(nn.Module):
-    """Attention and feed-forward, each with a residual connection; an order of norms is which slots are filled.
+class Block(Program):
+    """One layer: what its rows make of the stream, in their order."""
 
-    ``norm1`` and ``norm2`` stand ``before`` attention and feed-forward (GPT-2, Llama), or ``after`` each residual sum
-    (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2), which ``attn_scale`` and
-    ``ffn_scale`` multiply (Granite). A ``parallel`` feed-forward reads what attention reads (GPT-NeoX), with a
-    ``shared`` norm after the same norm1 (GPT-J).
-    """
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        table, own = table_of(config), config.at(layer)
+        rows = table.in_layer(layer)
+        sums = [step for step in rows if step.role == "residual" and isinstance(step.operation, Add)]
+        added = [name for step in sums for name in step.inputs[1:]]
+        super().__init__(own, rows, dropped=added, find=lambda made: (*attention(own, made), *experts(made)))
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
-        none = nn.Identity()
-        self.norm1 = make_norm(config) if (before or after) and config.input_norm else none
-        self.attention = make_attention(config)
-        self.attn_norm = make_norm(config) if added else none
-        self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
-        self.ffn = Experts(config) if config.experts else FeedForward(config)
-        self.ffn_norm = make_norm(config) if added else none
-        self.attn_scale, self.ffn_scale = (
-            none if config.residual_scale == 1 else Scaled(config.residual_scale) for _ in range(2)
-        )
-        self.dropout = nn.Dropout(config.dropout)
-        # The slots by place: tuples, so that a norm is registered under one name alone.
-        self.before = (self.norm1, self.norm2) if before else (none, none)
-        self.after = (self.norm1, self.norm2) if after else (none, none)
-        self.parallel = config.residual == "parallel"
-        self.shared = config.shared_norm
-
-    def forward(self, x: Tensor, start: int, padding_mask: Tensor | None, cache: LayerCache | None = None) -> Tensor:
-        (into_attention, into_ffn), (after_attention, after_ffn) = self.before, self.after
-        read = into_attention(x)
-        attn = self.attn_scale(self.attn_norm(self.attention(read, start, padding_mask, cache)))
-        mid = after_attention(x + self.dropout(attn))
-        ffn = self.ffn(read if self.shared else into_ffn(x if self.parallel else mid))
-        return after_ffn(mid + self.dropout(self.ffn_scale(self.ffn_norm(ffn))))
+    def forward(
+        self, x: Tensor, start: int = 0, padding_mask: Tensor | None = None, cache: LayerCache | None = None
+    ) -> Tensor:
+        """The stream of tokens whose first is at position ``start``: (B, T, C) -> (B, T, C)."""
+        return self.run({STREAM: x}, Pass(start=start, padding_mask=padding_mask, cache=cache))
 
 
-_NORM_SLOTS = (("pre", "both"), ("post",), ("both", "output"))
-"""The orders with a norm before each part, after each residual sum, and on what is added."""
+class Head(Program):
+    """From the last hidden states to logits of tokens or classes, and what the table has on the way."""
 
-
-class Unembedding(nn.Module):
-    """Hidden states to logits of tokens or classes; a tied one borrows the token embedding, another owns its matrix."""
+    decoder: Unembedding
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.n_outcomes, config.head_width))
-        self.bias = nn.Parameter(torch.empty(config.n_outcomes)) if config.head_bias else None
+        table = table_of(config)
+        self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
+        rows = [step for step in table.after if step.operation is not None and step.to_loss and not step.from_stream]
+        super().__init__(config, rows, "head.")
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return linear(x, embedding if self.weight is None else self.weight, self.bias)
-
-
-class LanguageModelHead(nn.Module):
-    """Logits of the next token: the hidden state unembedded, and what the step table has after that."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.decoder = Unembedding(config)
-        self.steps = table_of(config).over_vocabulary
-
-    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return self.named(x, embedding)[self.steps[-1].name]
+        """(…, C) -> (…, V); a tied head takes the ``embedding`` (V, C) of tokens."""
+        return self.run({self.takes: x}, Pass(table=embedding))
 
     def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
         """Every step over the vocabulary, by its name; the logits come last."""
-        first, *after = self.steps
-        values = {first.name: self.decoder(x, embedding)}
-        for step in after:
-            assert step.operation is not None, "a step of the head has an operation"
-            values[step.name] = step.operation.forward(*(values[name] for name in step.inputs))
-        return values
-
-
-class NarrowLanguageModelHead(LanguageModelHead):
-    """The same after a projection to the width of the embeddings (OPT-350m)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.projection = Linear(config.d_model, config.d_embed, bias=config.projection_bias)
-
-    def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
-        return super().named(self.projection(x), embedding)
-
-
-class TransformedHead(LanguageModelHead):
-    """A head with a dense layer, its activation and a norm before the logits, each where the architecture has it.
-
-    All three make BERT's head for a masked token (Devlin et al. 2019), the first two its head for a class.
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
-        nn.Module.__init__(self)  # and the rest here: random weights are drawn in the order in which they are made
-        masked, none, width = config.head.kind == "mlm", nn.Identity(), config.head_width
-        dense = masked or config.head_dense
-        self.dense = Linear(config.d_model, width, bias=config.head_dense_bias) if dense else none
-        self.activation = ACTIVATIONS[config.head_activation] if dense else none
-        self.norm = make_norm(config, width) if masked or config.head_norm else none
-        self.decoder = Unembedding(config)
-        self.steps = table_of(config).over_vocabulary
-
-    def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
-        """The same after dense, activation and norm."""
-        return super().named(self.norm(self.activation(self.dense(x))), embedding)
+        values = {self.takes: x}
+        self.run(values, Pass(table=embedding), keep=True)
+        return {name: values[name] for name in self.over_vocabulary}
 
 
 _DECISIONS = {"several": "a probability to each class by itself", "number": "a number"}
@@ -190,12 +94,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed = Embeddings(config)
-        self.blocks = nn.ModuleList(Block(config.at(layer)) for layer in range(config.n_layers))
-        self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
-        self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
-        plain = NarrowLanguageModelHead if config.d_embed else LanguageModelHead
-        head = plain if config.head.kind == "lm" else TransformedHead
-        self.head = head(config) if config.head.kind != "none" else None
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
+        own = {step.module: step for step in table_of(config).after if step.module in ("final_norm", "pooler")}
+        made = {path: step.operation.make_module(config, step) for path, step in own.items()}
+        self.final_norm, self.pooler = made.get("final_norm", nn.Identity()), made.get("pooler")
+        self.head = Head(config) if config.head.kind != "none" else None
         self.share_layers()
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
@@ -253,7 +156,7 @@ class Transformer(nn.Module):
             for buffer in model.buffers():
                 buffer.zero_()
             if look_back:
-                next(model._attentions()).look_back(config, generator)
+                look_back_first(model.blocks[0], config, generator)
         return model.to(device).eval()
 
     def share_layers(self) -> None:
@@ -276,21 +179,11 @@ class Transformer(nn.Module):
         self.share_layers()
         return loaded
 
-    def _attentions(self) -> Iterator[SelfAttention]:
-        return (module for module in self.modules() if isinstance(module, SelfAttention))
-
-    def use_attention(self, core: str, tap: Tap | None = None) -> None:
-        """Replace the attention core in every block: ``fused`` where it can be, or ``steps`` with an optional tap."""
-        if core == "fused" and tap is not None:
-            raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
-        for attention in self._attentions():
-            attention.core = make_core(attention.config, tap, stepwise=core == "steps", within=attention)
-
-    def use_experts(self, core: str, tap: Tap | None = None) -> None:
-        """Run the experts of every block ``fused``, or by ``steps`` with an optional tap."""
-        for experts in self.modules():
-            if isinstance(experts, Experts):
-                experts.core = make_experts(experts.config, tap, stepwise=core == "steps")
+    def fuse(self, fused: bool) -> None:
+        """Whether kernels may stand in for several steps, as they do unless this says no."""
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.fused = fused
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
         """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``.
@@ -346,8 +239,7 @@ class Transformer(nn.Module):
     @property
     def unembedding(self) -> Tensor:
         """The matrix (V, C) that makes logits: the head's own, or the token embeddings where they are tied."""
-        decoder = getattr(self.head, "decoder", None)
-        own = decoder.weight if isinstance(decoder, Unembedding) else None
+        own = None if self.head is None else self.head.decoder.weight
         return self.embed.tokens.weight if own is None else own
 
     def require_head(self, so: str) -> nn.Module:
@@ -399,6 +291,24 @@ class Transformer(nn.Module):
         """
         hidden = self.hidden(ids, padding_mask=padding_mask, token_types=token_types)
         return hidden if self.head is None else self.unembed(hidden)
+
+
+@torch.no_grad()
+def look_back_first(block: Any, config: ModelConfig, generator: torch.Generator) -> None:
+    """Set the rotary biases of half of the key heads so that their queries prefer the token before.
+
+    Of the pairs that turn fast enough to tell neighbours apart, a query's bias is the key's, one position back.
+    """
+    turn, q, k = rotary_frequencies(config.rope), block.attention.q, block.attention.k
+    turn = turn[turn > 0.1]
+    size, half = (2 * math.sqrt(config.d_head)) ** 0.5, config.d_head // 2
+    for group in range(max(1, config.n_kv_heads // 2)):
+        phase = 2 * math.pi * torch.rand(len(turn), generator=generator)
+        heads = range(group * config.heads_per_kv, (group + 1) * config.heads_per_kv)
+        for bias, head, angle in [(k.bias, group, phase), *((q.bias, head, phase - turn) for head in heads)]:
+            for start, wave in ((0, angle.cos()), (half, angle.sin())):
+                first = head * config.d_head + start
+                bias[first : first + len(turn)] = size * wave
 
 
 def _unpickled(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:

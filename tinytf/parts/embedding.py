@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, POSITIVE, SHARE, Part, leaf, listed
-from tinytf.parts.row import EMBEDDED, SUMMED, WIDE, Config, Seen, Step
+from tinytf.parts.row import EMBEDDED, SUMMED, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -90,11 +90,11 @@ ROWS: tuple[Step, ...] = (
          make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E"),
     Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", WIDE, ("embed.tokens",),
          "embed", False, when=_tokens_widened, absent="{not_widened}",
-         make=make_widening, module="embed.projection", matrix="W_in"),
+         make=make_widening, module="embed.projection", matrix="W_in", late=True),
     Step("embed.kept", "token embeddings, but for masks", "tokens · (1 − {masked_share}) / (1 − masks / T), 0 at masks",
          EMBEDDED, ("embed.tokens",), "embed", False, when=_drops_masks,
          absent="masks have embeddings like other tokens in this model",
-         make=lambda o, c: o.Keep(c.masked_share, c.mask_id), seen=Seen("embed.kept")),
+         make=lambda o, c: o.Keep(c.masked_share, c.mask_id)),
     Step("embed.positions", "positions", "{position_formula}", SUMMED, (), "embed", False, True,
          when=_placed,
          absent="{no_added_positions}",
@@ -105,15 +105,15 @@ ROWS: tuple[Step, ...] = (
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S"),
     Step("embed.sum", "embeddings, summed", "{embed_sum}", SUMMED, ("<embeddings>",), "embed", False,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
-         make=lambda o, _: o.Add(), seen=Seen("embed.norm", 0)),
+         make=lambda o, _: o.Add()),
     Step("embed.norm", "embedding norm", "{norm}(sum)", SUMMED, ("embed.sum",), "residual", False, True,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model",
          make=make_norm, module="embed.norm", matrix="gain"),
     Step("embed.out", "embeddings, projected", "x₀ = embed.norm·W_in{projection_bias}", WIDE, ("embed.norm",),
          "residual", False, True, when=_sum_widened, absent="{not_widened}",
-         make=make_widening, module="embed.projection", matrix="W_in", seen=Seen("embed")),
+         make=make_widening, module="embed.projection", matrix="W_in", late=True),
     Step("embed.out", "embeddings", "x₀ = {embed_sum}", WIDE, ("<embeddings>",), "residual", False, True,
-         when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
+         when=lambda c: not c.embed_norm, make=lambda o, _: o.Add()),
 )  # fmt: skip
 """From the text to the stream."""
 

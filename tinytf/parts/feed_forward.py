@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
-from tinytf.parts.row import ROUTES, WIDE, Config, Seen, Step
+from tinytf.parts.row import ROUTES, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -133,12 +133,11 @@ ROWS: tuple[Step, ...] = (
          matrix="{w_up}"),
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
-         make=_ffn, module="ffn.gate", matrix="W_gate"),
+         make=_ffn, module="ffn.gate", matrix="W_gate", late=True),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
-         when=_dense, absent=_NO_DENSE, make=_activate, seen=Seen("ffn.down", 0)),
+         when=_dense, absent=_NO_DENSE, make=_activate),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", WIDE, ("ffn.act",), "ffn", recorded=True,
-         when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.down", matrix="{w_down}",
-         seen=Seen("ffn")),
+         when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.down", matrix="{w_down}"),
     Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", ROUTES, ("<residual>",), "ffn", recorded=True,
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router"),
@@ -158,7 +157,7 @@ ROWS: tuple[Step, ...] = (
          matrix="{w_up}", in_experts=True),
     Step("expert.gate", "expert, gate", "{expert_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
          ("<into expert>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
-         module="ffn.experts.gate", matrix="W_gate", in_experts=True),
+         module="ffn.experts.gate", matrix="W_gate", in_experts=True, late=True),
     Step("expert.act", "expert, activated", "{act}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
          absent=_NO_EXPERTS, make=_activate, in_experts=True),
     Step("expert.out", "expert output", "act·{w_down}{ffn_bias_2} where chosen, else 0", ("expert", *WIDE),
@@ -168,27 +167,25 @@ ROWS: tuple[Step, ...] = (
          when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}", make=lambda o, _: o.Weigh(),
          in_experts=True),
     Step("ffn", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", recorded=True,
-         when=lambda c: _mixed(c) and not _shared(c), make=lambda o, _: o.SumExperts(),
-         seen=Seen("ffn")),
+         when=lambda c: _mixed(c) and not _shared(c), make=lambda o, _: o.SumExperts(), at="ffn.sum"),
     Step("ffn.mixed", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", when=_shared,
          absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
     Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
          recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}"),
     Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, ("<residual>",), "ffn",
          recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
-         matrix="W_gate"),
+         matrix="W_gate", late=True),
     Step("shared.act", "shared expert, activated", "{act}", _SHARED, ("<of shared>",), "ffn", when=_shared,
-         absent=_NO_SHARED, make=_activate, seen=Seen("ffn.shared.down", 0)),
+         absent=_NO_SHARED, make=_activate),
     Step("shared.out", "shared expert output", "act·{w_down}{ffn_bias_2}", WIDE, ("shared.act",), "ffn", when=_shared,
-         absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}", seen=Seen("ffn.shared")),
+         absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}"),
     Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), ("<residual>",), "ffn",
          when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Linear(False),
          module="ffn.shared_score", matrix="W_score"),
     Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", WIDE, ("shared.out", "shared.score"), "ffn",
-         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch(),
-         seen=Seen("ffn.switch")),
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch()),
     Step("ffn", "experts and shared expert", "{inputs}", WIDE, ("ffn.mixed", "<shared>"), "ffn", recorded=True,
-         when=_shared, make=lambda o, _: o.Add(), seen=Seen("ffn")),
+         when=_shared, make=lambda o, _: o.Add(), at="ffn.sum"),
 )  # fmt: skip
 """From what the feed-forward reads to what it gives."""
 

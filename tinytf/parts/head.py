@@ -8,7 +8,7 @@ from tinytf.parts.embedding import make_widening
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, Part, choice, leaf, listed
-from tinytf.parts.row import EMBEDDED, HEAD, Config, Seen, Step
+from tinytf.parts.row import EMBEDDED, HEAD, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -153,28 +153,28 @@ ROWS: tuple[Step, ...] = (
          to_loss=False),
     Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", EMBEDDED, ("<final>",), "output",
          False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
-         make=make_widening, module="head.projection", matrix="W_out"),
+         make=make_widening, module="head.projection", matrix="W_out", late=True),
     Step("head.dense", "head, dense", "x·W{dense_bias}", HEAD, ("<final>",), "output", False, when=_head_dense,
          absent=_NO_HEAD_DENSE, make=lambda o, c: o.Linear(c.head_dense_bias), module="head.dense"),
     Step("head.act", "head, activated", "{head_act}(dense)", HEAD, ("head.dense",), "output", False, when=_head_dense,
-         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Activate(c.head_activation)),
     Step("head.norm", "head, norm", "{norm}(act)", HEAD, ("<acted>",), "output", False, when=_head_normed,
          absent="the head of this model has no norm", make=make_norm, module="head.norm", matrix="gain"),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_capped_head,
          make=_unembed, module="head.decoder", matrix="{matrix}"),
     Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
-         "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), seen=Seen("head")),
+         "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), at="head.cap"),
     Step("head.logits", "logits before the scale", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_scaled_head, absent="logits are neither capped nor scaled in this model",
          make=_unembed, module="head.decoder", matrix="{matrix}"),
     Step("logits", "logits, scaled", "{logit_scale} · head.logits", _VOCABULARY, ("head.logits",), "output", False,
-         True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), seen=Seen("head")),
+         True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), at="head.scale"),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
          when=lambda c: c.predicts_tokens and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
-         make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
+         make=_unembed, module="head.decoder", matrix="{matrix}"),
     Step("logits", "logits of the classes", "{logits_in}·W_U{head_bias}", _CLASSES, ("<logits>",), "output", False,
-         True, when=_classes, make=_unembed, module="head.decoder", matrix="W_U", seen=Seen("head")),
+         True, when=_classes, make=_unembed, module="head.decoder", matrix="W_U"),
     Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False,
          when=lambda c: c.predicts_tokens, absent="{no_probs}", make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
     Step("probs", "probabilities of the classes", "{class_shares}", _CLASSES, ("logits",), "output", False,
@@ -227,8 +227,3 @@ def _unembedded(c: Config) -> str:
     if _head_normed(c):
         return "head.norm"
     return "head.act" if _head_dense(c) else "head.projected" if _narrow_lm(c) else ""
-
-
-def seen_acted(c: Config) -> str:
-    """The module that the head's activated units go into."""
-    return "head.norm" if _head_normed(c) else "head.decoder"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.part import ABOVE_ZERO, Part, choice, leaf, listed
-from tinytf.parts.row import WIDE, Config, Predicate, Seen, Step
+from tinytf.parts.row import WIDE, Config, Predicate, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -110,8 +110,7 @@ _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this
 _NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
 
 BEFORE_MIXER: tuple[Step, ...] = (
-    Step("in", "block input", "x", WIDE, (), recorded=True, make=lambda o, _: o.Add(),
-         seen=Seen("", 0), from_stream=True),
+    Step("in", "block input", "x", WIDE, (), recorded=True, make=lambda o, _: o.Add(), from_stream=True),
     Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",), when=normed_input,
          make=make_norm, module="norm1", matrix="gain"),
 )  # fmt: skip
@@ -121,10 +120,10 @@ BETWEEN: tuple[Step, ...] = (
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="attn_norm", matrix="gain"),
     Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, ("<attn>",), "attention",
-         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("attn_scale")),
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added),
     Step("mid", "residual after attention", "{inputs}", WIDE, ("in", "<attn>"),
          when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
-         make=lambda o, _: o.Add(), seen=Seen("<mid>", 0)),
+         make=lambda o, _: o.Add()),
     Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
          absent="what goes into attention and the feed-forward is not normed in this model",
          make=make_norm, module="norm1", matrix="gain"),
@@ -138,13 +137,13 @@ AFTER: tuple[Step, ...] = (
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="ffn_norm", matrix="gain"),
     Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", WIDE, ("<ffn>",), "ffn",
-         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("ffn_scale")),
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added),
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
-         make=lambda o, _: o.Add(), seen=Seen("")),
+         make=lambda o, _: o.Add()),
     Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
-         "this model norms before each part; the sum is out", make=lambda o, _: o.Add(), seen=Seen("norm2", 0)),
+         "this model norms before each part; the sum is out", make=lambda o, _: o.Add()),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
-         when=_order("post"), make=make_norm, module="norm2", matrix="gain", seen=Seen("")),
+         when=_order("post"), make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
 """From what the feed-forward gives to the stream."""
 FINAL: tuple[Step, ...] = (
@@ -175,8 +174,3 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         "<added>": ("mid", "<ffn>") if _sequential(c) else ("in", "<attn>", "<ffn>"),
         "<final>": ("final.norm",) if c.final_norm else ("norm2",),
     }
-
-
-def seen_mid(c: Config) -> str:
-    """The module that the stream after attention goes into."""
-    return "norm1" if c.norm_order == "post" else "ffn" if c.norm_order == "output" else "norm2"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, Part, choice, leaf, listed
-from tinytf.parts.row import HEADS, KV, MAP, Config, Predicate, Seen, Step
+from tinytf.parts.row import HEADS, KV, MAP, Config, Predicate, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -179,38 +179,36 @@ _NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 
 TURNED: tuple[Step, ...] = (
     Step("q_rot", "queries, rotated", "q turned by its position", HEADS, ("<q>",), "q", when=_rotary,
-         absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope),
-         seen=Seen("attention.q_turned", 0)),
+         absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
     Step("k_rot", "keys, rotated", "k turned by its position", KV, ("<k>",), "k", when=_rotary,
-         absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope),
-         seen=Seen("attention.k_turned", 0)),
+         absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
 )  # fmt: skip
 """Queries and keys, turned by RoPE."""
 GROWN: tuple[Step, ...] = (
     Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", HEADS, ("<q>",), "q",
          when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
-         make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first),
-         seen=Seen("attention.core", 0)),
+         make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first)),
 )  # fmt: skip
 """Queries that grow with their position."""
 OF_DISTANCES: tuple[Step, ...] = (
     Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
-         absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R", shared=True),
+         absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R", shared=True,
+         late=True),
     Step("distances_norm", "embeddings of distances, normed", "n = {norm}(R)", _DISTANCES, ("distances",), "embed",
          when=lambda c: c.distance_norm, absent="{no_distance_norm}", make=make_norm,
-         module="attention.distances_norm", matrix="gain", shared=True),
+         module="attention.distances_norm", matrix="gain", shared=True, late=True),
     Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
          when=_distant(False, keys=True), make=make_projection, module="attention.k", matrix="W_K",
-         seen=Seen("attention.pos_k")),
+         at="attention.pos_k", late=True),
     Step("pos_k", "keys of distances", "{distances}·W_KD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
          when=_distant(True, keys=True), absent="{no_distance_keys}", make=make_projection, module="attention.pos_k",
-         matrix="W_KD"),
+         matrix="W_KD", late=True),
     Step("pos_q", "queries of distances, as of tokens", "{distances}·W_Q{qkv_bias}", _OF_DISTANCES, ("<distances>",),
          "q", when=_distant(False, keys=False), make=make_projection, module="attention.q", matrix="W_Q",
-         seen=Seen("attention.pos_q")),
+         at="attention.pos_q", late=True),
     Step("pos_q", "queries of distances", "{distances}·W_QD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "q",
          when=_distant(True, keys=False), absent="{no_distance_queries}", make=make_projection,
-         module="attention.pos_q", matrix="W_QD"),
+         module="attention.pos_q", matrix="W_QD", late=True),
 )  # fmt: skip
 """What is made of the embeddings of distances."""
 SCORED: tuple[Step, ...] = (
@@ -225,7 +223,8 @@ SCORED: tuple[Step, ...] = (
 BIASED: tuple[Step, ...] = (
     Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
-         make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True),
+         make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True,
+         late=True),
     Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", MAP, ("<map>",),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",

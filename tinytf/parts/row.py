@@ -1,4 +1,4 @@
-"""A row of the step table: what a step is, what makes it, and where it passes in the running model. Free of torch."""
+"""A row of the step table: what a step is, and what makes it. Free of torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,29 +22,21 @@ ROUTES = ("token", "expert")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Where a step passes in the running model: what the module at ``path`` gives, or its input ``argument``.
-
-    The path is from the block where the step is inside a layer (empty: the block itself), else from the model.
-    """
-
-    path: str
-    argument: int | None = None
-
-
-@dataclass(frozen=True)
 class Step:
     """One row of the step table.
 
     ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one in
     <…> stands for the nearest row above with that role and axes (``CHAINS`` of the table). ``operation`` makes the step
-    of them, with the parameters of ``module`` (a path as in ``Seen``), whose matrix, table or gain is called
-    ``matrix``, empty where a module has none. ``role`` is the accent that it has in every view. ``recorded`` steps are
-    taken during the forward pass, where they are ``seen`` (what their module gives, unless a row says otherwise); the
-    others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
-    themselves; ``in_experts`` are those that a mixture of experts runs itself. A ``from_stream`` step is the residual
-    stream after the layer before. ``to_loss`` is false where no loss depends on a step. A ``shared`` step has the same
-    parameters in every layer.
+    of them, with the parameters of ``module`` (a path, from the block where the step is inside a layer, else from the
+    model), whose matrix, table or gain is called ``matrix``, empty where a module has none. ``role`` is the accent that
+    it has in every view. ``recorded`` steps are taken during the forward pass; the others are derived from them on
+    first look. A ``core`` step is one of the attention core; ``in_experts`` are those between a router and the sum over
+    experts. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
+    depends on a step. A ``shared`` step has the same parameters in every layer.
+
+    Every step is made by a module of the model, which a hook may be put on: that with its parameters, else one called
+    as the step is, or ``at`` another path. Parameters of a ``late`` row are registered, and drawn from the seed, after
+    those of the rows that are not.
     """
 
     name: str
@@ -60,7 +52,8 @@ class Step:
     make: Make | None = None
     module: str = ""
     matrix: str = "W"
-    seen: Seen | None = None
+    at: str = ""
+    late: bool = False
     core: bool = False
     in_experts: bool = False
     from_stream: bool = False
@@ -69,9 +62,10 @@ class Step:
     operation: Any = None
     reads: str = ""
 
-    def __post_init__(self) -> None:
-        if self.seen is None and self.module and self.to_loss and not (self.core or self.in_experts):
-            object.__setattr__(self, "seen", Seen(self.module))
+    @property
+    def path(self) -> str:
+        """Where the module is that makes the step; from the block, or from the model."""
+        return self.at or self.module or self.name
 
     def full_name(self, layer: int | None) -> str:
         """``L0.scores`` for a step of a layer, else the name itself."""
@@ -159,8 +153,3 @@ class Step:
     def can_intervene(self) -> bool:
         """Whether it can be ablated and patched: the residual stream, and what heads, attention, feed-forward give."""
         return self.in_stream or (self.core and self.recorded)
-
-    @property
-    def replaceable(self) -> bool:
-        """Whether a tap may replace it: not where it is only seen as the input of a module."""
-        return self.core or self.in_experts or (self.seen is not None and self.seen.argument is None)

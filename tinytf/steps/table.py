@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
 from tinytf.parts import attention, block, embedding, feed_forward, head, norm, positions
-from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Seen, Step
+from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Step
 
 if TYPE_CHECKING:
     from tinytf.steps.operations import Parameter
@@ -80,11 +80,6 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         inputs = tuple(_nearest(above, *CHAINS[name], config) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
         words["map"] = inputs[0] if step.core else ""
-        seen = step.seen
-        if seen is not None and seen.path == "<mid>":
-            seen = Seen(norm.seen_mid(config), 0)
-        if seen is not None and seen.path == "<acted>":
-            seen = Seen(head.seen_acted(config), 0)
         first = next((one for one in above if inputs and one.name == inputs[0]), None)
         resolved = replace(
             step,
@@ -92,7 +87,6 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
             axes=_axes(step.axes, config),
             inputs=inputs,
             matrix=step.matrix.format_map(words),
-            seen=seen,
             operation=None if step.make is None else step.make(operations, config),
             reads=first.axes[-1] if first is not None and first.axes else "",
         )

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
-from tinytf.model.attention import SelfAttention, Tap
-from tinytf.model.experts import Experts
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.table import table_of
+
+Tap = Callable[[str, Tensor], Tensor]
 
 
 @contextmanager
@@ -22,8 +22,9 @@ def watched(
 ) -> Iterator[None]:
     """Put every recorded step of ``layers`` into ``keep``, with ``model`` in evaluation mode and without gradients.
 
-    Those of the ``others`` of a batch go into dictionaries of their own, with what fills up a shorter text.
-    The last block's output is always kept. Logits are not: the caller decides for which positions to compute them.
+    Those of the ``others`` of a batch go into dictionaries of their own, with what fills up a shorter text. Steps that
+    are edited, and experts that are exchanged, are kept too: they do not follow from the steps before them. The last
+    block's output is always kept. Logits are not: the caller decides for which positions to compute them.
     """
     table, last = table_of(model.config), model.config.n_layers - 1
     with ExitStack() as stack, torch.no_grad():
@@ -33,42 +34,35 @@ def watched(
                 module.training = False
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
-            kept = step.recorded or (step.full_name(layer) in model.edited and not step.core)
-            if kept and step.seen is not None and wanted and not step.is_vocabulary:
+            kept = step.recorded or step.full_name(layer) in model.edited
+            if kept and step.is_tensor and wanted and not step.is_vocabulary:
                 hook = partial(_keep, (keep, *others), step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
-        for layer in layers:
-            block: Any = model.blocks[layer]
-            experts = block.ffn
-            for part in (block.attention, experts):
-                if edits := getattr(part, "edits", None):
-                    stack.callback(setattr, part.core, "tap", part.core.tap)
-                    part.core.tap = partial(_keep_edited, keep, layer, edits, part.core.tap)
-            if isinstance(experts, Experts):
-                experts.on_change = partial(_keep_expert, keep, f"L{layer}E%d.{table.expert_out}")
-                stack.callback(setattr, experts, "on_change", None)
+        for name, layer, number in _experts_exchanged(model):
+            if layer in layers:
+                hook = partial(_keep_expert, keep, name, number)
+                module = module_of(model, table.by_name[table.expert_out], layer)
+                stack.callback(module.register_forward_hook(hook).remove)
         yield
 
 
-def _keep_edited(
-    keep: dict[str, Tensor], layer: int, edits: Collection[str], tap: Tap, name: str, tensor: Tensor
-) -> Tensor:
-    """Keep what was made of a step of a core: it does not follow from those before it."""
-    made = tap(name, tensor)
-    if name in edits:
-        keep[f"L{layer}.{name}"] = made[0]
-    return made
+def _experts_exchanged(model: Transformer) -> Iterator[tuple[str, int, int]]:
+    """The full name, layer and number of every expert whose output an intervention replaces."""
+    table = table_of(model.config)
+    for name in model.exchanged if table.expert_out else ():
+        place, _, step = name.partition(".")
+        layer, _, number = place[1:].partition("E")
+        if number and step == table.expert_out:
+            yield name, int(layer), int(number)
 
 
-def _keep_expert(keep: dict[str, Tensor], name: str, number: int, added: Tensor) -> None:
-    keep[name % number] = added[0]
+def _keep_expert(keep: dict[str, Tensor], name: str, number: int, module: nn.Module, args: Any, added: Tensor) -> None:
+    keep[name] = added[0, number]
 
 
 def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
-    """The module that a step passes through."""
-    assert step.seen is not None, f"{step.name} passes no module"
-    inside = model if layer is None else model.blocks[layer]
-    return inside.get_submodule(step.seen.path)
+    """The module that makes a step."""
+    return (model if layer is None else model.blocks[layer]).get_submodule(step.path)
 
 
 def _keep(
@@ -80,11 +74,8 @@ def _keep(
     args: Any,
     result: Tensor,
 ) -> None:
-    assert step.seen is not None
-    argument = step.seen.argument
-    tensor = result if argument is None else args[argument]
     for row, keep in enumerate(keeps):
-        own = tensor[row : row + 1] if tensor.dim() > 2 and len(tensor) > 1 else tensor
+        own = result[row : row + 1] if result.dim() > 2 and len(result) > 1 else result
         keep[step.full_name(layer)] = as_step(step, own, config)
 
 
@@ -103,53 +94,34 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 
 
 @contextmanager
-def stepwise(model: Transformer, tap: Tap) -> Iterator[None]:
-    """Run attention and experts step by step through ``tap``, in evaluation mode; all is restored afterwards."""
+def stepwise(model: Transformer) -> Iterator[None]:
+    """Run every step by itself, in evaluation mode; all is restored afterwards."""
     flags = [(module, module.training) for module in model.modules()]
-    cores = [(part, part.core) for part in model.modules() if isinstance(part, (SelfAttention, Experts))]
     try:
-        model.eval().use_attention("steps", tap)
-        model.use_experts("steps", tap)
+        model.eval().fuse(False)
         yield
     finally:
-        for part, core in cores:
-            part.core = core
+        model.fuse(True)
         for module, training in flags:
             module.training = training
 
 
 @contextmanager
-def tapped(model: Transformer, tap: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
-    """Pass every step of a forward pass to ``tap``, with its full name and its batch axis.
+def tapped(model: Transformer, tap: Tap, names: Collection[str] | None = None) -> Iterator[None]:
+    """Pass every step of a forward pass, or those of some short ``names``, to ``tap`` with its full name.
 
     Queries, keys and values come as projected, (B, T, H·D); ``as_step`` brings a tensor into the shape of a trace.
-    What ``tap`` returns replaces the step where the step is ``replaceable``.
+    What ``tap`` returns replaces the step. The model is in evaluation mode meanwhile.
     """
     with ExitStack() as stack:
-        stack.enter_context(stepwise(model, lambda _, tensor: tensor))
-        for number, block in enumerate(model.blocks):
-            for part in (block.attention, block.ffn):
-                if isinstance(part, (SelfAttention, Experts)):
-                    part.core.tap = partial(_tap_core, tap, number)  # type: ignore[assignment]
+        stack.enter_context(stepwise(model))
         for step, layer in table_of(model.config).rows:
-            if step.seen is None or step.core or step.in_experts:
-                continue
-            module, argument, name = module_of(model, step, layer), step.seen.argument, step.full_name(layer)
-            if argument is None:
-                handle = module.register_forward_hook(partial(_tap_output, tap, name))
-            else:
-                handle = module.register_forward_pre_hook(partial(_tap_input, tap, name, argument))
-            stack.callback(handle.remove)
+            wanted = names is None or step.name in names
+            if wanted and ((step.is_tensor and step.to_loss) or step.is_choice):
+                hook = partial(_tap, tap, step.full_name(layer))
+                stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         yield
 
 
-def _tap_core(tap: Tap, layer: int, name: str, tensor: Tensor) -> Tensor:
-    return tap(f"L{layer}.{name}", tensor)
-
-
-def _tap_output(tap: Tap, name: str, module: nn.Module, args: Any, result: Tensor) -> Tensor:
+def _tap(tap: Tap, name: str, module: nn.Module, args: Any, result: Tensor) -> Tensor:
     return tap(name, result)
-
-
-def _tap_input(tap: Tap, name: str, argument: int, module: nn.Module, args: tuple[Any, ...]) -> None:
-    tap(name, args[argument])

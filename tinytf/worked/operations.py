@@ -12,10 +12,11 @@ from torch.optim.adamw import adamw
 
 from tinytf.errors import TinytfError
 from tinytf.look.size import parameter_count, parameter_parts
-from tinytf.model.parts import NORMS, sinusoidal_table
 from tinytf.presets import preset
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.mask import Sight, mask_scores
+from tinytf.steps.operations.norm import NORMS
+from tinytf.steps.operations.positions import sinusoidal_table
 from tinytf.steps.operations.scale import scale_scores
 from tinytf.steps.operations.scores import attention_scores
 from tinytf.steps.operations.softmax import attention_weights

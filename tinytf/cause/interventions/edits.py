@@ -1,7 +1,6 @@
 """Steps of a running model, each made anew by a function of its own value.
 
-Where a step of the attention core is edited, that attention runs step by step. A module that gives a step, or takes it,
-gets a hook. What is edited is recorded, since it does not follow from the steps before it.
+The module that makes a step gets a hook. What is edited is recorded, since it does not follow from the steps before it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +14,6 @@ from torch import Tensor
 from tinytf.brief import brief
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
-from tinytf.model.attention import Edit, SelfAttention, make_core
-from tinytf.model.experts import make_experts
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable, table_of
@@ -57,7 +54,7 @@ def _place(text: str, table: StepTable) -> Address:
         raise AddressError(f"{where} is a cell, and a step is edited whole", "choose the cell inside the function")
     where.plain(table)  # raises for a name of TransformerLens that is no step
     for layer in where.layers or (None,):
-        if table.has(where.step.name, layer) and not _can_edit(table.at(where.step.name, layer), layer, table):
+        if table.has(where.step.name, layer) and not _can_edit(table.at(where.step.name, layer)):
             raise AddressError(
                 f"{where} is no step that can be edited: no module passes it on by itself",
                 "such as L1.attn, L1.out, L1.weights, or final.norm",
@@ -84,13 +81,9 @@ def _as_there(lens: Lens | None, made: Made) -> Made:
     return edit
 
 
-def _can_edit(step: Step, layer: int | None, table: StepTable) -> bool:
-    """Whether all that uses the step is given it by one module or core; not where only some rows are computed."""
-    if step.core or step.in_experts:
-        return True
-    if step.seen is None or step.seen.path.startswith("head") or not {"token", "query"} & {*step.axes}:
-        return False
-    return step.replaceable or not step.seen.path or len(table.consumers((step.name, layer))) == 1
+def _can_edit(step: Step) -> bool:
+    """Whether it is made for every text by itself, and of all of it; not where only some rows are computed."""
+    return not step.path.startswith(("head", "pooler")) and bool({"token", "query"} & {*step.axes})
 
 
 @contextmanager
@@ -106,43 +99,16 @@ def _edited(model: Transformer, places: list[tuple[Address, Made]]) -> Iterator[
                 step = table.at(name, layer)
                 config = model.config if layer is None else model.config.at(layer)
                 heads = where.heads if step.is_split else None
-                stack.callback(_put(model, step, layer, partial(_rows, step, config, heads, str(where), made)))
+                edit = partial(_edit, partial(_rows, step, config, heads, str(where), made))
+                stack.callback(module_of(model, step, layer).register_forward_hook(edit).remove)
                 parts = [f"{step.letter}{number}" for number in heads or ()] if step.core else []
                 model.edited += (step.full_name(layer),)
                 model.exchanged += tuple(f"L{layer}{one}.{step.name}" for one in parts) or model.edited[-1:]
         yield
 
 
-def _put(model: Transformer, step: Step, layer: int | None, edit: Edit) -> Callable[[], None]:
-    """Put an edit where the step passes; returns what takes it away."""
-    if step.core or step.in_experts:
-        block: Any = model.blocks[layer or 0]
-        return _into_core(block.attention if step.core else block.ffn, step.name, edit)
-    assert step.seen is not None
-    module, argument = module_of(model, step, layer), step.seen.argument
-    if argument is None:
-        return module.register_forward_hook(lambda module, args, result: edit(result)).remove
-    return module.register_forward_pre_hook(
-        lambda module, args: (*args[:argument], edit(args[argument]), *args[argument + 1 :])
-    ).remove
-
-
-def _into_core(part: Any, name: str, edit: Edit) -> Callable[[], None]:
-    core, before = part.core, part.edits.get(name)
-    attention = isinstance(part, SelfAttention)
-    if not hasattr(core, "tap"):
-        part.core = make_core(part.config, stepwise=True, within=part) if attention else make_experts(
-            part.config, stepwise=True
-        )  # fmt: skip
-    part.edits[name] = edit if before is None else lambda tensor: edit(before(tensor))
-
-    def restore() -> None:
-        part.core = core
-        del part.edits[name]
-        if before is not None:
-            part.edits[name] = before
-
-    return restore
+def _edit(edit: Callable[[Tensor], Tensor], module: Any, args: Any, result: Tensor) -> Tensor:
+    return edit(result)
 
 
 def _rows(

@@ -1,16 +1,12 @@
-"""Other values for some steps of a running model, by hooks on its own modules.
-
-Attention stays fused: what a head gives is replaced where the heads go into the output projection.
-"""
+"""Other values for some steps of a running model, by hooks on its own modules; attention stays fused."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from tinytf.errors import AddressError, UsageError
@@ -26,7 +22,7 @@ _EXAMPLES = (
 )
 
 Change = Callable[[Tensor], Tensor]
-"""What is done to the tensor of a step, (B, T, width); heads lie side by side, (B, T, H·D)."""
+"""What is done to the tensor of a step: (B, T, C), of heads (B, H, T, D), of experts (B, E, T, C)."""
 
 
 @dataclass(frozen=True)
@@ -107,24 +103,14 @@ class Intervention:
         return 0 if self.positions is None else min(self.positions)
 
     def write(self, tensor: Tensor, start: int = 0) -> None:
-        """Put the value into the step (…, T, width), whose first token is at ``start``."""
-        if self.point.head is not None and not self.point.is_expert:
-            width = self.value.shape[-1]
-            tensor = tensor[..., self.point.head * width : (self.point.head + 1) * width]
-        self._put(tensor, start)
+        """Put the value into the step (…, T, width), of all heads or experts, whose first token is at ``start``."""
+        self._put(tensor if self.point.head is None else tensor[..., self.point.head, :, :], start)
 
     def replaced(self, tensor: Tensor) -> Tensor:
-        """The step (B, T, width) with the value in it."""
+        """The step (B, …, T, width) with the value in it."""
         self._require_length(tensor.shape[-2])
         tensor = tensor.clone()
         self.write(tensor)
-        return tensor
-
-    def replaced_among_heads(self, tensor: Tensor) -> Tensor:
-        """The heads (B, H, T, D) with the value in one of them."""
-        self._require_length(tensor.shape[-2])
-        tensor = tensor.clone()
-        self._put(tensor[:, self.point.head], 0)
         return tensor
 
     def _put(self, view: Tensor, start: int) -> None:
@@ -155,40 +141,10 @@ def changed(model: Transformer, changes: Sequence[tuple[HookPoint, Change]]) -> 
         yield
 
 
-class _Exchanged:
-    """A change of what one expert adds, until it is removed."""
-
-    def __init__(self, model: Transformer, point: HookPoint, change: Change) -> None:
-        experts: Any = model.blocks[point.layer].ffn
-        self._changes, self._number = experts.changes, point.head
-        before = self._before = self._changes.get(self._number)
-        self._changes[self._number] = change if before is None else lambda added: change(before(added))
-
-    def remove(self) -> None:
-        """Restore what was there before."""
-        if self._before is None:
-            del self._changes[self._number]
-        else:
-            self._changes[self._number] = self._before
-
-
-def _hooked(model: Transformer, point: HookPoint, change: Change) -> "RemovableHandle | _Exchanged":
-    """Hook a change on the module that gives the step, or takes it; of heads on the one that takes them all."""
-    table = table_of(model.config)
-    if point.is_expert:
-        return _Exchanged(model, point, change)
-    step = table.by_name[point.step]
-    if step.core:
-        step = table.consumers((step.name, point.layer))[0][0]
-    assert step.seen is not None, f"{step.name} passes a module"
-    module, argument = module_of(model, step, point.layer), step.seen.argument
-    if argument is None:
-        return module.register_forward_hook(lambda module, args, result: change(result))
-
-    def taken(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (*args[:argument], change(args[argument]), *args[argument + 1 :])
-
-    return module.register_forward_pre_hook(taken)
+def _hooked(model: Transformer, point: HookPoint, change: Change) -> RemovableHandle:
+    """Hook a change on the module that makes the step."""
+    module = module_of(model, table_of(model.config).at(point.step, point.layer), point.layer)
+    return module.register_forward_hook(lambda module, args, result: change(result))
 
 
 @contextmanager
@@ -217,16 +173,11 @@ def intervened(model: Transformer, interventions: Sequence[Intervention]) -> Tra
     return other
 
 
-def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> "Iterator[RemovableHandle | _Exchanged]":
-    """Hook each intervention on its module; a head's also where it is recorded, before the projection takes it."""
+def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
+    """Hook each intervention on the module of its step."""
     for one in interventions:
         model.exchanged = (*model.exchanged, one.point.full_name)
         yield _hooked(model, one.point, one.replaced)
-        step = table_of(model.config).by_name[one.point.step]
-        if step.core:
-            heads = one.replaced_among_heads
-            module = module_of(model, step, one.point.layer)
-            yield module.register_forward_hook(lambda module, args, result, heads=heads: heads(result))
 
 
 @contextmanager

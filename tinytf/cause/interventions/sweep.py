@@ -115,23 +115,19 @@ def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[
 def _changes(rows: Sequence[Interventions], start: int) -> list[tuple[HookPoint, Change]]:
     """For every step that any of the rows changes: the one row that comes there becomes ``rows``, each with its own."""
 
-    def where(point: HookPoint) -> tuple[str, int | None]:
-        """Heads pass one module side by side; experts each by itself."""
-        return point.step, point.head if point.is_expert else None
-
-    def change(place: tuple[str, int | None]) -> Change:
+    def change(step: str) -> Change:
         def of(tensor: Tensor) -> Tensor:
-            tensor = tensor.expand(len(rows), -1, -1).clone()
+            tensor = tensor.expand(len(rows), *tensor.shape[1:]).clone()
             for number, row in enumerate(rows):
                 for one in row:
-                    if where(one.point) == place:
+                    if one.point.step == step:
                         one.write(tensor[number], start)
             return tensor
 
         return of
 
-    points = {where(one.point): one.point for row in rows for one in row}
-    return [(point, change(place)) for place, point in points.items()]
+    points = {one.point.step: one.point for row in rows for one in row}
+    return [(point, change(step)) for step, point in points.items()]
 
 
 @dataclass(frozen=True)
@@ -141,10 +137,10 @@ class _Before:
     keys: Tensor
     values: Tensor
 
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """They and the new ones, (B, G, T, D) each."""
-        rows = (len(keys), -1, -1, -1)
-        return torch.cat((self.keys.expand(rows), keys), 2), torch.cat((self.values.expand(rows), values), 2)
+    def extend(self, what: str, new: Tensor) -> Tensor:
+        """The keys, or values, and the new ones, (B, G, T, D)."""
+        before: Tensor = getattr(self, what)
+        return torch.cat((before.expand(len(new), -1, -1, -1), new), 2)
 
 
 def _before(trace: Trace, layer: int, start: int) -> _Before | None:

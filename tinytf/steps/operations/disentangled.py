@@ -7,13 +7,23 @@ distances (content to position), a key the queries of distances (position to con
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, in_float32, wide
+from tinytf.steps.operations.operation import (
+    Consumer,
+    Operation,
+    Parameter,
+    Pass,
+    Quantity,
+    Summand,
+    in_float32,
+    wide,
+)
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product, single
 
@@ -66,6 +76,10 @@ class Table(Operation):
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return (Parameter(step.parameter, "weight", step.axes),)
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        rows: Tensor = module.weight[None]  # (1, distances, C)
+        return rows
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         rows: Tensor = site.module()[0].detach()

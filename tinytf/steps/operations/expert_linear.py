@@ -11,7 +11,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.linear import weight_gradient
-from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, dimension, summed
+from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pass, Quantity, Summand, dimension, summed
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product
 
@@ -44,7 +44,7 @@ class ExpertLinear(Operation):
         bias = None if module.bias is None else module.bias[number]
         return F.linear(inputs[0], module.weight[number], bias)
 
-    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self._of(module, range(len(module.weight)), *inputs)
 
     def _of(self, module: Any, numbers: Any, x: Tensor, chosen: Tensor) -> Tensor:

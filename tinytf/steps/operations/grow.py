@@ -1,11 +1,12 @@
 """A multiplication of every token's numbers by one that grows with its position: queries of long texts (Llama 4)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
+from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
 
@@ -33,6 +34,9 @@ class Grow(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs  # (…, T, D)
         return x * self.factors(x.shape[-2], x)
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        return inputs[0] * self.factors(inputs[0].shape[-2], inputs[0], now.start)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (g * self.factors(g.shape[-2], g),)

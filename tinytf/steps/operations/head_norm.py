@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.norm import (
     ROW,
@@ -18,6 +22,7 @@ from tinytf.steps.operations.norm import (
 )
 from tinytf.steps.operations.operation import (
     Consumer,
+    Pass,
     Quantity,
     into_heads,
     of_query_heads,
@@ -27,6 +32,23 @@ from tinytf.steps.operations.operation import (
 from tinytf.steps.operations.protocols import Cell, Site
 
 _HEADS_OF_A_TOKEN: Axes = (-3, -1)  # of (H, T, D)
+
+
+class HeadwiseNorm(nn.Module):
+    """A norm of every head by itself, with a gain of its own for each: (…, H·D) -> (…, H·D)."""
+
+    def __init__(self, d_head: int, width: int, operation: "HeadNorm") -> None:
+        super().__init__()
+        self.d_head, self.eps = d_head, operation.eps
+        self.norm = F.layer_norm if operation.centred else F.rms_norm
+        self.weight = nn.Parameter(torch.empty(width)) if "gain" in operation.learned else None
+        self.bias = nn.Parameter(torch.empty(width)) if "bias" in operation.learned else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
+        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2)
+        gained = normed if self.weight is None else normed * self.weight
+        return gained if self.bias is None else gained + self.bias
 
 
 @dataclass(frozen=True)
@@ -43,6 +65,14 @@ class HeadNorm(Norm):
 
     def _axis(self, step: Step) -> str:
         return f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{step.axes[-1]}"
+
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        if self.joint:
+            return super().make_module(config, step)
+        return HeadwiseNorm(config.d_head, config.sizes[self._axis(step)], self)
+
+    def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
+        return (side_by_side(inputs[0]),)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         made = into_heads(site.module(side_by_side(site.input())), site.config.d_head)

@@ -1,11 +1,12 @@
 """Embeddings of a text with masks: 0 at masks, the others larger the more masks there are (ESM, Lin et al. 2023)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, wide
+from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
 
@@ -38,6 +39,10 @@ class Keep(Operation):
 
     def _of(self, site: Site, like: Tensor) -> Tensor:
         return self.factors(self._ids(site, like)).to(like.dtype)  # (T, 1)
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        assert now.ids is not None, "masks are found by their ids"
+        return self.kept(inputs[0], now.ids, now.padding_mask)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return self.kept(site.input(), self._ids(site, site.input()))

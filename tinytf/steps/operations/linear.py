@@ -3,16 +3,20 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
+from tinytf.steps import linear
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
     Parameter,
+    Pass,
     Quantity,
     Summand,
     dimension,
@@ -49,6 +53,11 @@ class Linear(Operation):
             Parameter(step.parameter, "weight", (step.reads, out), transposed=True),
             Parameter(step.parameter.replace("W", "b"), "bias", (out,), absent=absent),
         )
+
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        sizes = config.sizes
+        out = math.prod(sizes[axis] for axis in step.axes if axis in sizes and axis != "distance")
+        return linear.Linear(sizes[step.reads], out, bias=self.bias)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         made = site.module(site.input())
@@ -109,6 +118,18 @@ class Linear(Operation):
         return sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes)
 
 
+class Unembedding(nn.Module):
+    """Hidden states to logits of tokens or classes; one without a matrix of its ``own`` borrows the embeddings'."""
+
+    def __init__(self, outcomes: int, width: int, *, own: bool, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outcomes, width)) if own else None
+        self.bias = nn.Parameter(torch.empty(outcomes)) if bias else None
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        return linear.linear(x, embedding if self.weight is None else self.weight, self.bias)
+
+
 @dataclass(frozen=True)
 class Unembed(Linear):
     """Hidden states to logits of tokens or classes, by the head's own matrix, or the token embeddings if ``tied``."""
@@ -122,6 +143,12 @@ class Unembed(Linear):
             Parameter("W_U", "weight", (step.reads, step.axes[-1]), transposed=True, absent=tied),
             Parameter("b_U", "bias", step.axes[-1:], absent=absent),
         )
+
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        return Unembedding(config.n_outcomes, config.head_width, own=not self.tied, bias=self.bias)
+
+    def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
+        return *inputs, now.table
 
     def operands(self, site: Site) -> dict[str, Tensor]:
         return {**({"E": site.weight} if self.tied else {}), **super().operands(site)}

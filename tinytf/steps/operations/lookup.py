@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Operation, Parameter
+from tinytf.steps.operations.operation import Operation, Parameter, Pass
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
 
@@ -17,6 +20,22 @@ TOKEN_TABLE = "embed.tokens.weight"
 def table_gradient(g: Tensor, ids: Tensor, count: int, factor: float = 1.0) -> Tensor:
     """factor·g added to the row of each token: (T, C) and ids (T,) -> (count, C)."""
     return g.new_zeros(count, g.shape[-1]).index_add_(0, ids, factor * g)
+
+
+class Embedding(nn.Module):
+    """A table of ``count`` vectors, multiplied by ``scale`` when they are looked up; not initialised.
+
+    (torch's own class initialises itself, which on the meta device imports a compiler and takes a second.)
+    """
+
+    def __init__(self, count: int, width: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, width))
+        self.scale = scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors = F.embedding(ids, self.weight)  # (B, T) -> (B, T, C)
+        return vectors if self.scale == 1.0 else vectors * self.scale
 
 
 @dataclass(frozen=True)
@@ -29,6 +48,15 @@ class Lookup(Operation):
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return (Parameter(step.parameter, "weight", ("type" if self.types else "vocab", *step.axes[-1:])),)
+
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        count = config.n_token_types if self.types else config.vocab_size
+        return Embedding(count, config.sizes[step.axes[-1]], 1.0 if self.types else config.embed_scale)
+
+    def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
+        if not self.types:
+            return (now.ids,)
+        return (torch.zeros_like(now.ids) if now.token_types is None and now.ids is not None else now.token_types,)
 
     def _ids(self, site: Site) -> list[int]:
         return [0 if self.types else token for token in site.ids]

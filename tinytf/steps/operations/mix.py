@@ -23,6 +23,7 @@ class Mix(Operation):
 
     words = "a sum of products"
     fused = True
+    remembers = ((1, "values"),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         weights, v = inputs

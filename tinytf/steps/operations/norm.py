@@ -1,17 +1,24 @@
 """Norms over the last axis, y = x̂ ⊙ gain + bias: LayerNorm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, summed, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, single
+
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layernorm": nn.LayerNorm,
+    "rmsnorm": lambda width, eps, gain=True, bias=False: nn.RMSNorm(width, eps, gain),
+}
+"""The norm of each word: of a width, ε, and whether it learns a gain and a bias."""
 
 Axes = tuple[int, ...]
 ROW: Axes = (-1,)
@@ -76,6 +83,10 @@ class Norm(Operation):
     def _axis(self, step: Step) -> str:
         """The axis of gain and bias."""
         return step.axes[-1]
+
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        learned = ("gain" in self.learned, "bias" in self.learned)
+        return NORMS["layernorm" if self.centred else "rmsnorm"](config.sizes[self._axis(step)], self.eps, *learned)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(*site.inputs(heads))

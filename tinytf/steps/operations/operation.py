@@ -6,12 +6,12 @@ T tokens (Q queries, K keys), H query heads, G key-value heads, D head width, C 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
@@ -21,6 +21,9 @@ from tinytf.steps.operations.working import Working
 _IN_CODE = str.maketrans("₁₂.", "12_")
 """Addresses have signs that no name in code has."""
 
+Kernel = Callable[..., Tensor]
+"""Makes a step of a Pass and of the inputs of the steps before it, which it stands in for."""
+
 
 @dataclass(frozen=True, eq=False)
 class Quantity:
@@ -28,6 +31,40 @@ class Quantity:
 
     name: str
     values: Tensor
+
+
+@dataclass(slots=True)
+class Pass:
+    """What the steps of one forward pass may ask for beside their inputs.
+
+    The ``ids`` (B, T) and ``token_types`` (B, T), the position of the first of them, a ``padding_mask`` as in
+    ``real_keys``, the layer's ``cache`` of the tokens before, and the ``table`` of token embeddings, which a tied head
+    takes.
+    """
+
+    ids: Tensor | None = None
+    token_types: Tensor | None = None
+    start: int = 0
+    padding_mask: Tensor | None = None
+    cache: Any = None
+    table: Tensor | None = None
+
+
+ALONE = Pass()
+
+
+class StepModule(nn.Module):
+    """A step as a module of the model, with the parameters of its operation, so that it is hooked like any other."""
+
+    def __init__(self, operation: "Operation", shapes: Mapping[str, tuple[int, ...] | None] | None = None) -> None:
+        super().__init__()
+        self.operation = operation
+        for name, shape in (shapes or {}).items():
+            self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape)))
+
+    def forward(self, *inputs: Tensor, now: Pass = ALONE, kernel: Kernel | None = None) -> Tensor:
+        """The step of its inputs, or by a ``kernel`` that makes it of the inputs of the steps before it."""
+        return self.operation.run(self, now, *inputs) if kernel is None else kernel(now, *inputs)
 
 
 @dataclass(frozen=True)
@@ -116,7 +153,8 @@ class Operation(ABC):
 
     The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
     that it makes pass ``side_by_side`` in the model, (T, H·D). ``deciding`` are the numbers of inputs that only decide,
-    and have no gradient. ``over_tokens`` it needs all rows of its input at once.
+    and have no gradient. ``over_tokens`` it needs all rows of its input at once. ``remembers`` are the numbers of
+    inputs that a cache keeps of all tokens so far, and what they are called there.
     """
 
     words: ClassVar[str]
@@ -125,6 +163,7 @@ class Operation(ABC):
     over_tokens: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
     deciding: ClassVar[tuple[int, ...]] = ()
+    remembers: ClassVar[tuple[tuple[int, str], ...]] = ()
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -136,8 +175,21 @@ class Operation(ABC):
         """The step from its inputs; for an operation with parameters, see ``derive``."""
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
 
-    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
-        """The step in a stepped core, from its inputs and, where it has parameters, the ``module`` with them."""
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        """What runs the step in a model, with its parameters, which are not initialised."""
+        sizes, shapes = config.sizes, dict[str, tuple[int, ...] | None]()
+        for one in self.parameters(step):
+            *before, last, final = ("", "", *one.axes)
+            axes = [*before, final, last] if one.transposed else [*before, last, final]
+            shapes[one.attribute] = None if one.absent else tuple(sizes[axis] for axis in axes if axis)
+        return StepModule(self, shapes)
+
+    def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
+        """What a module that is torch's own, or a user's, is called with."""
+        return inputs
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        """The step in a model, (B, …), from its inputs and the ``module`` with its parameters."""
         return self.forward(*inputs)
 
     def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
@@ -212,13 +264,13 @@ def in_float32(name: str, x: Tensor) -> str:
 
 
 def side_by_side(heads: Tensor) -> Tensor:
-    """(H, T, D) -> (T, H·D)."""
-    return heads.transpose(0, 1).flatten(1)
+    """(…, H, T, D) -> (…, T, H·D)."""
+    return heads.transpose(-3, -2).flatten(-2)
 
 
 def into_heads(x: Tensor, d_head: int) -> Tensor:
-    """(T, H·D) -> (H, T, D)."""
-    return x.unflatten(-1, (-1, d_head)).transpose(0, 1)
+    """(…, T, H·D) -> (…, H, T, D)."""
+    return x.unflatten(-1, (-1, d_head)).transpose(-3, -2)
 
 
 def of_query_heads(made: Tensor, site: Site, heads: tuple[int, ...] | None) -> Tensor:

@@ -3,13 +3,17 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Operation, Parameter
+from tinytf.steps.operations.operation import Operation, Parameter, Pass
 from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.rotate import table_length
 from tinytf.steps.operations.working import Value, Working, single
 
 
@@ -26,6 +30,59 @@ def halves_frequencies(width: int) -> Tensor:
     return (torch.arange(half).float() * -(math.log(10_000) / (half - 1))).exp()
 
 
+@lru_cache(maxsize=8)
+def _sinusoidal(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        position = torch.arange(length, dtype=torch.float64)[:, None]
+        pair = torch.arange(0, d_model, 2, dtype=torch.float64)
+        angle = position / 10_000 ** (pair / d_model)
+        table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # (T, C/2, 2) -> (T, C)
+        return table.to(device=device, dtype=dtype)
+
+
+@lru_cache(maxsize=8)
+def _halves(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        angle = (torch.arange(length).float()[:, None] * halves_frequencies(d_model)).double()
+        return torch.cat((angle.sin(), angle.cos()), dim=-1).to(device=device, dtype=dtype)
+
+
+def sinusoidal_table(
+    length: int, d_model: int, device: torch.device, dtype: torch.dtype, halves: bool = False
+) -> Tensor:
+    """Sines in the even and cosines in the odd dimensions, (length, d_model), computed in float64.
+
+    Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)). In ``halves`` the sines come first,
+    then the cosines, with the frequencies of tensor2tensor and angles in float32, as models of fairseq were trained.
+    """
+    return (_halves if halves else _sinusoidal)(table_length(length), d_model, device, dtype)[:length]
+
+
+class LearnedPositions(nn.Module):
+    """One learned vector per position, P[0…T-1], after the ``offset`` rows that no token uses."""
+
+    def __init__(self, offset: int, context: int, width: int) -> None:
+        super().__init__()
+        self.offset = offset
+        self.weight = nn.Parameter(torch.empty(offset + context, width))
+
+    def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
+        first = self.offset + start
+        return self.weight[first : first + ids.shape[1]].to(dtype)  # (T, C)
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed waves of Vaswani et al. 2017, from the row ``offset`` on; nothing is learned."""
+
+    def __init__(self, offset: int, width: int, halves: bool) -> None:
+        super().__init__()
+        self.offset, self.width, self.halves = offset, width, halves
+
+    def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
+        first = self.offset + start
+        return sinusoidal_table(first + ids.shape[1], self.width, ids.device, dtype, self.halves)[first:]  # (T, C)
+
+
 @dataclass(frozen=True)
 class Positions(Operation):
     """Rows from ``offset`` on of a learned table, or of sines and cosines: in turns, or in ``halves``."""
@@ -39,6 +96,16 @@ class Positions(Operation):
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         absent = "" if self.learned else "positions are sines and cosines, computed and not learned"
         return (Parameter(step.parameter, "weight", ("position", *step.axes[-1:]), absent=absent),)
+
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        width = config.sizes[step.axes[-1]]
+        if self.learned:
+            return LearnedPositions(self.offset, config.context, width)
+        return SinusoidalPositions(self.offset, width, self.halves)
+
+    def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
+        assert now.table is not None, "positions are added to embeddings"
+        return now.ids, now.table.dtype, now.start
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         like = site.trace.model.unembedding

@@ -7,9 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from tinytf.steps.operations.operation import Operation
+from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
+from tinytf.steps.operations.operation import Operation, Pass, StepModule
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working
 
@@ -29,7 +32,7 @@ class Prefer(Operation):
         scores = router.softmax(dim=-1) if self.score == "softmax" else router.sigmoid()
         return scores + bias.to(scores.dtype)
 
-    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self.forward(*inputs, module.weight)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
@@ -42,6 +45,11 @@ class Prefer(Operation):
         (router,) = site.names
         scores = f"F.softmax({router}, dim=-1)" if self.score == "softmax" else f"torch.sigmoid({router})"
         return f"{site.variable} = {scores} + balance"
+
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        made = StepModule(self)
+        made.register_buffer("weight", torch.zeros(config.experts))
+        return made
 
     def arithmetic(self, cell: Cell) -> Working:
         own = cell.source(0, *cell.index)

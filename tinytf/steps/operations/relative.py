@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Summand, wide
+from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pass, Summand, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Series, Value, Working
 
@@ -52,7 +52,7 @@ class RelativeBias(Operation):
     def _buckets(self, x: Tensor) -> Tensor:
         return distance_buckets(*x.shape[-2:], self.buckets, x.device)
 
-    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return inputs[0] + module.weight[self._buckets(inputs[0])].permute(2, 0, 1)  # (Q, K, H) -> (H, Q, K)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.config import Rope
-from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
+from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, product, single
 
@@ -129,8 +130,12 @@ class Rotate(Operation):
 
     words = "a rotation"
 
-    def _waves(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return rotary_table(x.shape[-2], self.rope, x.device, x.dtype)
+    def _waves(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        cosine, sine = rotary_table(start + x.shape[-2], self.rope, x.device, x.dtype)
+        return cosine[start:], sine[start:]
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        return rotate(inputs[0], *self._waves(inputs[0], now.start))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs

@@ -50,6 +50,7 @@ class Scores(Operation):
 
     words = "a sum of products"
     fused = True
+    remembers = ((1, "keys"),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         q, k = (wide(x) for x in inputs)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, wide
+from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pass, Quantity, Summand, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.softmax import Softmax, attention_weights, shares, softmax_gradient
 from tinytf.steps.operations.working import Value, Working
@@ -28,7 +28,7 @@ class Sink(Operation):
         scores, logit = inputs
         return (logit.to(scores.dtype)[:, None] - scores.logsumexp(dim=-1)).sigmoid().unsqueeze(-1)
 
-    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self.forward(*inputs, module.weight)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:

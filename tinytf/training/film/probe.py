@@ -16,7 +16,7 @@ from tinytf.look.heads import choosing, duplicate, entropy_share, induction, pre
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
-from tinytf.trace.hooks import stepwise
+from tinytf.trace.hooks import tapped
 from tinytf.training.folder.history import NAMES
 
 _SEQUENCES = 4
@@ -90,15 +90,13 @@ class HeadProbe:
     def measure(self, model: Transformer) -> HeadScores:
         """Score every head in one forward pass; leaves the model and the random state exactly as they were."""
         layers: list[Tensor] = []
-        weights = table_of(model.config).weights
 
-        def tap(name: str, tensor: Tensor) -> Tensor:
-            if name == weights:  # (B, H, T, T), once per layer
-                layers.append(self._score(tensor.float()))
+        def tap(name: str, tensor: Tensor) -> Tensor:  # (B, H, T, T), once per layer
+            layers.append(self._score(tensor.float()))
             return tensor
 
-        device = model.embed.tokens.weight.device
-        with stepwise(model, tap), torch.autocast(device.type, enabled=False):  # the same scores in a caller's autocast
+        device, weights = model.embed.tokens.weight.device, (table_of(model.config).weights,)
+        with tapped(model, tap, weights), torch.autocast(device.type, enabled=False):  # the same in a caller's autocast
             model.hidden(self.ids.to(device))
         by_score = torch.stack(layers, dim=1).tolist()  # (scores, layers, H), fetched from the device once
         return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))

@@ -5,7 +5,7 @@ import time
 import torch
 
 from tinytf.config import ModelConfig
-from tinytf.model.linear import linear
+from tinytf.steps.linear import linear
 from tinytf.steps.work import work_per_token
 
 _WIDTH = {"cpu": 1024}

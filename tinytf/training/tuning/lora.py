@@ -14,9 +14,9 @@ from tinytf.checkpoints.huggingface.adapter import CONFIG, WEIGHTS
 from tinytf.checkpoints.huggingface.export import family_for
 from tinytf.errors import UsageError
 from tinytf.files import to_json
-from tinytf.model.linear import Linear, linear
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import make_folder, write_state
+from tinytf.steps.linear import Linear, linear
 from tinytf.training.recipe import Recipe
 
 FOLDER = "adapter"

@@ -1,0 +1,82 @@
+"""Kernels that stand in for several rows of a program, used where nobody looks in between.
+
+Shapes: B batch, T tokens, H query heads, G key-value heads, D head width, E experts, F units, C d_model, N tokens sent.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations.choose import Choose
+from tinytf.steps.operations.expert_linear import used
+from tinytf.steps.operations.mask import Sight
+from tinytf.steps.operations.operation import Pass
+from tinytf.steps.operations.weigh import SumExperts
+from tinytf.steps.program import Fused, Instruction
+
+
+class FusedAttention:
+    """From queries and keys to heads in torch's scaled_dot_product_attention; no (Q, K) matrix of numbers is kept."""
+
+    def __init__(self, sight: Sight, divisor: float) -> None:
+        self.sight, self.scale = sight, 1 / divisor
+
+    def __call__(self, now: Pass, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q (B, H, Q, D), k and v (B, G, K, D) -> (B, H, Q, D)."""
+        if q.is_cpu and q.dtype is torch.bfloat16 and q.requires_grad:
+            # torch's backward pass of this is five times as slow in bfloat16 as in float32.
+            with torch.autocast("cpu", enabled=False):
+                return self(now, q.float(), k.float(), v.float()).to(q.dtype)
+        grouped, length, past = q.shape[1] != k.shape[1], q.shape[2], k.shape[2] - q.shape[2]
+        if now.padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
+            causal = self.sight.causal and not past  # the only query after a past sees all of it
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=self.scale, enable_gqa=grouped)
+        allowed = self.sight.allowed(length, now.padding_mask, q.device, past)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=self.scale, enable_gqa=grouped)
+
+
+class FusedExperts:
+    """From a router to the sum over experts: each computes the tokens that are sent to it, and no others.
+
+    Only the routes have an axis of experts.
+    """
+
+    def __init__(self, rows: Sequence[Instruction]) -> None:
+        self.before = [row for row in rows[:-1] if not row.step.of_experts]
+        self.each = [row for row in rows if row.step.of_experts]
+        self.router, self.choice = (
+            rows[0].inputs[0],
+            next(row.name for row in rows if isinstance(row.operation, Choose)),
+        )
+
+    def __call__(self, now: Pass, router: Tensor, x: Tensor) -> Tensor:
+        """The routers' logits (B, T, E) and x (B, T, C) -> (B, T, C)."""
+        tokens = x.flatten(0, -2)  # (B, T, C) -> (B·T, C)
+        routed, total = {self.router: router.flatten(0, -2)}, torch.zeros_like(tokens)
+        for row in self.before:
+            routed[row.name] = row.operation.run(row.module, now, *(routed[name] for name in row.inputs))
+        for number in used(routed[self.choice]):
+            sent = routed[self.choice][:, number].nonzero()[:, 0]  # (N,)
+            values, own = {name: one[sent, number] for name, one in routed.items()}, tokens[sent]
+            for row in self.each:
+                taken = (values.get(name, own) for name in row.inputs)
+                values[row.name] = row.operation.alone(row.module, number, *taken)
+            total = total.index_add(0, sent, values[self.each[-1].name])
+        return total.view(x.shape)
+
+
+def attention(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]:
+    """Scores to heads, where every row between is one that torch's fused attention computes too."""
+    core = [row for row in rows if row.step.core]
+    if core and all(row.operation.fused for row in core):
+        yield Fused(core, FusedAttention(Sight.of(config), config.score_divisor))
+
+
+def experts(rows: Sequence[Instruction]) -> Iterator[Fused]:
+    """What follows a router, to the sum over experts."""
+    mixed = [row for row in rows if row.step.in_experts or isinstance(row.operation, SumExperts)]
+    if mixed:
+        yield Fused(mixed, FusedExperts(mixed))
