@@ -13,13 +13,12 @@ from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind
-from tinytf.generate.implemented import unimplemented
 from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
 from tinytf.trace.hooks import tapped
 
-DECODERS = [kind for kind in KINDS if config_of(kind).causal and not unimplemented(config_of(kind))]
+DECODERS = [kind for kind in KINDS if Decoder.fits(lively(config_of(kind))) and not config_of(kind).rope_switch]
 GROUPED = ["gpt2", "llama, grouped", "one key head for all", "mistral, a window and stretched waves"]
 PROMPT = [3, 17, 5, 9]
 

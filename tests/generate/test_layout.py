@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.checkpoints.run import load_run, save_run
 from tinytf.config import ModelConfig
-from tinytf.generate.layout import joined, lay_out
+from tinytf.generate.layout import joined, lay_out, products
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
 from tinytf.sources import ASSETS
@@ -78,15 +78,12 @@ def test_a_transposed_weight_becomes_rows_one_behind_the_other() -> None:
 def test_what_is_joined_are_the_parameters_themselves_without_a_copy(kind: str) -> None:
     model = lively(config_of(kind))
     lay_out(model)
-    if model.config.kv_rank:
-        pytest.skip("latent queries, keys and values are not made of one vector")
     for block in model.blocks:
-        attention = block.attention
-        dense = [one for one in (block.ffn, getattr(block.ffn, "shared", None)) if hasattr(one, "up")]
-        assert dense or hasattr(block.ffn, "experts")
-        wide = [[ffn.gate, ffn.up] if model.config.gated else [ffn.up] for ffn in dense]
-        for parts in ([attention.q, attention.k, attention.v], *wide):
-            weight, bias = joined(parts)
+        groups = products(block)
+        assert {row.name for group in groups for row in group} >= {"q", "v", "attn"}
+        for rows in groups:
+            parts = [row.module for row in rows]
+            weight, bias = joined(rows)
             assert weight.data_ptr() == parts[0].weight.data_ptr()
             assert torch.equal(weight, torch.cat([part.weight for part in parts]))
             if parts[0].bias is None:
@@ -101,8 +98,9 @@ def test_what_is_joined_are_the_parameters_themselves_without_a_copy(kind: str) 
 
 def test_what_does_not_lie_side_by_side_is_joined_as_a_copy() -> None:
     model = lively(config_of("gpt2"))
-    parts = [model.blocks[0].attention.q, model.blocks[0].attention.k]
-    weight, bias = joined(parts)
+    rows = products(model.blocks[0])[0][:2]
+    parts = [row.module for row in rows]
+    weight, bias = joined(rows)
     assert torch.equal(weight, torch.cat([part.weight for part in parts]))
     assert torch.equal(bias, torch.cat([part.bias for part in parts]))
     assert weight.data_ptr() != parts[0].weight.data_ptr()
@@ -149,7 +147,7 @@ def test_another_dtype_is_laid_out_anew_and_the_old_memory_is_let_go() -> None:
     assert len(model.rooms) == model.config.n_layers + 1
     rooms = {address for address, _ in model.rooms}
     assert {weight.untyped_storage().data_ptr() for weight in model.blocks[0].ffn.parameters()} <= rooms
-    weight, _ = joined([model.blocks[0].attention.q, model.blocks[0].attention.k])
+    weight, _ = joined(products(model.blocks[0])[0][:2])
     assert weight.data_ptr() == model.blocks[0].attention.q.weight.data_ptr()
 
 

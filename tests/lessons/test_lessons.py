@@ -157,7 +157,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "tokens": [len(live.model.tokenizer.encode(live.encoding.text).ids)],
         "embeddings": [float(model.embed.tokens.weight.detach()[live.encoding.ids[here], 0]) * config.embed_scale],
         "neighbours": [np.delete(cosines, own).max()],
-        "qkv": [32, *model.blocks[0].attention.split_heads(torch.zeros(32, length, config.n_heads * width)).shape[1:]],
+        "qkv": [32, *torch.zeros(32, length, config.n_heads, width).transpose(1, 2).shape[1:]],
         "scores": [2 * max((scores[row][i] for i in seen), key=abs)],
         "scaling": [scores[row][i] / divisor + distant[i] for i in kept],
         "mask": list(np.flatnonzero(allowed[place])),

@@ -131,7 +131,7 @@ def assert_same(found: CensusScores, expected: dict[str, np.ndarray]) -> None:
     assert set(found.values) == set(expected)
     assert list(found.values) == [name for name in SCORES if name in found.values]
     for name, values in expected.items():
-        assert np.abs(found.values[name].numpy() - values).max() < 1e-6, name
+        assert np.abs(found.values[name].numpy() - values).max() < 1e-6 * max(1.0, np.abs(values).max()), name
 
 
 @pytest.mark.parametrize("kind", KINDS)

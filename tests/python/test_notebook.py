@@ -156,7 +156,7 @@ def generated(names: Names) -> None:
     """Against hooks of torch, and the whole text for each token."""
     model, ids = names["model"], names["ids"].tolist()
     handles = [
-        model.transformer.blocks[1].ffn.register_forward_hook(lambda module, args, out: out * 0),
+        model.transformer.blocks[1].ffn.down.register_forward_hook(lambda module, args, out: out * 0),
         model.transformer.blocks[2].register_forward_hook(lambda module, args, out: out * 1.5),
     ]
     for _ in range(8):

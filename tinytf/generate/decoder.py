@@ -1,10 +1,11 @@
-"""One more token through the whole stack: the arithmetic of the modules without their calls, as fast as memory is read.
+"""One more token through the whole stack: the rows of the program by kernels for one token, as fast as memory is read.
 
 Shapes: B batch, H query heads, G key-value heads, K keys, D head width, C d_model, V vocabulary; where one text goes
 through numpy there is no batch axis.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,24 +14,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+from tinytf.config import Rope
 from tinytf.errors import UsageError
-from tinytf.generate.implemented import unimplemented
 from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, Stored
-from tinytf.generate.layout import joined, lay_out
+from tinytf.generate.layout import joined, lay_out, products
 from tinytf.generate.matrices import multiplies_int8
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Block, Head, Transformer
 from tinytf.outputs import require_unfenced
+from tinytf.steps import operations
+from tinytf.steps.fused import FusedAttention
 from tinytf.steps.linear import Linear
-from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.steps.operations import Choose, Operation, Rotate, Sight, Unembed
+from tinytf.steps.operations.head_norm import HeadwiseNorm
 from tinytf.steps.operations.linear import Unembedding
-from tinytf.steps.operations.operation import StepModule, repeat_groups
+from tinytf.steps.operations.operation import Pass, StepModule, repeat_groups
 from tinytf.steps.operations.rotate import rotary_table
-from tinytf.steps.operations.scale import scale_scores
 from tinytf.steps.operations.scores import attention_scores
 from tinytf.steps.operations.softmax import attention_weights
+from tinytf.steps.program import STREAM, Fused, Instruction, Program
 
 Look = Callable[[int, Tensor], None]
+Values = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -48,72 +53,107 @@ PLAIN = Kind()
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
-    """Everything of a block: its norms by their slots, q, k and v as one matrix, and gate and up as one."""
+class _Now:
+    """What belongs to one token: a rotation for each kind of RoPE, a place for each kind of sight, and each layer."""
 
-    parallel: bool
-    shared: bool
-    n_heads: int
-    groups: int
-    gate: int
-    into_attention: Map | None
-    qkv: Map
-    q_norm: Map | None
-    k_norm: Map | None
-    o: Map
-    attn_norm: Map | None
-    after_attention: Map | None
-    into_ffn: Map | None
-    wide: Map
-    activation: Map
-    down: Map
-    ffn_norm: Map | None
-    after_ffn: Map | None
+    kernels: Kernels
+    rotations: list[Map]
+    places: list[Any]
+    around: list[Pass]
 
 
-def _normed(x: Array, norm: Map | None) -> Array:
-    return x if norm is None else norm(x)
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """One step, of others."""
+
+    kernel: Map
+    inputs: tuple[str, ...]
+    name: str
+
+    def __call__(self, values: Values, now: _Now, stored: Stored | None) -> None:
+        values[self.name] = self.kernel(*[values[name] for name in self.inputs])
 
 
-def _project(x: Array, layer: _Layer, rotate: Map | None, join: Map) -> tuple[Array, Array, Array]:
-    """Queries (…, H, D), keys and values (…, G, D) of what attention reads (…, C), normed and rotated."""
-    qkv = layer.qkv(x)
-    heads = qkv.reshape(*qkv.shape[:-1], layer.n_heads + 2 * layer.groups, -1)  # (…, H + 2G, D)
-    qk, v = heads[..., : -layer.groups, :], heads[..., -layer.groups :, :]
-    if layer.q_norm is not None and layer.k_norm is not None:
-        qk = join((layer.q_norm(qk[..., : layer.n_heads, :]), layer.k_norm(qk[..., layer.n_heads :, :])))
-    if rotate is not None:
-        qk = rotate(qk)
-    return qk[..., : layer.n_heads, :], qk[..., layer.n_heads :, :], v
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """Steps that are products of one vector, as one: each with its columns, and its heads (0 where it has none)."""
+
+    kernel: Map
+    source: str
+    parts: tuple[tuple[str, int, int, int], ...]
+
+    def __call__(self, values: Values, now: _Now, stored: Stored | None) -> None:
+        made = self.kernel(values[self.source])
+        for name, start, stop, heads in self.parts:
+            part = made if len(self.parts) == 1 else made[..., start:stop]
+            values[name] = part.reshape(*part.shape[:-1], heads, -1) if heads else part
 
 
-def _finish(x: Array, read: Array, heads: Array, layer: _Layer) -> Array:
-    """The block's output (…, C) of its input, what attention read of it, and attention's heads (…, H·D)."""
-    mid = _normed(x + _normed(layer.o(heads), layer.attn_norm), layer.after_attention)
-    wide = layer.wide(read if layer.shared else _normed(x if layer.parallel else mid, layer.into_ffn))
-    hidden = layer.activation(wide[..., : layer.gate or None])
-    ffn = layer.down(hidden * wide[..., layer.gate :] if layer.gate else hidden)
-    return _normed(mid + _normed(ffn, layer.ffn_norm), layer.after_ffn)
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    """A rotation of the first ``width`` dimensions by the new token's position."""
+
+    rotation: int
+    width: int
+    source: str
+    name: str
+
+    def __call__(self, values: Values, now: _Now, stored: Stored | None) -> None:
+        x, turn = values[self.source], now.rotations[self.rotation]
+        whole = x.shape[-1] == self.width
+        values[self.name] = turn(x) if whole else now.kernels.joined(turn(x[..., : self.width]), x[..., self.width :])
+
+
+@dataclass(frozen=True, slots=True)
+class _Attended:
+    """From queries, keys and values to what the heads give; keys and values are stored."""
+
+    place: int
+    scale: float
+    inputs: tuple[str, ...]
+    name: str
+
+    def __call__(self, values: Values, now: _Now, stored: Stored | None) -> None:
+        q, k, v = [values[name] for name in self.inputs]
+        assert stored is not None, "keys and values of a layer are stored"
+        values[QUERIES] = q
+        values[self.name] = now.kernels.attend(q, k, v, stored, now.places[self.place], self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class _Modules:
+    """Rows without a kernel for one token, by the modules that run them: those of a block, or of the head."""
+
+    rows: tuple[Instruction | Fused, ...]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    layer: int
+
+    def __call__(self, values: Values, now: _Now, stored: Stored | None) -> None:
+        inside = {name: now.kernels.whole(values[name]) for name in self.takes}
+        for row in self.rows:
+            inside[row.name] = row(inside, now.around[self.layer])
+        for name in self.gives:
+            values[name] = now.kernels.alone(inside[name])
+
+
+Call = Callable[[Values, _Now, Stored | None], None]
+QUERIES = "<queries>"
 
 
 def _through(
-    x: Array,
-    layers: list[_Layer],
-    stored: list[Stored],
-    place: Any,
-    rotate: Map | None,
-    norm: Map | None,
-    head: Map,
-    kernels: Kernels,
+    x: Array, layers: list[list[Call]], ends: list[str], stored: list[Stored], now: _Now
 ) -> tuple[Array, list[Array]]:
-    """Logits (…, V) of embeddings (…, C), and the queries (…, H, D) of every layer; keys and values are stored."""
+    """Logits (…, V) of embeddings (…, C), and the queries (…, H, D) of every layer; the last one is the head."""
     queries = []
-    for layer, cached in zip(layers, stored, strict=True):
-        read = _normed(x, layer.into_attention)
-        q, k, v = _project(read, layer, rotate, kernels.joined)
-        queries.append(q)
-        x = _finish(x, read, kernels.attend(q, k, v, cached, place), layer)
-    return head(_normed(x, norm)), queries
+    for number, calls in enumerate(layers):
+        values = {STREAM: x}
+        for call in calls:
+            call(values, now, stored[number] if number < len(stored) else None)
+        x = values[ends[number]]
+        if QUERIES in values:
+            queries.append(values[QUERIES])
+    return x, queries
 
 
 def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
@@ -137,9 +177,9 @@ class Decoder:
     """A decoder-only model that computes one token per call; the tokens before are in ``cache``.
 
     It is made for one generation: weights are laid side by side when it is made (and stay so), bfloat16 weights are
-    packed, in a copy that lasts as long as this object. ``texts`` is the largest batch. It is a second forward pass;
-    that of the modules is the truth, and ``fits`` says whether this one may replace it. Raises UsageError where it may
-    not, or where the ``kind`` is not available.
+    packed, in a copy that lasts as long as this object. ``texts`` is the largest batch. It runs the model's program by
+    other kernels: that of the modules is the truth, and ``fits`` says whether there is a kernel for every row. Raises
+    UsageError where there is not, or where the ``kind`` is not available.
     """
 
     def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, kind: Kind = PLAIN) -> None:
@@ -147,11 +187,16 @@ class Decoder:
             raise UsageError("the model has hooks, or is no plain decoder", "run it through its modules instead")
         lay_out(model)
         self.model, self.cache, self.config = model, cache, model.config
-        assert model.head is not None
         self.kernels = _kernels_for(model, texts, kind)
-        self.head = self.kernels.product(model.unembedding.detach(), model.head.decoder.bias, exact=True)
-        self.final_norm = self.kernels.norm(model.final_norm)
-        self.layers = [self._layer(block) for block in _blocks(model)]
+        self.ropes: list[Rope] = []
+        self.sights: list[Sight] = []
+        head = model.require_head("nothing is predicted")
+        assert isinstance(head, Head)
+        self.layers = [list(self._calls(program, n)) for n, program in enumerate((*_blocks(model), head))]
+        self.by_modules = any(isinstance(call, _Modules) for calls in self.layers for call in calls)
+        norm = _same if isinstance(model.final_norm, nn.Identity) else self.kernels.norm(model.final_norm)
+        self.layers[-1].insert(0, _Made(norm, (STREAM,), head.takes))
+        self.ends = [program.rows[-1].name for program in (*_blocks(model), head)]
         self._run: Callable[..., tuple[Array, list[Array]]] = _compiled() if kind.compile else _through
 
     @property
@@ -159,46 +204,58 @@ class Decoder:
         """Whether its work is done by torch, rather than by numpy."""
         return not isinstance(self.kernels, NumpyKernels)
 
+    @property
+    def looks(self) -> bool:
+        """Whether the attention of every layer can be looked at."""
+        return sum(isinstance(call, _Attended) for calls in self.layers for call in calls) == len(self.model.blocks)
+
     @staticmethod
     def fits(model: Transformer) -> bool:
-        """Whether its configuration is implemented here, and its parts are tinytf's own, without hooks."""
-        replaced = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
-        plain = all(type(module) in _KNOWN for module in replaced)
-        usual = not is_watched(model) and not torch.is_autocast_enabled("cpu")
-        return plain and usual and not unimplemented(model.config)
+        """Whether it predicts the next token, without a choice, and its modules are tinytf's own, without hooks.
 
-    def _layer(self, block: Any) -> _Layer:
-        config, kernels = self.config, self.kernels
-        rows = {row.name: row for row in block.rows}
-
-        def norm(name: str, *reads: str) -> Map | None:
-            """The norm of that name, where it is there and takes one of the steps that it ``reads``."""
-            row = rows.get(name)
-            return None if row is None or row.inputs[0] not in reads else kernels.norm(row.module)
-
-        def product(*names: str) -> Map:
-            return kernels.product(*joined([rows[name].module for name in names if name in rows]))
-
-        return _Layer(
-            parallel="mid" not in rows,
-            shared=config.shared_norm,
-            n_heads=config.n_heads,
-            groups=config.n_kv_heads,
-            gate=config.d_ff if config.gated else 0,
-            into_attention=norm("norm1", "in"),
-            qkv=product("q", "k", "v"),
-            q_norm=norm("q_norm", "q"),
-            k_norm=norm("k_norm", "k"),
-            o=product("attn"),
-            attn_norm=norm("attn_norm", "attn"),
-            after_attention=norm("norm1", "mid"),
-            into_ffn=norm("norm2", "mid", "in"),
-            wide=product("ffn.gate", "ffn.hidden"),
-            activation=kernels.pointwise(ACTIVATIONS[config.activation]),
-            down=product("ffn"),
-            ffn_norm=norm("ffn_norm", "ffn"),
-            after_ffn=norm("norm2", "sum"),
+        Where experts are chosen, other kernels' rounding may choose another one.
+        """
+        parts = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
+        plain = all(type(module) in _KNOWN for module in parts)
+        chooses = any(
+            isinstance(row.operation, Choose) for block in _blocks(model) for row in getattr(block, "rows", ())
         )
+        predicts = not model.config.looks_ahead and model.config.head.kind == "lm" and not chooses
+        return plain and predicts and not is_watched(model) and not torch.is_autocast_enabled("cpu")
+
+    def _calls(self, program: Program, layer: int) -> Iterator[Call]:
+        """The rows of a block, or of the head, each by its kernel; those without one by their modules."""
+        joint = {row: group for group in products(program) for row in group}
+        for known, some in itertools.groupby(program.program, _has_kernel):
+            if known:
+                yield from (call for part in some for call in self._by_kernel(part, joint))
+            else:
+                yield _by_modules(tuple(some), program, layer)
+
+    def _by_kernel(self, part: Instruction | Fused, joint: dict[Any, list[Instruction]]) -> Iterator[Call]:
+        if isinstance(part, Fused):
+            assert isinstance(part.kernel, FusedAttention)
+            yield _Attended(_number(self.sights, part.kernel.sight), part.kernel.scale, part.inputs, part.name)
+        elif part in joint:
+            if part is joint[part][0]:
+                yield self._products(joint[part])
+        elif isinstance(part.operation, Unembed):
+            matrix, bias = self.model.unembedding.detach(), part.module.bias
+            assert bias is None or isinstance(bias, Tensor)
+            yield _Made(self.kernels.product(matrix, bias, exact=True), part.inputs, part.name)
+        elif isinstance(part.operation, Rotate):
+            rope = part.operation.rope
+            yield _Turned(_number(self.ropes, rope), rope.width, part.inputs[0], part.name)
+        else:
+            kernel = part.operation.one_token(self.kernels, part.module)
+            assert kernel is not None, "it has one"
+            yield _Made(kernel, part.inputs, part.name)
+
+    def _products(self, rows: Sequence[Instruction]) -> _Products:
+        sizes = [len(row.module.weight) for row in rows]  # type: ignore[arg-type]
+        ends = list(itertools.accumulate(sizes))
+        parts = tuple((row.name, end - size, end, row.heads) for row, size, end in zip(rows, sizes, ends, strict=True))
+        return _Products(self.kernels.product(*joined(rows)), rows[0].inputs[0], parts)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, look: Look | None = None) -> Tensor:
@@ -210,29 +267,62 @@ class Decoder:
         cache, kernels, at = self.cache, self.kernels, self.cache.position
         cache.require_room(len(ids), 1)
         embedded = self.model.embed(ids[:, None], start=at)[:, 0]  # (B, C)
-        x, rotate = kernels.arriving(embedded), self._rotation(at, embedded)
-        first = max(0, at + 1 - self.config.window) if self.config.window else 0
-        place = kernels.place(first, at, embedded.device)
+        firsts = [sight.first(at) for sight in self.sights]
+        places = [kernels.place(first, at, embedded.device) for first in firsts]
+        around = [Pass(start=at, cache=layer) for layer in cache.layers] if self.by_modules else []
+        now = _Now(kernels, [self._rotation(rope, at, embedded) for rope in self.ropes], places, around)
         stored = [(layer.keys, layer.values) for layer in cache.layers]
-        logits, queries = self._run(x, self.layers, stored, place, rotate, self.final_norm, self.head, kernels)
+        logits, queries = self._run(kernels.arriving(embedded), self.layers, self.ends, stored, now)
         if look is not None:
-            for number, (q, (keys, _)) in enumerate(zip(queries, stored, strict=True)):
-                look(number, _weights(torch.as_tensor(q), keys, first, at))
+            attended = [call for calls in self.layers for call in calls if isinstance(call, _Attended)]
+            for number, (q, call, (keys, _)) in enumerate(zip(queries, attended, stored, strict=True)):
+                look(number, _weights(torch.as_tensor(q), keys, firsts[call.place], at, call.scale))
         cache.advance(1)
-        found, scale = kernels.leaving(logits), self.config.logit_scale
-        return found if scale == 1 else found * scale
+        return kernels.leaving(logits)
 
-    def _rotation(self, at: int, x: Tensor) -> Map | None:
-        if self.config.positions != "rotary":
-            return None
-        cosine, sine = rotary_table(at + 1, self.config.rope, x.device, x.dtype)
+    def _rotation(self, rope: Rope, at: int, x: Tensor) -> Map:
+        cosine, sine = rotary_table(at + 1, rope, x.device, x.dtype)
         return self.kernels.rotation(cosine[at], sine[at])
 
 
+def _same(x: Array) -> Array:
+    return x
+
+
+def _number(known: list[Any], one: Any) -> int:
+    if one not in known:
+        known.append(one)
+    return known.index(one)
+
+
 _KNOWN = {
-    Block, StepModule, Linear, nn.Module, nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, Head, Unembedding,
+    Block, StepModule, Linear, nn.Module, nn.LayerNorm, nn.RMSNorm, HeadwiseNorm, nn.Identity, nn.Dropout, Head,
+    Unembedding,
 }  # fmt: skip
 """The modules whose arithmetic is repeated here; a module that replaces one of them is not implemented."""
+
+
+def without_kernel(model: Transformer) -> tuple[str, ...]:
+    """The titles of the steps of a model that no kernel makes for one token."""
+    programs = (*_blocks(model), *(() if model.head is None else (model.head,)))
+    parts = [part for program in programs for part in program.program if not _has_kernel(part)]
+    rows = [row for part in parts for row in (part.rows if isinstance(part, Fused) else (part,))]
+    return tuple(dict.fromkeys(row.step.title for row in rows if not row.operation.fused))
+
+
+def _has_kernel(part: Instruction | Fused) -> bool:
+    if isinstance(part, Fused):
+        return isinstance(part.kernel, FusedAttention)
+    operation = type(part.operation)
+    own = operation.one_token is not Operation.one_token or operation.pointwise
+    return not part.step.core and (own or operation in (operations.Linear, Unembed, Rotate))
+
+
+def _by_modules(parts: tuple[Instruction | Fused, ...], program: Program, layer: int) -> _Modules:
+    made = {part.name for part in parts}
+    takes = dict.fromkeys(name for part in parts for name in part.inputs if name not in made)
+    later = {name for row in program.rows if row not in parts for name in row.inputs} | {program.rows[-1].name}
+    return _Modules(parts, tuple(takes), tuple(part.name for part in parts if part.name in later), layer)
 
 
 def is_watched(model: Transformer) -> bool:
@@ -258,8 +348,8 @@ def _blocks(model: Transformer) -> list[Any]:
     return list(model.blocks)
 
 
-def _weights(q: Tensor, stored: Tensor, first: int, at: int) -> Tensor:
+def _weights(q: Tensor, stored: Tensor, first: int, at: int, scale: float) -> Tensor:
     """Attention weights (B, H, K) of the queries (…, H, D) at ``at``; 0 for what a window hides."""
     keys = repeat_groups(stored[:, :, first : at + 1], q.shape[-2])  # (B, H, K, D)
     scores = attention_scores(q.reshape(len(keys), -1, 1, q.shape[-1]), keys)  # (B, H, 1, K)
-    return F.pad(attention_weights(scale_scores(scores, q.shape[-1]))[:, :, 0], (first, 0))
+    return F.pad(attention_weights(scores * scale)[:, :, 0], (first, 0))

@@ -25,7 +25,7 @@ from tinytf.steps.linear import linear, onednn
 Vector: TypeAlias = NDArray[np.float32]
 Array: TypeAlias = Any
 """A tensor or an array, whichever the kernels take: what is written with slices, sums and products suits both."""
-Map: TypeAlias = Callable[[Array], Array]
+Map: TypeAlias = Callable[..., Array]
 Stored: TypeAlias = tuple[Tensor, Tensor]
 """Keys and values of one layer, (B, G, T_max, D) each; the first tokens of T_max are in use."""
 
@@ -75,10 +75,17 @@ class Kernels:
         """Logits (B, V) as a tensor."""
         return x
 
-    def norm(self, module: nn.Module) -> Map | None:
-        """LayerNorm or RMSNorm over the last axis; None for nn.Identity."""
-        if isinstance(module, nn.Identity):
-            return None
+    def whole(self, x: Array) -> Tensor:
+        """What modules take: (…, C) -> (B, 1, C), (…, H, D) -> (B, H, 1, D)."""
+        made: Tensor = x.unsqueeze(-2)
+        return made
+
+    def alone(self, x: Tensor) -> Array:
+        """The other way."""
+        return x.squeeze(-2)
+
+    def norm(self, module: nn.Module) -> Map:
+        """LayerNorm or RMSNorm over the last axis."""
         assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
         shape, weight = module.normalized_shape, _detached(module.weight)
         if isinstance(module, nn.RMSNorm):
@@ -92,8 +99,8 @@ class Kernels:
             return partial(onednn, weight=pack(weight), bias=bias)
         return partial(linear, weight=weight, bias=bias)
 
-    def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
-        """A function of torch's, number by number."""
+    def pointwise(self, function: Callable[..., Tensor]) -> Map:
+        """A function of torch's."""
         return function
 
     def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
@@ -101,9 +108,9 @@ class Kernels:
         half = len(sine) // 2
         return _TorchRotation(cosine, torch.cat((-sine[:half], sine[half:])))
 
-    def joined(self, parts: tuple[Array, ...]) -> Array:
-        """Heads one below the other."""
-        return torch.cat(parts, dim=-2)
+    def joined(self, *parts: Array) -> Array:
+        """The dimensions of heads one beside the other."""
+        return torch.cat(parts, dim=-1)
 
     def place(self, first: int, at: int, device: torch.device) -> Any:
         """The new token's position ``at`` and the ``first`` one that it sees, in the form that ``attend`` takes."""
@@ -115,8 +122,8 @@ class Kernels:
         torch._dynamo.maybe_mark_dynamic(past, 0)
         return _Place(past[at : at + 1], past, 0, past[first : first + 1] if first else None)
 
-    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any) -> Array:
-        """Store k and v (…, G, D) at the place; what q (…, H, D) brings from all that it sees: (…, H·D)."""
+    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any, scale: float) -> Array:
+        """Store k and v (…, G, D) at the place; what q (…, H, D) brings from all that it sees, (…, H, D)."""
         keys, values = stored
         keys.index_copy_(2, place.at, k[:, :, None])
         values.index_copy_(2, place.at, v[:, :, None])
@@ -124,8 +131,8 @@ class Kernels:
         # The heads of a group are queries of one key-value head, which is not repeated for each of them.
         grouped = q.unflatten(1, (keys.shape[1], -1))  # (B, G, H/G, D)
         mask = None if place.since is None else place.past[None, :-1] >= place.since
-        brought = F.scaled_dot_product_attention(grouped, keys[:, :, seen], values[:, :, seen], attn_mask=mask)
-        return brought.flatten(1)
+        brought = F.scaled_dot_product_attention(grouped, keys[:, :, seen], values[:, :, seen], mask, scale=scale)
+        return brought.flatten(1, 2)
 
 
 class Int8Kernels(Kernels):
@@ -179,9 +186,13 @@ class NumpyKernels(Kernels):
     def leaving(self, x: Array) -> Tensor:
         return torch.from_numpy(x)[None]
 
-    def norm(self, module: nn.Module) -> Map | None:
-        if isinstance(module, nn.Identity):
-            return None
+    def whole(self, x: Array) -> Tensor:
+        return torch.from_numpy(x).unsqueeze(-2)[None]
+
+    def alone(self, x: Tensor) -> Array:
+        return x.squeeze(-2)[0].numpy()
+
+    def norm(self, module: nn.Module) -> Map:
         assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
         assert module.eps is not None
         width = module.normalized_shape
@@ -198,8 +209,8 @@ class NumpyKernels(Kernels):
         added: Vector = bias.detach().numpy()
         return lambda x: matrix @ x + added
 
-    def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
-        return lambda x: function(torch.from_numpy(x)).numpy()
+    def pointwise(self, function: Callable[..., Tensor]) -> Map:
+        return lambda *parts: function(*map(torch.from_numpy, parts)).numpy()
 
     def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
         half = len(sine) // 2
@@ -213,13 +224,13 @@ class NumpyKernels(Kernels):
 
         return turn
 
-    def joined(self, parts: tuple[Array, ...]) -> Array:
-        return np.concatenate(parts)
+    def joined(self, *parts: Array) -> Array:
+        return np.concatenate(parts, axis=-1)
 
     def place(self, first: int, at: int, device: torch.device) -> Any:
         return first, at
 
-    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any) -> Array:
+    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any, scale: float) -> Array:
         first, at = place
         keys, values = stored[0].numpy()[0], stored[1].numpy()[0]  # (G, T_max, D)
         keys[:, at] = k
@@ -227,8 +238,8 @@ class NumpyKernels(Kernels):
         keys, values = keys[:, first : at + 1], values[:, first : at + 1]  # (G, K, D)
         groups, width = k.shape
         scores = q.reshape(groups, -1, width) @ keys.transpose(0, 2, 1)  # (G, H/G, K)
-        scores *= np.float32(width**-0.5)
+        scores *= np.float32(scale)
         scores -= scores.max(-1, keepdims=True)
         weights = np.exp(scores, out=scores)
         weights /= weights.sum(-1, keepdims=True)
-        return (weights @ values).reshape(-1)
+        return (weights @ values).reshape(len(q), -1)

@@ -2,12 +2,15 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tinytf.model.transformer import Transformer
+from tinytf.steps import operations
+from tinytf.steps.program import Instruction, Program
 
 _ALIGNED = 64
 """Bytes of a line of the processor's caches."""
@@ -22,21 +25,27 @@ def _empty(count: int, like: Tensor) -> Tensor:
     return torch.empty(count, dtype=like.dtype, device=like.device)
 
 
-def _groups(block: nn.Module) -> list[list[nn.Linear]]:
-    """Linears of one input: of the attention, and of each feed-forward that takes every token."""
-    each = (
-        ("attention", (("q", "k", "v"), ("o",))),
-        *((at, (("gate", "up"), ("down",))) for at in ("ffn", "ffn.shared")),
-    )
-    paths = {path: module for path, module in block.named_modules() if isinstance(module, nn.Linear)}
-    groups = [
-        [paths[f"{at}.{name}"] for name in names if f"{at}.{name}" in paths] for at, some in each for names in some
-    ]
-    return [group for group in groups if group]
+def products(program: Program) -> list[list[Instruction]]:
+    """The rows that are the product of a matrix, those of one input that follow each other together."""
+    found: list[list[Instruction]] = []
+    for row in program.rows:
+        if type(row.operation) is operations.Linear and isinstance(row.module, nn.Linear):
+            if found and _goes_with(row, found[-1][-1], program):
+                found[-1].append(row)
+            else:
+                found.append([row])
+    return found
 
 
-def _tensors(parts: Sequence[nn.Linear]) -> Iterator[list[Tensor]]:
-    """The weights of linears that are joined, then their biases."""
+def _goes_with(row: Instruction, before: Instruction, program: Program) -> bool:
+    follows = program.rows.index(row) == program.rows.index(before) + 1
+    biases = {getattr(one.module, "bias", None) is None for one in (row, before)}
+    return follows and row.inputs == before.inputs and len(biases) == 1
+
+
+def _tensors(rows: Sequence[Instruction]) -> Iterator[list[Tensor]]:
+    """The matrices of products that are joined, then their biases."""
+    parts: list[Any] = [row.module for row in rows]
     yield [part.weight for part in parts]
     yield [part.bias for part in parts if part.bias is not None]
 
@@ -68,7 +77,8 @@ def lay_out(model: Transformer) -> None:
     """
     if any(parameter.is_inference() for parameter in model.parameters()):
         return
-    blocks = [[tensors for parts in _groups(block) for tensors in _tensors(parts) if tensors] for block in model.blocks]
+    programs: Any = model.blocks
+    blocks = [[tensors for rows in products(one) for tensors in _tensors(rows) if tensors] for one in programs]
     made: set[tuple[int, int]] = set()
     for groups in [*blocks, [[model.unembedding]]]:
         parameters = [parameter for group in groups for parameter in group]
@@ -84,9 +94,9 @@ def lay_out(model: Transformer) -> None:
 
 
 @torch.inference_mode()
-def joined(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Weight (all outputs, in) and bias of several linears of one input, joined: views where they are adjacent."""
-    weights, biases = _tensors(parts)
+def joined(rows: Sequence[Instruction]) -> tuple[Tensor, Tensor | None]:
+    """Weight (all outputs, in) and bias of several products of one input, joined: views where they are adjacent."""
+    weights, biases = _tensors(rows)
     return _one(weights), _one(biases) if biases else None
 
 

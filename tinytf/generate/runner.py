@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched
-from tinytf.generate.implemented import unimplemented
+from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched, without_kernel
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.steps.table import table_of
@@ -54,13 +53,14 @@ class Runner:
         self._device = next(model.parameters()).device
         self._decoder: Decoder | None = None
         self._compare = compare
-        if cache is not None and Decoder.fits(model):
-            self._decoder = Decoder(model, cache, texts, kind)
-        elif kind != PLAIN and (missing := unimplemented(model.config)):
+        if kind != PLAIN and (missing := without_kernel(model)):
             raise UsageError(
-                f"compiled and int8 decoding do not implement {', '.join(missing)}",
+                f"compiled and int8 decoding have no kernel for: {'; '.join(missing)}",
                 "leave out --compile and --quantize",
             )
+        if cache is not None and Decoder.fits(model):
+            decoder = Decoder(model, cache, texts, kind)
+            self._decoder = decoder if look is None or decoder.looks else None
         elif kind != PLAIN or (look is not None and (cache is None or is_watched(model))):
             raise UsageError(
                 "compiled and int8 decoding, and looking at attention, need a cache and a model without hooks or "

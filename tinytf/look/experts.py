@@ -12,10 +12,11 @@ from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.look.examples import BATCH, padded, run_windows, windows_of
+from tinytf.parts.row import Step
 from tinytf.report import About, Data, Progress, Report, plain, unheard
 from tinytf.sheet import Array
 from tinytf.steps.operations.operation import ALONE
-from tinytf.steps.table import table_of
+from tinytf.steps.table import StepTable, table_of
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import between_words
 from tinytf.text_model import TextModel
@@ -151,6 +152,11 @@ def experts(model: TextModel, text: Text, *, layer: int | None = None) -> Expert
     )
 
 
+def _deciding(table: StepTable, layer: int) -> list[Step]:
+    """The steps by which experts are chosen, each of the one before, the first of the router."""
+    return [step for step in table.in_layer(layer) if step.is_choice]
+
+
 def _load(layer: int, tokens: int, counts: Tensor) -> Load:
     return Load(layer, tokens, tuple(int(count) for count in counts))
 
@@ -190,8 +196,7 @@ def expert_load(
         stack.callback(transformer.train, transformer.training)
         transformer.eval()
         for one in layers:
-            choice = table.at(table.choice, one)
-            router = module_of(transformer, table.at(choice.inputs[0], one), one)
+            router = module_of(transformer, table.at(_deciding(table, one)[0].inputs[0], one), one)
 
             def hook(module: Any, args: Any, result: Tensor, number: int = one) -> None:
                 seen[number] = result
@@ -205,9 +210,9 @@ def expert_load(
             for row, one_window in enumerate(batch):
                 own[row, one_window.own.start : one_window.own.stop] = True
             for one in layers:
-                choice = table.at(table.choice, one)
-                within = transformer.blocks[one].get_submodule(choice.module) if choice.module else None
-                chosen = choice.operation.run(within, ALONE, seen[one]).cpu()
-                counts[one] += (chosen[own] != 0).sum(dim=0)
+                found = seen[one]
+                for step in _deciding(table, one):
+                    found = step.operation.run(module_of(transformer, step, one), ALONE, found)
+                counts[one] += (found.cpu()[own] != 0).sum(dim=0)
             tokens += int(own.sum())
     return tuple(_load(one, tokens, counts[one]) for one in layers)

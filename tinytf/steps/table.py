@@ -193,7 +193,9 @@ class StepTable:
     @cached_property
     def choice(self) -> str:
         """Which experts each token is sent to, 1 or 0; empty in a model without experts."""
-        return next((step.name for step in self.layer_steps if step.is_choice), "")
+        from tinytf.steps.operations import Choose
+
+        return next((step.name for step in self.layer_steps if isinstance(step.operation, Choose)), "")
 
     @cached_property
     def routes(self) -> str:

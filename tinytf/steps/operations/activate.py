@@ -113,6 +113,7 @@ class Activate(Operation):
     name: str
 
     words = "an activation"
+    pointwise = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         activated = ACTIVATIONS[self.name](inputs[0])

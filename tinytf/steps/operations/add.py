@@ -1,10 +1,13 @@
 """A sum of steps: residual connections, embeddings; a single step is passed on."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Summand
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Kernels, Site
 from tinytf.steps.operations.working import Series, Working
 
 
@@ -18,6 +21,9 @@ class Add(Operation):
         for one in inputs[1:]:
             total = total + one
         return total
+
+    def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
+        return self.forward
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (g,) * len(site.source_steps)

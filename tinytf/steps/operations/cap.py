@@ -23,6 +23,7 @@ class Cap(Operation):
     cap: float
 
     words = "a soft cap"
+    pointwise = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return (inputs[0] / self.cap).tanh() * self.cap

@@ -25,6 +25,7 @@ class ClampedGlu(Operation):
     limit: float
 
     words = "an activation"
+    pointwise = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         gate, up = inputs

@@ -22,6 +22,7 @@ class Clip(Operation):
     limit: float
 
     words = "a clipping"
+    pointwise = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return inputs[0].clamp(-self.limit, self.limit)

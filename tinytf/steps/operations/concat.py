@@ -1,9 +1,12 @@
 """Heads put side by side."""
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, into_heads, side_by_side
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Kernels, Site
 from tinytf.steps.operations.working import Working, single
 
 
@@ -14,6 +17,9 @@ class Concat(Operation):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return side_by_side(inputs[0])
+
+    def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
+        return lambda heads: heads.reshape(*heads.shape[:-2], -1)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (into_heads(g, site.config.value_width),)

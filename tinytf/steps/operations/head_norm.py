@@ -1,6 +1,6 @@
 """Norms of queries and keys with a gain for every head: each head by itself, or all heads of a token at once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from tinytf.steps.operations.operation import (
     side_by_side,
     summed,
 )
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Kernels, Site
 
 _HEADS_OF_A_TOKEN: Axes = (-3, -1)  # of (H, T, D)
 
@@ -73,6 +73,9 @@ class HeadNorm(Norm):
 
     def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
         return (side_by_side(inputs[0]),)
+
+    def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
+        return kernels.pointwise(lambda x: module(x.flatten(-2)).view(x.shape))
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         made = into_heads(site.module(side_by_side(site.input())), site.config.d_head)

@@ -1,10 +1,13 @@
 """Keys in two parts: dimensions that all heads share, and after them each head's own (DeepSeek-V2, 2024)."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Kernels, Site
 from tinytf.steps.operations.working import Working, single
 
 
@@ -21,6 +24,9 @@ class Join(Operation):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return join_keys(*inputs)
+
+    def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
+        return kernels.pointwise(lambda shared, own: join_keys(shared[..., None, :], own[..., None, :])[..., 0, :])
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """Every head uses the shared part: its gradient is the sum over them."""

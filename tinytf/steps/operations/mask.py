@@ -69,6 +69,12 @@ class Sight:
         keys = real_keys(padding_mask)
         return keys.expand(-1, 1, length, -1) if allowed is None else keys & allowed
 
+    def first(self, at: int) -> int:
+        """The first key that the query at position ``at`` may look at."""
+        if self.chunk:
+            return at // self.chunk * self.chunk
+        return max(0, at + 1 - self.window) if self.window else 0
+
     def cuts(self, length: int) -> bool:
         """Whether window or chunks hide anything in a text of ``length`` tokens."""
         return 0 < self.window < length or 0 < self.chunk < length

@@ -1,12 +1,14 @@
 """A multiplication of every number by one constant, which the configuration gives."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Kernels, Site
 from tinytf.steps.operations.working import Working, single
 
 
@@ -20,6 +22,9 @@ class Multiply(Operation):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return inputs[0] * self.factor
+
+    def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
+        return self.forward
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (g * self.factor,)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, summed, wide
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Kernels, Site
 from tinytf.steps.operations.working import Term, Value, Working, single
 
 NORMS: dict[str, Callable[..., nn.Module]] = {
@@ -90,6 +90,9 @@ class Norm(Operation):
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(*site.inputs(heads))
+
+    def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
+        return kernels.norm(module)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         gradient = layer_norm_gradient if self.centred else rms_norm_gradient

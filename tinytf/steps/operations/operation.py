@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.protocols import Cell, Kernels, Site
 from tinytf.steps.operations.working import Working
 
 _IN_CODE = str.maketrans("₁₂.", "12_")
@@ -154,7 +154,8 @@ class Operation(ABC):
     The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
     that it makes pass ``side_by_side`` in the model, (T, H·D). ``deciding`` are the numbers of inputs that only decide,
     and have no gradient. ``over_tokens`` it needs all rows of its input at once. ``remembers`` are the numbers of
-    inputs that a cache keeps of all tokens so far, and what they are called there.
+    inputs that a cache keeps of all tokens so far, and what they are called there. What is ``pointwise`` makes each
+    number of those in its place.
     """
 
     words: ClassVar[str]
@@ -164,6 +165,7 @@ class Operation(ABC):
     side_by_side: ClassVar[bool] = False
     deciding: ClassVar[tuple[int, ...]] = ()
     remembers: ClassVar[tuple[tuple[int, str], ...]] = ()
+    pointwise: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -191,6 +193,13 @@ class Operation(ABC):
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         """The step in a model, (B, …), from its inputs and the ``module`` with its parameters."""
         return self.forward(*inputs)
+
+    def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
+        """What makes the step of one new token, (…, C) or (…, H, D), in arrays of ``kernels``; None where nothing does.
+
+        ``module`` is what runs the step in the model.
+        """
+        return kernels.pointwise(self.forward) if self.pointwise else None
 
     def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
         """The step of one expert, ``number``, for the tokens that are sent to it."""

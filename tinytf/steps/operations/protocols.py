@@ -3,7 +3,7 @@
 The recording itself lies above the operations (``tinytf.trace``), since the model runs them too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -66,3 +66,10 @@ class Cell(Protocol):
     def source(self, number: int, *index: int, head: int | None = None) -> "Cell": ...
     def row(self) -> Tensor: ...
     def column(self) -> Tensor: ...
+
+
+class Kernels(Protocol):
+    """The parts of a decoder that differ by device, dtype and number of texts, for ``Operation.one_token``."""
+
+    def norm(self, module: Any) -> Callable[..., Any]: ...
+    def pointwise(self, function: Callable[..., Tensor]) -> Callable[..., Any]: ...

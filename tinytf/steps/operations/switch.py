@@ -14,6 +14,7 @@ class Switch(Operation):
     """x·σ(s): (…, T, C) and (…, T, 1) -> (…, T, C)."""
 
     words = "a product"
+    pointwise = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         x, score = inputs
