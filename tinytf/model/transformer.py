@@ -25,8 +25,8 @@ from tinytf.steps.operations.rotate import rotary_frequencies
 from tinytf.steps.program import STREAM, Program
 from tinytf.steps.table import table_of
 
-ADDED = ("attention.o.weight", ".down.weight")
-"""The ends of the names of the matrices whose products are added to the residual stream."""
+ADDED = ("attention.o", ".down")
+"""The ends of the paths of the matrices whose products are added to the residual stream."""
 
 
 class Embeddings(Program):
@@ -146,13 +146,15 @@ class Transformer(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         std = config.d_model**-0.5
         residual = std / (2 * config.n_layers) ** 0.5
+        rows = table_of(config).rows
+        made = {step.path if layer is None else f"blocks.{layer}.{step.path}": step for step, layer in rows}
+        drawn: set[int] = set()  # layers may share their parameters
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if parameter.dim() >= 2 and not name.endswith("bias"):
-                    adds = name.endswith(ADDED)
-                    parameter.normal_(0.0, residual if adds else std, generator=generator)
-                else:
-                    parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+            for path, module in model.named_modules():
+                own = {id(parameter) for parameter in module.parameters(recurse=False)} - drawn
+                if own:
+                    drawn |= own
+                    made[path].operation.initialise(module, residual if path.endswith(ADDED) else std, generator)
             for buffer in model.buffers():
                 buffer.zero_()
             if look_back:

@@ -186,6 +186,14 @@ class Operation(ABC):
             shapes[one.attribute] = None if one.absent else tuple(sizes[axis] for axis in axes if axis)
         return StepModule(self, shapes)
 
+    def initialise(self, module: nn.Module, std: float, generator: torch.Generator) -> None:
+        """Random parameters: matrices and tables normal with ``std``, gains 1, biases 0."""
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() >= 2 and name != "bias":
+                parameter.normal_(0.0, std, generator=generator)
+            else:
+                parameter.fill_(1.0 if name == "weight" else 0.0)
+
     def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
         """What a module that is torch's own, or a user's, is called with."""
         return inputs

@@ -184,7 +184,7 @@ def first_model(recipe: Recipe, vocab_size: int) -> Transformer:
     for name, parameter in model.named_parameters() if recipe.first_weights == "even" else ():
         if name.startswith(_OF_TOKENS):
             parameter.mul_(min(1.0, _EMBEDDED * config.d_model**0.5))  # they were drawn with 1/√d_model
-        elif name.endswith(ADDED):
+        elif name.removesuffix(".weight").endswith(ADDED):
             parameter.mul_(_FIRST_ADDED)
     return model
 
