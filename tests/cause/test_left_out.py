@@ -89,12 +89,14 @@ def test_generation_goes_without_the_part_cached_or_not(part: str, use_cache: bo
     assert list(beam.ids) == expected[4:]
 
 
-def test_kernels_that_need_a_cache_or_a_divisor_say_that_there_is_none() -> None:
+def test_kernels_that_need_a_cache_say_that_there_is_none_and_others_divide_by_nothing() -> None:
     model, compiled = lively(config_of("llama, grouped")), Kind(compile=True)
     with pytest.raises(UsageError, match="only decoding with a cache"):
         stream(left_out(model, ["mask"]), [1, 2], max_tokens=2, kind=compiled)
-    with pytest.raises(UsageError, match="divisor of scores"):
-        next(stream(left_out(model, ["scaling"]), [1, 2], max_tokens=2, kind=compiled))
+    undivided = left_out(model, ["scaling"])
+    found, whole = (list(stream(undivided, [1, 2], max_tokens=6, use_cache=cached)) for cached in (True, False))
+    assert {step.note for step in found} == {""}
+    assert [step.log_probability for step in found] == pytest.approx([step.log_probability for step in whole], abs=1e-5)
     with pytest.raises(UsageError, match="nothing can be cached"):
         left_out(model, ["mask"]).cache()
 

@@ -274,9 +274,12 @@ def test_transformers_and_we_open_what_was_written(kind, tokenizer, qwens_tokeni
     assert furthest(said.view(read.shape), read) < 1e-5
     again = read_directory(tmp_path / "out").load()
     assert again.notes == ()
-    written = dict(again.transformer.named_parameters())
-    assert all(torch.equal(written[name], one) for name, one in model.named_parameters()), "to the last bit"
-    assert furthest(again.transformer(IDS), expected) < 1e-6  # the sums of a product depend on where its matrix lies
+    if config.experts or len(config.labels) == 1:  # the sums of a product with few rows depend on where its matrix lies
+        written = dict(again.transformer.named_parameters())
+        assert all(torch.equal(written[name], one) for name, one in model.named_parameters())
+        assert furthest(again.transformer(IDS), expected) < 1e-6
+        return
+    assert torch.equal(again.transformer(IDS), expected), "to the last bit"
 
 
 def test_tiny_is_a_model_of_transformers_with_its_tokenizer(tmp_path):
