@@ -294,7 +294,7 @@ ROWS: tuple[Step, ...] = (
     Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", MAP,
          ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks,
          make=lambda o, _: o.SunkSoftmax(), core=True),
-    Step("head_out", "weighted values", "weights·{values}", ("head", "token", "d_value"), ("weights", "<v>"), "v",
+    Step("head_out", "weighted values", "{map}·{values}", ("head", "token", "d_value"), ("<map>", "<v>"), "v",
          recorded=True, make=lambda o, _: o.Mix(), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),
          "v", make=lambda o, _: o.Concat()),

@@ -64,7 +64,7 @@ def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Ways]:
     Only the heads in ``own`` are compared; an intervention replaced the others.
     """
     trace, layer, n_heads, length = site.trace, site.layer, site.config.n_heads, len(site.ids)
-    weights = site.source_steps[0]
+    weights = trace.steps.at(trace.steps.weights, layer)
     shares = Site(trace, weights, layer)
     count = max(1, min(n_heads, _CHUNK_BYTES // (4 * length * length)))
     sums: list[Tensor] = []
