@@ -86,6 +86,7 @@ class Attention(Part):
     softly capped by ``attention_cap``; ``attention_sinks`` are a learned logit per head that takes a share of every
     softmax. Queries, keys and values are clipped to ±``clip_qkv``. ``relative_buckets`` of distances have each a bias
     of scores, the same in all layers (MPNet). ``sinusoidal_halves`` has all its sines before its cosines (XGLM).
+    ``talking_heads`` mix the maps of all heads before and after the softmax.
     """
 
     n_heads: int = leaf(limits=POSITIVE)
@@ -98,6 +99,7 @@ class Attention(Part):
     attention_divisor: float = leaf(0.0, NOT_NEGATIVE, differs=True)
     attention_cap: float = leaf(0.0, NOT_NEGATIVE)
     attention_sinks: bool = leaf(False)
+    talking_heads: bool = leaf(False)
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
     o_bias: bool = leaf(True)
@@ -173,6 +175,7 @@ class Attention(Part):
                 bool(self.attention_cap) and f"softly capped at {self.attention_cap:g}",
                 self.attention_sinks and "a learned sink for each head in every softmax",
                 bool(self.relative_buckets) and f"a bias for each of {self.relative_buckets} buckets of distance",
+                self.talking_heads and "mixed over heads before and after the softmax",
             ),
             "widths": listed(
                 f"d_head {self.d_head}",
@@ -229,6 +232,11 @@ def _scale(o: "ModuleType", c: Config) -> Any:
     return o.Scale(c.score_divisor, called, c.score_divisor_words)
 
 
+def _talking(c: Config) -> bool:
+    return c.talking_heads
+
+
+_NOT_TALKING = "every head has its own scores and weights in this model, of which no other takes any"
 _SINK = ("head", "query", "sink")
 _NOT_LATENT = "keys and values are made of the stream directly in this model"
 _NO_Q_RANK = "queries are made of the stream directly in this model"
@@ -282,6 +290,9 @@ ROWS: tuple[Step, ...] = (
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
     *BIASED,
+    Step("scores_mixed", "scores, mixed over heads", "{map}·W_TL over heads", MAP, ("<map>",), "attention", core=True,
+         when=_talking, absent=_NOT_TALKING, make=lambda o, _: o.MixHeads(), module="attention.mix_scores",
+         matrix="W_TL", late=True),
     Step("masked", "masked scores", "{map}, −∞ where {hidden}", MAP, ("<map>",), "attention", core=True,
          when=lambda c: not c.looks_ahead or c.window > 0,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
@@ -294,6 +305,9 @@ ROWS: tuple[Step, ...] = (
     Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", MAP,
          ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks,
          make=lambda o, _: o.SunkSoftmax(), core=True),
+    Step("weights_mixed", "weights, mixed over heads", "weights·W_TW over heads", MAP, ("weights",), "attention",
+         core=True, when=_talking, absent=_NOT_TALKING, make=lambda o, _: o.MixHeads(), module="attention.mix_weights",
+         matrix="W_TW", late=True),
     Step("head_out", "weighted values", "{map}·{values}", ("head", "token", "d_value"), ("<map>", "<v>"), "v",
          recorded=True, make=lambda o, _: o.Mix(), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),

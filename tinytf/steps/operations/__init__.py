@@ -18,6 +18,7 @@ from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.mix import Mix
+from tinytf.steps.operations.mix_heads import MixHeads
 from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
@@ -53,6 +54,7 @@ __all__ = [
     "Lookup",
     "Mask",
     "Mix",
+    "MixHeads",
     "Multiply",
     "Norm",
     "Operation",
