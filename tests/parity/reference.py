@@ -444,6 +444,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "cwm": lambda: _decoder("Cwm", num_hidden_layers=N, head_dim=8, sliding_window=4, rope_parameters=_LLAMA3),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
+    "nanochat": lambda: _decoder("NanoChat", pad_token_id=0),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
     "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),
     "iquest-coder": lambda: _as_llama("IQuestCoder"),

@@ -32,7 +32,7 @@ _KINDS = {
     "positions of a page or a table beside those of the text": "layoutlm tapas",
     "the difference of two softmaxes": "diffllama",
     "disentangled attention, of content and of positions": "deberta",
-    "queries and keys that are normed after their rotation": "hunyuan_v1_moe nanochat",
+    "queries and keys that are normed after their rotation": "hunyuan_v1_moe",
     "an activation with numbers that it learns": "apertus",
 }
 

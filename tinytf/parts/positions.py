@@ -19,7 +19,7 @@ class Rotary(Part):
 
     rope_theta: float = leaf(10_000.0, ABOVE_ZERO, differs=True)
     rope_width: int = leaf(0, COUNT, differs=True)
-    rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", differs=True)
+    rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", "reversed", differs=True)
     rope_factor: float = leaf(1.0, ABOVE_ZERO, differs=True)
     rope_low_frequency: float = leaf(1.0)
     rope_high_frequency: float = leaf(4.0)
@@ -49,6 +49,7 @@ class Rotary(Part):
         each = (f"{some[0]:g} … {some[-1]:g}" for some in (self.rope_short_factors, self.rope_long_factors) if some)
         scaling = {
             "none": "",
+            "reversed": "turned the other way",
             "linear": f"all frequencies / {self.rope_factor:g}",
             "llama3": f"long waves / {self.rope_factor:g} (llama3, {waves})",
             "yarn": f"long waves / {self.rope_factor:g} (yarn, {waves}{'' if self.rope_truncate else ', not rounded'})",

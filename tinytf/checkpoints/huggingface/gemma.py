@@ -15,7 +15,7 @@ from tinytf.fields import Fields
 _EVERY_SECOND = kinds(lambda fields, layer: layer % 2 == 0)
 
 
-def _cap(key: str, ours: str, default: float) -> Group:
+def cap(key: str, ours: str, default: float) -> Group:
     """A soft cap; null is none."""
     return Group(
         lambda fields, found, tensors: {ours: fields.number(key, 0.0) if key in fields.data else default},
@@ -75,8 +75,8 @@ GEMMA2 = replace(
         *SHARED,
         Key("head_dim", "d_head", 256),
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
-        _cap("attn_logit_softcapping", "attention_cap", 50.0),
-        _cap("final_logit_softcapping", "logit_cap", 30.0),
+        cap("attn_logit_softcapping", "attention_cap", 50.0),
+        cap("final_logit_softcapping", "logit_cap", 30.0),
         Group(_read_scales, _write_scales),
         windows(_EVERY_SECOND, 4096),
         *_ENDS,
@@ -113,7 +113,7 @@ GEMMA3 = replace(
         Key("head_dim", "d_head", 256),
         rope(1_000_000.0, kinds=_FIVE_OF_SIX, local=lambda fields: fields.number("rope_local_base_freq", 10_000.0)),
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
-        _cap("final_logit_softcapping", "logit_cap", 0.0),
+        cap("final_logit_softcapping", "logit_cap", 0.0),
         Group(_read_scales, _write_scales),
         windows(_FIVE_OF_SIX, 4096),
         *_ENDS,

@@ -48,7 +48,7 @@ def rope(
             one.require("partial_rotary_factor", _WHOLE_WIDTH)
         else:
             said["rope_width"] = _width(one, found, one.number("partial_rotary_factor", _share(fields, share)))
-        if word == "none":
+        if word in ("none", "reversed"):
             return said
         if word in ("linear", "llama3"):
             said["rope_factor"] = one.number("factor")

@@ -44,6 +44,7 @@ def _yarn(frequency: Tensor, rope: Rope) -> Tensor:
 
 ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
     "none": lambda frequency, _: frequency,
+    "reversed": lambda frequency, _: -frequency,
     "linear": lambda frequency, rope: frequency / rope.factor,
     "llama3": _stretched,
     "yarn": _yarn,
@@ -58,6 +59,7 @@ def _start_and_length(rope: Rope) -> tuple[float, float]:
 
 ROPE_SCALING_CODE: dict[str, Callable[[Rope], list[str]]] = {
     "none": lambda _: [],
+    "reversed": lambda _: ["turn = -turn"],
     "linear": lambda rope: [f"turn = turn / {rope.factor}"],
     "llama3": lambda rope: [
         f"turns = {rope.original_context} * turn / (2 * torch.pi)",
