@@ -43,6 +43,7 @@ ARCHITECTURES = {
         qk_norm=True, qk_norm_last=True, experts=8, experts_per_token=1, d_expert=64, d_shared=64,
         router="sigmoid", routes_renormed=False, routes_first=True, chunk=16,
     ),
+    "talking heads": _LLAMA.but(talking_heads=True),
     "gpt-oss": PRESETS["mixtral-tiny"].but(attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 
