@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from driving import Tinytf
 
+from tinytf.config import FIELDS
 from tinytf.loading import load
 from tinytf.training.folder.reader import read_history
 
@@ -21,7 +22,9 @@ def test_a_kept_model_opens_with_the_layers_that_it_had(place: str) -> None:
     assert [block.feed_forward.mixture.experts for block in config.blocks] == [0, 2]
     assert (config.blocks[0].mixer.positions, config.d_model, config.head.kind) == ("rotary", 8, "lm")
     stored = json.loads((KEPT / place / "config.json").read_text())["model"]
-    assert json.loads(json.dumps(config.to_dict())) == {**stored, "by_layer": sorted(stored["by_layer"])}
+    found = json.loads(json.dumps(config.to_dict()))
+    assert {name: found[name] for name in stored} == {**stored, "by_layer": sorted(stored["by_layer"])}
+    assert all(found[name] == FIELDS[name].default for name in found.keys() - stored.keys()), "settings that came since"
 
 
 def test_a_kept_recording_is_what_the_kept_model_computes(tinytf: Tinytf) -> None:

@@ -81,11 +81,14 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def most_to_the_token_before(q: np.ndarray, k: np.ndarray, added: np.ndarray, config: ModelConfig, d: float) -> int:
+def most_to_the_token_before(
+    q: np.ndarray, k: np.ndarray, added: np.ndarray, config: ModelConfig, d: float, talk: np.ndarray
+) -> int:
     """The head, of the four that look most clearly somewhere, with the largest mean weight left of the diagonal."""
     before, clearest = [], []
-    for head, queries in enumerate(q):
-        scores = queries @ k[head // config.heads_per_kv].T / d
+    each = np.stack([queries @ k[head // config.heads_per_kv].T / d for head, queries in enumerate(q)])
+    each = np.einsum("hqk,hg->gqk", each, talk)
+    for head, scores in enumerate(each):
         if config.attention_cap:
             scores = config.attention_cap * np.tanh(scores / config.attention_cap)
         weights = np.array([softmax(row) for row in scores + added[head]])
@@ -129,7 +132,14 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     if config.positions == "alibi":
         scaled = scaled - _SLOPE * config.alibi_scale * (row - np.arange(length))
     seen = (cap * np.tanh(scaled / cap) if cap else scaled) + added[0, row]
-    weights = softmax(np.append(seen, sinks))[:length]
+    mixed = softmax(np.append(seen, sinks))[:length]
+    weights = mixed
+    talk = np.eye(config.n_heads)
+    if config.talking_heads:
+        talk, after = (trace[f"L0.{name}"].double().numpy() for name in ("W_TL", "W_TW"))
+        each = np.stack([one[row] @ k[h // config.heads_per_kv].T for h, one in enumerate(q)]) / divisor
+        each = [softmax(one) for one in np.where(allowed[row], talk.T @ each, -np.inf)]
+        weights, mixed = each[0], after[:, 0] @ np.stack(each)
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)
@@ -162,8 +172,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "scaling": [scores[row][i] / divisor + distant[i] for i in kept],
         "mask": list(np.flatnonzero(allowed[place])),
         "softmax": [weights[i] for i in kept],
-        "values": [float(weights @ v[0][:, 0])],
-        "heads": [most_to_the_token_before(q, k, added, config, divisor)],
+        "values": [float(mixed @ v[0][:, 0])],
+        "heads": [most_to_the_token_before(q, k, added, config, divisor, talk)],
         "residual": [float(trace["L0.in"][here, int(np.abs(attn[:4]).argmax())])],
         "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],

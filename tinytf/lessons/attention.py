@@ -177,19 +177,21 @@ def softmax(live: Live) -> Lesson:
 
 def values(live: Live) -> Lesson:
     row, keys = live.row, live.strongest(3)
-    weights, column = live.at("L0H0.weights")[row, keys], live.at(f"L0H0.{live.steps['head_out'].inputs[1]}")[keys, 0]
+    by, of = live.steps["head_out"].inputs
+    weights, column = live.at(f"L0H0.{by}")[row, keys], live.at(f"L0H0.{of}")[keys, 0]
     total = float(live.at(f"L0H0.head_out[{row},0]"))
     rest = total - float((weights * column).sum())
     missing = len(live.seen(row)) - len(keys)
     others = f" The other {missing} add {figure(rest)}." if missing else ""
     terms = [f"{weight:.3f} × {_signed(value)}" for weight, value in zip(weights, column, strict=True)]
     terms += [_signed(rest)] if missing else []
+    made = "mean" if by == "weights" and "sink" not in live.steps else "sum"
     question = live.ask("values").number(
         f"Query {row}, {live.token(row)}, gives {_keys(live, keys)} the weights {figures(weights)}, "
         f"and dimension 0 of their values is {figures(column)}.{others} What is dimension 0 of the head there?",
         total,
         [float(column.sum()), float(column.mean()), float(column[weights.argmax()]), -total, total / len(keys)],
-        f"{' + '.join(terms)} = {figure(total)}: a {'sum' if 'sink' in live.steps else 'mean'}, weighted by attention.",
+        f"{' + '.join(terms)} = {figure(total)}: a {made}, weighted by attention.",
     )
     return live.lesson("values", question)
 

@@ -69,9 +69,9 @@ class Head(Program):
 
     def __init__(self, config: ModelConfig) -> None:
         table = table_of(config)
-        self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
         rows = [step for step in table.after if step.operation is not None and step.to_loss and not step.from_stream]
-        super().__init__(config, rows, "head.")
+        super().__init__(config, rows, "head.", given=(table.final,))
+        self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """(…, C) -> (…, V); a tied head takes the ``embedding`` (V, C) of tokens."""

@@ -122,8 +122,9 @@ Find = Callable[[Sequence[Instruction]], Iterable[Fused]]
 class Program(nn.Module):
     """Rows of a table as modules, under their paths after ``base``, run in their order.
 
-    ``given`` are the names of what comes from outside: the stream, and what steps before these have made. Steps that
-    are ``dropped`` are followed by dropout in training. With ``fused`` false every row runs by itself.
+    ``given`` are the names of what comes from outside, beside the stream; other inputs that no row makes, such as ids,
+    an operation finds in the Pass. Steps that are ``dropped`` are followed by dropout in training; ``find`` finds rows
+    that kernels stand in for, which with ``fused`` false run by themselves.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class Program(nn.Module):
         rows: Sequence[Step],
         base: str = "",
         *,
+        given: Collection[str] = (),
         dropped: Collection[str] = (),
         find: Find = lambda _: (),
     ) -> None:
@@ -142,6 +144,7 @@ class Program(nn.Module):
             made = Borrowed(self.get_submodule(step.module)) if borrows else step.operation.make_module(config, step)
             home.add_module(leaf, made)
         self.dropout, self.fused = nn.Dropout(config.dropout), True
+        self.known = {*given, *(step.name for step in rows)}
         self.rows = [self._instruction(config, step, base) for step in rows]
         self._free()
         scores = {row.inputs[0] for row in self.rows if row.step.core and row.operation.distribution}
@@ -159,7 +162,7 @@ class Program(nn.Module):
         return home, leaf
 
     def _instruction(self, config: ModelConfig, step: Step, base: str) -> Instruction:
-        inputs = (STREAM,) if step.from_stream else step.inputs if step.module != "embed.tokens" else ()
+        inputs = (STREAM,) if step.from_stream else tuple(name for name in step.inputs if name in self.known)
         made = Instruction(step, inputs, *self._place(step.path.removeprefix(base)))
         if step.has_heads and step.operation.side_by_side:
             made.heads = config.n_kv_heads if "kv head" in step.axes else config.n_heads

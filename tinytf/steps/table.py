@@ -170,7 +170,7 @@ class StepTable:
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixed = next(step for step in self.layer_steps if step.core and step.recorded)
         self.head_out = mixed.name
-        self.weights = next(step.name for step in reversed(self.layer_steps) if step.core and step.is_distribution)
+        self.weights = "weights" if "weights" in self.by_name else mixed.inputs[0]  # mixed over heads, it is another
         # What attention and the feed-forward give to the residual stream, before any norm.
         self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
         self.activated = self.added[-1].inputs[0]

@@ -96,14 +96,18 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 @contextmanager
 def stepwise(model: Transformer) -> Iterator[None]:
     """Run every step by itself, in evaluation mode; all is restored afterwards."""
-    flags = [(module, module.training) for module in model.modules()]
+    before = [
+        (module, name, vars(module)[name]) for module in model.modules() for name in _FLAGS if name in vars(module)
+    ]
     try:
         model.eval().fuse(False)
         yield
     finally:
-        model.fuse(True)
-        for module, training in flags:
-            module.training = training
+        for module, name, flag in before:
+            setattr(module, name, flag)
+
+
+_FLAGS = ("training", "fused")
 
 
 @contextmanager
