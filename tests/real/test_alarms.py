@@ -101,7 +101,7 @@ def test_what_is_asked_of_a_text_raises_no_false_alarm(
         pytest.skip("it predicts no tokens")
     if asked == "integrated gradients" and pytestconfig.getoption("--sentences") < 40:
         pytest.skip("hundreds of points of each sentence: with --sentences 40")
-    if "int8" in asked and (dtype != "float32" or model.config.by_layer):
-        pytest.skip("int8 decoding is of float32, and of equal layers")
+    if "int8" in asked and dtype != "float32":
+        pytest.skip("once is enough: the numbers in int8 are the same")
     for sentence in sentences(pytestconfig.getoption("--sentences"))[::2]:
         assert holds(asked, model, sentence), sentence
