@@ -170,6 +170,12 @@ threading.Thread.start = hang_up
 """
 
 
+hangs_up = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="whoever started the tests ignores it, as nohup does"
+)
+
+
+@hangs_up
 def test_a_terminal_that_hangs_up_while_the_prompt_is_drawn_is_given_back(tmp_path: Path) -> None:
     seen = _begin(10, 3, tmp_path, _AT_FIRST)
     assert "129" in seen.shows("as before")
@@ -177,6 +183,7 @@ def test_a_terminal_that_hangs_up_while_the_prompt_is_drawn_is_given_back(tmp_pa
     assert not seen.screen.cursor.hidden
 
 
+@hangs_up
 def test_a_terminal_that_hangs_up_is_given_back(tmp_path: Path) -> None:
     note = tmp_path / "number"
     seen = _begin(10, 3, tmp_path, f"import os; open({str(note)!r}, 'w').write(str(os.getpid()))")
