@@ -211,6 +211,20 @@ def test_a_hook_between_scores_and_heads_is_called_with_the_steps_own_numbers(st
     assert torch.equal(model(ids), plain)
 
 
+@pytest.mark.parametrize("step", ["weights", "head_out"])
+def test_a_backward_hook_is_called_with_the_gradient_of_its_step(step):
+    model = lively(config_of("gpt2"))
+    seen = []
+    hook = (
+        model.blocks[1].get_submodule(step).register_full_backward_hook(lambda module, into, out: seen.append(out[0]))
+    )
+    model(some_ids(model.config)).square().mean().backward()
+    hook.remove()
+    (found,) = seen
+    assert found.shape[:2] == (3, model.config.n_heads)
+    assert float(found.abs().max()) > 0
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).causal])
 def test_a_decoder_never_sees_what_comes_after(kind):
     model = lively(config_of(kind))

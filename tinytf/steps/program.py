@@ -92,8 +92,8 @@ class Fused:
     def fits(self) -> bool:
         """Whether nobody looks in between."""
         *inside, last = (row.home[row.leaf] for row in self.rows)
-        watched = any(one._forward_hooks or one._forward_pre_hooks for one in inside if one is not None)
-        return not watched and isinstance(last, StepModule) and not last._forward_pre_hooks
+        watched = any(one._forward_hooks or _hooked_beside(one) for one in inside if one is not None)
+        return not watched and isinstance(last, StepModule) and not _hooked_beside(last)
 
     def __call__(self, values: Values, now: Pass) -> Tensor:
         given = [values[name] for name in self.inputs]
@@ -104,6 +104,11 @@ class Fused:
             ]
         made: Tensor = self.rows[-1].module(*given, now=now, kernel=self.kernel)
         return made
+
+
+def _hooked_beside(module: nn.Module) -> bool:
+    """Whether a hook is given what the module takes, or its gradients."""
+    return bool(module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 _BLOCK = ("norm1", "attention", "attn_norm", "norm2", "ffn", "ffn_norm")
