@@ -106,7 +106,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         hooks.append(module.register_forward_hook(hook))
 
     for step, layer in table_of(model.config).rows:
-        if step.is_tensor and step.to_loss:
+        if step.runs and step.to_loss:
             inside = model if layer is None else model.blocks[layer]
             catch(step, step.full_name(layer), inside.get_submodule(step.path))
     model.fuse(False)

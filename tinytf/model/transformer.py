@@ -35,7 +35,7 @@ class Embeddings(Program):
     tokens: Embedding
 
     def __init__(self, config: ModelConfig) -> None:
-        rows = [step for step in table_of(config).before if step.operation is not None]
+        rows = [step for step in table_of(config).before if step.runs]
         super().__init__(config, rows, "embed.", dropped=["embed.norm" if config.embed_norm else "embed.out"])
 
     def forward(
@@ -69,7 +69,7 @@ class Head(Program):
 
     def __init__(self, config: ModelConfig) -> None:
         table = table_of(config)
-        rows = [step for step in table.after if step.operation is not None and step.to_loss and not step.from_stream]
+        rows = [step for step in table.after if step.runs and not step.from_stream]
         super().__init__(config, rows, "head.", given=(table.final,))
         self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
 

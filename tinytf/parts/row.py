@@ -117,6 +117,11 @@ class Step:
         return bool(self.axes)
 
     @property
+    def runs(self) -> bool:
+        """Whether a forward pass makes it: not what is made of logits afterwards, or of the first token alone."""
+        return self.operation is not None and (self.to_loss or self.in_experts)
+
+    @property
     def is_map(self) -> bool:
         """Whether it has a number for every query and key."""
         return self.axes[-2:] == ("query", "key")

@@ -120,8 +120,7 @@ def tapped(model: Transformer, tap: Tap, names: Collection[str] | None = None) -
     with ExitStack() as stack:
         stack.enter_context(stepwise(model))
         for step, layer in table_of(model.config).rows:
-            wanted = names is None or step.name in names
-            if wanted and ((step.is_tensor and step.to_loss) or step.is_choice):
+            if step.runs and (names is None or step.name in names):
                 hook = partial(_tap, tap, step.full_name(layer))
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         yield

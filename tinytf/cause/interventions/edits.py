@@ -83,8 +83,7 @@ def _as_there(lens: Lens | None, made: Made) -> Made:
 
 def _can_edit(step: Step) -> bool:
     """Whether it is made for every text by itself, and of all of it; not where only some rows are computed."""
-    made = (step.to_loss or step.is_choice) and not step.path.startswith("head.")
-    return made and bool({"token", "query"} & {*step.axes})
+    return step.runs and not step.path.startswith("head.") and bool({"token", "query"} & {*step.axes})
 
 
 @contextmanager
