@@ -246,7 +246,7 @@ class ModelConfig(Part):
 
     @property
     def score_divisor_words(self) -> str:
-        """The same as an expression: √d_head, unless the configuration says otherwise."""
+        """What scores are divided by, as an expression: √d_head, unless the configuration says otherwise."""
         return self.blocks[0].mixer.score_divisor_words
 
     @property

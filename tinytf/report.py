@@ -58,7 +58,7 @@ class Data(Brief):
 
 @dataclass(frozen=True)
 class Verified(Data):
-    """The same numbers, as ``what`` says, computed in two ways; ``difference`` is the largest."""
+    """Some numbers, which ``what`` names, computed in two ways; ``difference`` is the largest."""
 
     ALSO: ClassVar = ("holds",)
 
@@ -184,7 +184,7 @@ class Report(Brief):
         return self.to_dict()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item.
+        """The report's data as events: first all that is not in ``EVENTS``, then those members, a list item by item.
 
         One that was ``interrupted`` says so at the end.
         """
@@ -231,7 +231,7 @@ class Report(Brief):
         import_module(DRAWN_BY).show(self)
 
     def _repr_html_(self) -> str | None:
-        """The same for a notebook; None where it is not drawn."""
+        """The report as HTML for a notebook; None where it is not drawn."""
         html: str | None = import_module(DRAWN_BY).html(self)
         return html
 

@@ -221,7 +221,7 @@ class TextModel(Brief):
         return found
 
     def trace_of(self, encoding: Encoding, *, layers: Collection[int] | None = None, force: bool = False) -> Trace:
-        """The same of tokens."""
+        """The trace of a text's tokens; see ``trace``."""
         found = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
         found.about = About(self, encoding)
         return found

@@ -339,7 +339,7 @@ class Traced:
 
 @dataclass(frozen=True, kw_only=True)
 class Addressed(Traced):
-    """The same for addresses; those of parameters need no text."""
+    """Options of a trace for addresses; those of parameters need no text."""
 
     texts: OptionalTexts
 

@@ -61,7 +61,7 @@ def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = 
 
 
 def fragment(lines: Iterable[str], screen: Terminal) -> str:
-    """The same as an element of an HTML page, whose style is its own."""
+    """Lines as an element of an HTML page, whose style is its own."""
     console, theme, _ = _written(lines, screen)
     return console.export_html(code_format=_FRAGMENT, theme=theme, inline_styles=True)
 

@@ -126,7 +126,7 @@ def show(found: Report) -> None:
 
 
 def html(found: Report) -> str | None:
-    """The same as a part of an HTML page, in true colour; None for a report without a view."""
+    """A report as a part of an HTML page, in true colour; None for a report without a view."""
     from tinytf_cli.paint.painter import paint
     from tinytf_cli.picture import fragment
 

@@ -40,7 +40,7 @@ class Texts:
         return [one if self.tokens is None else one.truncated(self.tokens) for one in found]
 
     def asked(self, model: TextModel) -> list[Asked]:
-        """The same, with what is measured of each. Raises UsageError for one token without the other."""
+        """The tokens of each text, with what is measured of it. Raises UsageError for one token without the other."""
         if (self.token is None) != (self.versus_token is None):
             raise UsageError(
                 "a logit difference is of two tokens, and one is named", "give both --token and --versus-token"

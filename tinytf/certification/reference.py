@@ -42,7 +42,7 @@ class Reference:
         return len(self.model.get_input_embeddings().weight)
 
     def run_fused(self, ids: Tensor, real: Tensor | None, config: ModelConfig) -> Ran | None:
-        """The same in fused attention, which sums in another order; None where the model has none."""
+        """A run in fused attention, which sums in another order; None where the model has none."""
         try:
             self.model.set_attn_implementation("sdpa")
         except (ValueError, ImportError):

@@ -249,7 +249,7 @@ class FamilyTable:
     def places(
         self, ours: str, count: int, config: ModelConfig, there: Container[str] = ()
     ) -> list[tuple[str, Stored]]:
-        """The same, or where it is ``instead`` if that is ``there``; or each of ``count`` experts."""
+        """Where a tensor is: at its own name, at ``instead`` if that is ``there``, or at those of ``count`` experts."""
         name, how = self.place(ours, config)
         module, _, kind = ours.rpartition(".")
         if how.instead is not None and (other := how.instead.named(_without_layer(module)[1], kind)) in there:

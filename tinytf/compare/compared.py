@@ -287,7 +287,7 @@ def loss(model: Transformer, text: Encoding, hidden: Tensor) -> float | None:
 
 
 def loss_of(logits: Callable[[Sequence[int]], Tensor], ids: Sequence[int]) -> float | None:
-    """The same of what gives ``logits`` (P, V) at some positions of the text ``ids``."""
+    """The loss, in nats a token, of what gives ``logits`` (P, V) at some positions of the text ``ids``."""
     if len(ids) < 2:
         return None
     total = 0.0

@@ -1,4 +1,4 @@
-"""The same tokens computed with a cache and without."""
+"""A text's tokens computed with a cache and without."""
 
 import time
 from collections.abc import Iterator, Sequence

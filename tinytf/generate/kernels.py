@@ -136,7 +136,7 @@ class Kernels:
 
 
 class Int8Kernels(Kernels):
-    """The same, with matrices in int8. Without a compiler products are in bfloat16, too coarse for logits.
+    """Kernels of torch with matrices in int8. Without a compiler products are in bfloat16, too coarse for logits.
 
     So the head, which is ``exact``, is not quantised then.
     """
@@ -148,7 +148,7 @@ class Int8Kernels(Kernels):
 
 
 class CompiledKernels(Kernels):
-    """The same for a compiler, which compiles a product with one vector to a loop."""
+    """Kernels of torch for a compiler, which compiles a product with one vector to a loop."""
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         return partial(_summed, weight=weight, bias=bias)

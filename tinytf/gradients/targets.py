@@ -61,7 +61,7 @@ def _next_tokens(encoding: Encoding, asked: tuple[int, ...] | None, named: int |
 
 
 def _masked(tokenizer: Tokenizer, encoding: Encoding, places: tuple[int, ...]) -> Encoding:
-    """The same tokens with [MASK] at ``places``."""
+    """The tokens of a text with [MASK] at ``places``."""
     mask = tokenizer.mask_id
     if mask is None:
         raise UsageError("this model's tokenizer has no [MASK]", "use a model trained on masked tokens")

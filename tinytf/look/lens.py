@@ -27,7 +27,7 @@ _CHUNK_BYTES = 24 * 2**20
 """Size of one float64 tensor of logits: so many positions of a layer are unembedded at a time."""
 
 _CACHE_BYTES = 4 * 2**20
-"""The same for the positions whose logits are summed at a time: they fit a processor's cache."""
+"""Bytes of the logits that are summed at a time: they fit a processor's cache."""
 
 
 @dataclass(frozen=True)

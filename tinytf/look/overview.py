@@ -144,7 +144,7 @@ def overview(trace: Trace, predictions: tuple[Prediction, ...], shown: Callable[
 
 @torch.no_grad()
 def of_layer(trace: Trace, predictions: tuple[Prediction, ...], layer: int) -> Overview:
-    """The same of a single layer, without what the lens reads and what is added to logits."""
+    """The overview of a single layer, without what the lens reads and what is added to logits."""
     positions = _positions(trace, predictions)
     return Overview(trace, positions, None, None, (_layer(trace, layer, positions, _heads(trace, layer, positions)),))
 

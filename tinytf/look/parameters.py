@@ -53,7 +53,7 @@ class ParameterValues:
 
     @property
     def row_norm(self) -> float | None:
-        """The same of the row that a single number of a matrix stands in."""
+        """The norm of the row that a single number of a matrix stands in."""
         return None if self.row is None else norm(self.row)
 
     @cached_property

@@ -79,7 +79,7 @@ def positions(model: TextModel) -> Positions:
 
 
 def positions_of(model: Transformer) -> Positions:
-    """The same of a transformer."""
+    """The positions of a transformer; see ``positions``."""
     module = getattr(model.embed, "positions", None)
     if isinstance(module, SinusoidalPositions):
         return _sinusoidal(model.config, module)

@@ -145,7 +145,7 @@ class Traced(Report):
         return [replace(one, layers=at) for one in self._in_full() for at in _each(one.layers)]
 
     def metadata(self) -> dict[str, Any]:
-        """The same with the positions of the logits, which are recorded where the model predicts."""
+        """What describes the trace, with the positions of the logits, which are recorded where the model predicts."""
         return {**super().metadata(), "logit_rows": list(self.trace.recording.logit_rows)}
 
 

@@ -39,7 +39,7 @@ def works(kernel: Kernel, dtype: torch.dtype, tolerance: float) -> bool:
 
 
 class Product(torch.autograd.Function):
-    """The same with gradients, which are such products too: ∂L/∂x = ∂L/∂y·W and ∂L/∂W = (∂L/∂y)ᵀ·x."""
+    """x·Wᵀ + b with gradients, which are such products too: ∂L/∂x = ∂L/∂y·W and ∂L/∂W = (∂L/∂y)ᵀ·x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -55,7 +55,7 @@ class Student:
     again: "_Call"
 
     def with_dropout(self, rate: float) -> nn.Module | None:
-        """The same module, built with dropout; None where its constructor takes none."""
+        """This module, built with dropout; None where its constructor takes none."""
         again = replace(self.again, known={**self.again.known, "dropout": rate})
         with running(self.file):
             made, words = again.made()

@@ -46,7 +46,7 @@ _HINTS: Mapping[str, tuple[str, str]] = {
 
 
 _GATED = {"ffn.gate": "gate wg w1 fc1 w g", "ffn.up": "up w3 fc2 v wu", "ffn.down": "down w2 fc3 out wd c"}
-"""The same where the feed-forward has a gate."""
+"""Names of the matrices of a feed-forward with a gate."""
 
 
 @dataclass(frozen=True)

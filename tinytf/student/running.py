@@ -36,12 +36,12 @@ class Runner:
             return self.module(ids, **filled, **more)
 
     def with_dropout(self, rate: float) -> "Runner | None":
-        """The same in evaluation mode with dropout, which should make no difference; None where there is none."""
+        """This runner in evaluation mode with dropout, which should make no difference; None where there is none."""
         made = self.student.with_dropout(rate)
         return None if made is None else Runner(replace(self.student, module=made))
 
     def at_all_positions(self, ids: Tensor) -> Any:
-        """The same with targets, where forward takes them: without, many files give the last position alone."""
+        """What forward gives with targets, where it takes them: without, many files give the last position alone."""
         name = next((one for one in _TARGETS if one in self.takes), None)
         return self(ids) if name is None else self(ids, **{name: ids})
 

@@ -100,7 +100,7 @@ class Compared:
         self._fine: dict[Place, bool] = {}
 
     def mistaken(self, wrong: Mapping[Place, Wrong]) -> "Compared":
-        """The same of a reference that makes mistakes; what is before them is compared already."""
+        """A comparison with a reference that makes mistakes; what is before them is compared already."""
         made = Compared(Mistaken(self.trace, wrong), self.tensors, self.tolerance)
         first = min((self.order[place] for place in wrong), default=0)
         made._matches = {place: match for place, match in self._matches.items() if self.order[place] < first}

@@ -27,7 +27,7 @@ class Pair:
     ways: tuple[Way, ...]
 
     def lying(self, form: str) -> "Pair":
-        """The same with the first way of that form, where it has one, before the others."""
+        """This pair with the first way of that form, where it has one, before the others."""
         return replace(self, ways=tuple(sorted(self.ways, key=lambda way: way.form != form)))
 
 
@@ -83,7 +83,7 @@ def guess(module: nn.Module, config: ModelConfig, named: Mapping[str, str] | Non
 
 
 def others(pairs: Sequence[Pair], config: ModelConfig) -> Iterator[list[Pair]]:
-    """The same with a matrix, and its bias, that lies in another way; and with each rotary pair side by side."""
+    """Other pairs: with a matrix, and its bias, that lies in another way; and with each rotary pair side by side."""
     for modules, way in dict.fromkeys((pair.ours.modules, way.form) for pair in pairs for way in pair.ways[1:]):
         yield [pair.lying(way) if pair.ours.modules == modules else pair for pair in pairs]
     if config.positions == "rotary":

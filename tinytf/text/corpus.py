@@ -102,7 +102,7 @@ class Corpus:
         return self.reading.document == "file"
 
     def whole_files(self) -> "Corpus":
-        """The same files with one document each, for a tokenizer of characters."""
+        """The corpus with one document for each file, for a tokenizer of characters."""
         return replace(self, reading=replace(self.reading, document="file"))
 
     def documents(self) -> "Documents":
@@ -181,7 +181,7 @@ class Documents:
         return self.stop - self.first
 
     def texts(self, cut: Cut = between_words) -> "Documents":
-        """The same characters in texts of bounded length, for TRAINERS: none of them looks beyond a word.
+        """All characters in texts of bounded length, for TRAINERS: none of them looks beyond a word.
 
         A trainer that looks at characters alone can take a ``cut`` of ``anywhere``, for scripts without spaces.
         """

@@ -188,7 +188,7 @@ def parse_address(text: str, table: StepTable) -> Address:
 
 
 def parse_tensor(text: str, table: StepTable) -> Address:
-    """The same, but a name of TransformerLens is of TransformerLens' tensor."""
+    """An address of a tensor, in which a name of TransformerLens is of TransformerLens' tensor."""
     spelled, config = spell(text), table.config
     layers = read_numbers(spelled.layers, config.n_layers, "layer")
     name, letter, cell = spelled.name, spelled.letter, spelled.cell or ()

@@ -124,7 +124,7 @@ class Evaluation:
 
 
 class ByTinytf(Evaluation):
-    """The same in torch's float64 by the functions that tinytf's model is made of, with gradients by autograd."""
+    """An evaluation in torch's float64, by the functions that tinytf's model is made of, with gradients by autograd."""
 
     def operate(self, operation: Function, arguments: list[Any]) -> Any:
         return operation.by_tinytf(*arguments)

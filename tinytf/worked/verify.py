@@ -20,7 +20,7 @@ from tinytf.worked.language import BUDGET, Budget, LanguageError, NeedsTokenizer
 AGREEMENT = 1e-9
 """How far tinytf and numpy may differ, in units of the number or of 1."""
 GRADIENT_AGREEMENT = 1e-7
-"""The same for gradients, where numpy takes finite differences."""
+"""How far gradients may differ, where numpy takes finite differences."""
 SECONDS = 60.0
 """How long one example may take."""
 

@@ -1,4 +1,4 @@
-"""The same blocks as sentences for screen readers: no boxes, bars or columns."""
+"""Blocks as sentences for screen readers: no boxes, bars or columns."""
 
 import re
 from collections.abc import Callable

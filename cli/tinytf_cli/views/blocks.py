@@ -122,7 +122,7 @@ class Table:
     rule_after: frozenset[int] = frozenset()
 
     def only(self, keep: Sequence[int]) -> "Table":
-        """The same with only these of its rows."""
+        """A block of these rows alone."""
 
         def of(cells: Sequence[Cell]) -> list[Cell]:
             return [cells[row] for row in keep]
@@ -150,7 +150,7 @@ class Values:
     columns: Sequence[str] = ()
 
     def only(self, keep: Sequence[int]) -> "Values":
-        """The same with only these of its rows."""
+        """A block of these rows alone."""
         return replace(self, labels=[self.labels[row] for row in keep], values=self.values[list(keep)])
 
 
@@ -178,7 +178,7 @@ class Heat:
     every: bool = False
 
     def only(self, keep: Sequence[int]) -> "Heat":
-        """The same with only these of its rows."""
+        """A block of these rows alone."""
         rows = list(keep)
         visible = None if self.visible is None else self.visible[rows]
         return replace(
@@ -208,7 +208,7 @@ class Grid:
     verb: str = ""
 
     def only(self, keep: Sequence[int]) -> "Grid":
-        """The same with only these of its rows."""
+        """A block of these rows alone."""
         rows = list(keep)
         return replace(
             self,
@@ -243,7 +243,7 @@ class Bars:
     track: bool = False
 
     def only(self, keep: Sequence[int]) -> "Bars":
-        """The same with only these of its rows."""
+        """A block of these rows alone."""
         return replace(self, bars=[self.bars[row] for row in keep])
 
 

@@ -290,7 +290,7 @@ def ablated(
 def without(
     model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
 ) -> AnyModel:
-    """The same model, of the same weights, that always runs without ``at``.
+    """Another model of the same weights, that always runs without ``at``.
 
     Steps such as ``"L3H5"`` are ablated, as in ``ablated``; ``"scaling"``, ``"mask"`` and ``"positions"`` are left out
     of the computation. Raises as ``ablated`` and ``left_out`` do.

@@ -28,7 +28,7 @@ def read_gguf(path: Path, brief: bool = False) -> Checkpoint:
 
 
 def checkpoint_of(header: Header, brief: bool = False) -> Checkpoint:
-    """The same of a header that was read."""
+    """The checkpoint of a header that was read."""
     path, header = header.path, replace(header, tensors={name: _as_a_row(one) for name, one in header.tensors.items()})
     table = _architecture_of(header)
     keys = Fields(header.metadata, path, prefix=f"{table.name}.")

@@ -109,7 +109,7 @@ def _contents(
 
 
 def _unscaled(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """The same function without a scale on its embeddings."""
+    """A model that computes what this one does, without a scale on its embeddings."""
     if config.embed_scale == 1.0:
         return config, state
     state, table = dict(state), state["embed.tokens.weight"]
@@ -130,7 +130,7 @@ def _rebuilt(family: Family, tokenizer: Tokenizer) -> bool:
 
 
 def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """The same function with biases of zeros where attention writes."""
+    """A model that computes what this one does, with biases of zeros where attention writes."""
     zeros = {
         f"blocks.{n}.attention.o.bias": torch.zeros_like(state[f"blocks.{n}.norm1.weight"])
         for n in range(config.n_layers)

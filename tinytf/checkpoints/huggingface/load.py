@@ -90,7 +90,7 @@ def read_directory(directory: Path) -> Checkpoint:
 def checkpoint_of(
     data: Mapping[str, Any], open_weights: Callable[[], WeightFiles], source: Path | str, path: Path | str
 ) -> Checkpoint:
-    """The same from a configuration as transformers has it, which is at ``path``, and the weights at ``source``."""
+    """A checkpoint from a configuration as transformers has it, which is at ``path``, and the weights at ``source``."""
     kind, text = data.get("model_type"), data.get("text_config")
     if not isinstance(kind, str):
         raise CheckpointError(f"{path} has no model_type, so it is not a model of transformers or of tinytf")
@@ -119,7 +119,7 @@ _OF_ALL = ("tie_word_embeddings", "quantization_config")
 
 
 def _inside(family: Family) -> Family:
-    """The same family as the text part of a model that takes images or sound too."""
+    """A family as the text part of a model that takes images or sound too."""
     return replace(
         family,
         prefix=f"language_model.{family.prefix}",

@@ -26,7 +26,7 @@ class Family(FamilyTable):
     heads: Mapping[str, ClassHead] = field(default_factory=dict)
 
     def find(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
-        """The same with the head of classes that is stored, whose dense layer is then no pooler."""
+        """The settings of a file and of the head of classes that it stores, whose dense layer is then no pooler."""
         found = super().find(fields, tensors)
         head = stored_head(self.heads, fields, tensors)
         if not head:

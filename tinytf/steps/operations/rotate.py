@@ -72,7 +72,7 @@ ROPE_SCALING_CODE: dict[str, Callable[[Rope], list[str]]] = {
     ],
     "longrope": lambda rope: [f"turn = turn / torch.tensor({list(rope.factors)})"],
 }
-"""The same as lines of PyTorch."""
+"""What scales the frequencies, as lines of PyTorch."""
 
 
 def rotary_frequencies(rope: Rope) -> Tensor:

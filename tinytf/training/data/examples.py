@@ -36,7 +36,7 @@ class Batch:
     padding_mask: Tensor | None
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on another device."""
+        """This batch on another device."""
         mask = None if self.padding_mask is None else self.padding_mask.to(device)
         return Batch(self.ids.to(device), self.targets.to(device), mask)
 

@@ -32,7 +32,7 @@ class Health:
     dead: tuple[float, ...] = ()
 
     def of_activations(self, measured: Mapping[str, Tensor]) -> "Health":
-        """The same with what a frame measured."""
+        """These figures with what a frame measured."""
         found = {name: tuple(measured[name].tolist()) for name in ("rms", "dead") if name in measured}
         return replace(self, **found)
 
