@@ -139,6 +139,7 @@ class _Modules:
 
 Call = Callable[[Values, _Now, Stored | None], None]
 QUERIES = "<queries>"
+"""Where the queries of a layer are kept beside its steps, for who looks at attention."""
 
 
 def _through(
@@ -178,8 +179,8 @@ class Decoder:
 
     It is made for one generation: weights are laid side by side when it is made (and stay so), bfloat16 weights are
     packed, in a copy that lasts as long as this object. ``texts`` is the largest batch. It runs the model's program by
-    other kernels: that of the modules is the truth, and ``fits`` says whether there is a kernel for every row. Raises
-    UsageError where there is not, or where the ``kind`` is not available.
+    kernels for one token, and rows that have none by their modules, which are the truth. Raises UsageError for a model
+    that it does not ``fit``, and where the ``kind`` is not available.
     """
 
     def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, kind: Kind = PLAIN) -> None:
@@ -299,7 +300,7 @@ _KNOWN = {
     Block, StepModule, Linear, nn.Module, nn.LayerNorm, nn.RMSNorm, HeadwiseNorm, nn.Identity, nn.Dropout, Head,
     Unembedding,
 }  # fmt: skip
-"""The modules whose arithmetic is repeated here; a module that replaces one of them is not implemented."""
+"""The modules whose arithmetic kernels repeat; a model in which another stands for one of them is run by its modules."""
 
 
 def without_kernel(model: Transformer) -> tuple[str, ...]:

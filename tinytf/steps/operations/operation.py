@@ -181,9 +181,10 @@ class Operation(ABC):
         """What runs the step in a model, with its parameters, which are not initialised."""
         sizes, shapes = config.sizes, dict[str, tuple[int, ...] | None]()
         for one in self.parameters(step):
-            *before, last, final = ("", "", *one.axes)
-            axes = [*before, final, last] if one.transposed else [*before, last, final]
-            shapes[one.attribute] = None if one.absent else tuple(sizes[axis] for axis in axes if axis)
+            shape = [] if one.absent else [sizes[axis] for axis in one.axes]
+            if one.transposed and shape:
+                shape[-2], shape[-1] = shape[-1], shape[-2]
+            shapes[one.attribute] = None if one.absent else tuple(shape)
         return StepModule(self, shapes)
 
     def initialise(self, module: nn.Module, std: float, generator: torch.Generator) -> None:
