@@ -300,7 +300,7 @@ _KNOWN = {
     Block, StepModule, Linear, nn.Module, nn.LayerNorm, nn.RMSNorm, HeadwiseNorm, nn.Identity, nn.Dropout, Head,
     Unembedding,
 }  # fmt: skip
-"""The modules whose arithmetic kernels repeat; a model in which another stands for one of them is run by its modules."""
+"""The modules whose arithmetic kernels repeat; where another stands for one of them, its rows run by their modules."""
 
 
 def without_kernel(model: Transformer) -> tuple[str, ...]:
