@@ -313,6 +313,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "talking heads": {**LLAMA, "n_kv_heads": 2, "talking_heads": True},
+    "gated heads": {**LLAMA, "n_kv_heads": 2, "d_value": 5, "attention_gate": True},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 

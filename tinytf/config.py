@@ -371,8 +371,8 @@ _LEAVES: dict[str, Leaf] = {
 DIFFERING = tuple(name for name, found in _LEAVES.items() if found.differs)
 """The settings that may differ from layer to layer."""
 _ROWS = (
-    "attention", "window", "chunks", "scores", "widths", "vocabulary", "embeddings", "positions", "norm", "residual",
-    "feed-forward", "biases", "head",
+    "attention", "window", "chunks", "scores", "gates", "widths", "vocabulary", "embeddings", "positions", "norm",
+    "residual", "feed-forward", "biases", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
 _FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")

@@ -316,7 +316,8 @@ def _added(stream: _Parts, step: Step, layer: int) -> _Parts:
     parts, linear = _Parts(trace, place), Site(trace, step, layer).module
     weight, of_heads, exchanged = _wide(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
     if of_heads:
-        heads = _wide(trace.step(trace.steps.head_out, layer)[:, place])  # (H, D)
+        side_by_side = _wide(trace.step(step.inputs[0], layer)[place])  # (H·D,)
+        heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
         each = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
         parts.add_heads(layer, torch.zeros_like(each) if exchanged else each)
     elif not exchanged:

@@ -186,6 +186,6 @@ def _added(trace: Trace, step: Step, layer: int, rows: list[int]) -> Added:
 def _heads(trace: Trace, layer: int, positions: Sequence[int]) -> Tensor:
     """What each head adds at the positions: its part of W_O's product, (H, R, C)."""
     site = Site(trace, trace.steps.added[0], layer)
-    each = trace.step(trace.steps.head_out, layer)[:, list(positions)]  # (H, R, D)
-    weight = site.weight.unflatten(1, (len(each), -1))  # (C, H·D) -> (C, H, D)
-    return torch.einsum("hrd,chd->hrc", each, weight)
+    each = site.input()[list(positions)].unflatten(-1, (site.config.n_heads, -1))  # (R, H·D) -> (R, H, D)
+    weight = site.weight.unflatten(1, each.shape[1:])  # (C, H·D) -> (C, H, D)
+    return torch.einsum("rhd,chd->hrc", each, weight)

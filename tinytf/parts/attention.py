@@ -18,7 +18,7 @@ from tinytf.parts.positions import (
     Rotary,
     make_projection,
 )
-from tinytf.parts.row import HEADS, KV, MAP, VALUES, WIDE, Config, Step
+from tinytf.parts.row import HEADS, KV, MAP, OF_HEADS, VALUES, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -86,7 +86,8 @@ class Attention(Part):
     softly capped by ``attention_cap``; ``attention_sinks`` are a learned logit per head that takes a share of every
     softmax. Queries, keys and values are clipped to ±``clip_qkv``. ``relative_buckets`` of distances have each a bias
     of scores, the same in all layers (MPNet). ``sinusoidal_halves`` has all its sines before its cosines (XGLM).
-    ``talking_heads`` mix the maps of all heads before and after the softmax.
+    ``talking_heads`` mix the maps of all heads before and after the softmax. With an ``attention_gate`` what each head
+    gives is multiplied by the sigmoid of a vector of its own, made of what attention reads (Qiu et al. 2025).
     """
 
     n_heads: int = leaf(limits=POSITIVE)
@@ -100,6 +101,7 @@ class Attention(Part):
     attention_cap: float = leaf(0.0, NOT_NEGATIVE)
     attention_sinks: bool = leaf(False)
     talking_heads: bool = leaf(False)
+    attention_gate: bool = leaf(False)
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
     o_bias: bool = leaf(True)
@@ -177,6 +179,7 @@ class Attention(Part):
                 bool(self.relative_buckets) and f"a bias for each of {self.relative_buckets} buckets of distance",
                 self.talking_heads and "mixed over heads before and after the softmax",
             ),
+            "gates": "a sigmoid on every number that a head gives" if self.attention_gate else "",
             "widths": listed(
                 f"d_head {self.d_head}",
                 bool(self.d_value) and self.d_value != self.d_head and f"values {self.d_value}",
@@ -236,6 +239,11 @@ def _talking(c: Config) -> bool:
     return c.talking_heads
 
 
+def _gated(c: Config) -> bool:
+    return c.attention_gate
+
+
+_NOT_GATED = "what heads give is not gated in this model"
 _NOT_TALKING = "every head has its own scores and weights in this model, of which no other takes any"
 _SINK = ("head", "query", "sink")
 _NOT_LATENT = "keys and values are made of the stream directly in this model"
@@ -264,6 +272,8 @@ ROWS: tuple[Step, ...] = (
          when=lambda c: not _latent(c), make=make_projection, module="attention.k", matrix="W_K"),
     Step("v", "values", "{v_in}·W_V{qkv_bias}", VALUES, ("<into v>",), "v", recorded=True,
          make=make_projection, module="attention.v", matrix="W_V"),
+    Step("gate", "output gate", "{attn_in}·W_G{qkv_bias}", OF_HEADS, ("<residual>",), "attention", recorded=True,
+         when=_gated, absent=_NOT_GATED, make=make_projection, module="attention.gate", matrix="W_G", late=True),
     Step("q_norm", "queries, normed", "{norm}(q) {across}", HEADS, ("<q>",), "q", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", matrix="gain", late=True),
     Step("k_norm", "keys, normed", "{norm}(k) {across}", KV, ("<k>",), "k", when=_normed_first,
@@ -308,9 +318,11 @@ ROWS: tuple[Step, ...] = (
     Step("weights_mixed", "weights, mixed over heads", "weights·W_TW", MAP, ("weights",), "attention",
          core=True, when=_talking, absent=_NOT_TALKING, make=lambda o, _: o.MixHeads(), module="attention.mix_weights",
          matrix="W_TW", late=True),
-    Step("head_out", "weighted values", "{map}·{values}", ("head", "token", "d_value"), ("<map>", "<v>"), "v",
+    Step("head_out", "weighted values", "{map}·{values}", OF_HEADS, ("<map>", "<v>"), "v",
          recorded=True, make=lambda o, _: o.Mix(), core=True),
-    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),
+    Step("head_gated", "weighted values, gated", "head_out ⊙ σ(gate)", OF_HEADS, ("head_out", "gate"), "v", when=_gated,
+         absent=_NOT_GATED, make=lambda o, _: o.Switch()),
+    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("<heads>",),
          "v", make=lambda o, _: o.Concat()),
     Step("attn", "attention output", "concat·W_O{o_bias}", WIDE, ("concat",), "attention", recorded=True,
          make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O"),
@@ -355,4 +367,5 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     return {
         "<into q>": ("q_a_norm",) if c.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(c) else ("<residual>",),
+        "<heads>": ("head_gated",) if _gated(c) else ("head_out",),
     }

@@ -17,7 +17,7 @@ WIDE = ("token", "d_model")
 EMBEDDED, SUMMED, HEAD = ("token", "<embedded>"), ("token", "<summed>"), ("token", "<head>")
 """As wide as the token embeddings, as their sum with positions and types, and as what the head unembeds."""
 HEADS, KV, VALUES = ("head", "token", "d_head"), ("kv head", "token", "d_head"), ("kv head", "token", "d_value")
-MAP = ("head", "query", "key")
+OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
 ROUTES = ("token", "expert")
 
 

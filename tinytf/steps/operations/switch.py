@@ -1,4 +1,8 @@
-"""A switch: what a shared expert gives, times the sigmoid of one number of the token (Qwen2-MoE)."""
+"""A switch: numbers times the sigmoid of others, or of one number for all of a row.
+
+The latter is how a shared expert is switched (Qwen2-MoE), the former how heads are gated (Qiu et al. 2025, "Gated
+Attention for Large Language Models").
+"""
 
 import math
 
@@ -11,7 +15,7 @@ from tinytf.steps.operations.working import Value, Working, single
 
 
 class Switch(Operation):
-    """x·σ(s): (…, T, C) and (…, T, 1) -> (…, T, C)."""
+    """x·σ(s): (…, T, C), and scores (…, T, 1) or (…, T, C) -> (…, T, C)."""
 
     words = "a product"
     pointwise = True
@@ -23,7 +27,8 @@ class Switch(Operation):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         x, score = (wide(one) for one in site.inputs())
         open_ = torch.sigmoid(score)
-        of_score = (g * x).sum(dim=-1, keepdim=True) * open_ * (1 - open_)  # rounded as autograd's is
+        of_open = g * x if score.shape == x.shape else (g * x).sum(dim=-1, keepdim=True)
+        of_score = of_open * open_ * (1 - open_)  # rounded as autograd's is
         return (g * open_).to(g.dtype), of_score.to(g.dtype)
 
     def code(self, site: Site) -> str:
@@ -32,7 +37,8 @@ class Switch(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         token, width = cell.index
-        x, score = cell.source(0, token, width), cell.source(1, token, 0)
+        alone = cell.site.source_steps[1].axes[-1] == "switch"
+        x, score = cell.source(0, token, width), cell.source(1, token, 0 if alone else width)
         share = (1 + math.tanh(score.value / 2)) / 2
         before = (Value(score.step.name, score.value), Value("σ", share, f"σ({score.step.name})"))
         factors = [(x.step.name, x.value), ("σ", share)]
@@ -44,6 +50,9 @@ class Switch(Operation):
         share = Quantity(f"σ({score.name})", torch.sigmoid(score.values))
         if to.number == 0:
             return Summand(f"{g.name}·{share.name}", g.values * share.values, (), (g, score), (share,))
+        if len(score.values) == len(x.values):
+            result = g.values * x.values * share.values * torch.sigmoid(-score.values)
+            return Summand(f"{g.name}⊙{x.name}·s·(1 − s)", result, (f"s = {share.name}",), (g, x, score), (share,))
         along = (g.values * x.values).sum().reshape(1)
         result = along * share.values * torch.sigmoid(-score.values)
         return Summand(f"(Σ {g.name}⊙{x.name})·s·(1 − s)", result, (f"s = {share.name}",), (g, x, score), (share,))
