@@ -313,6 +313,21 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "talking heads": {**LLAMA, "n_kv_heads": 2, "talking_heads": True},
+    "gated delta, and gated heads in one layer": {
+        **LLAMA,
+        "n_layers": 2,
+        "n_kv_heads": 2,
+        "attention_gate": True,
+        "rope_width": 2,
+        "qk_norm": True,
+        "by_layer": (
+            ("mixer", ("gated_delta", "attention")),
+            ("n_heads", (6, 4)),
+            ("n_kv_heads", (3, 2)),
+            ("d_head", (5, 6)),
+            ("d_value", (7, 6)),
+        ),
+    },
     "gated heads": {**LLAMA, "n_kv_heads": 2, "d_value": 5, "attention_gate": True},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED, Field, Limits, require_fields
 from tinytf.nearest import did_you_mean
-from tinytf.parts.attention import LATENT_EPS
-from tinytf.parts.block import BlockConfig
+from tinytf.parts.attention import LATENT_EPS, divisor_words
+from tinytf.parts.block import MIXERS, BlockConfig
 from tinytf.parts.embedding import Embedding
 from tinytf.parts.head import CLASS_HEADS, Head
 from tinytf.parts.norm import NORMED
-from tinytf.parts.part import COUNT, POSITIVE, SHARE, Leaf, Part, build, leaf, leaves, listed, value_at
+from tinytf.parts.part import COUNT, LACKS, POSITIVE, SHARE, Leaf, Part, build, leaf, leaves, listed, value_at
 
 __all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ModelConfig", "Rope"]
 
@@ -156,6 +156,8 @@ class ModelConfig(Part):
         for name, values in self.by_layer:
             if not _LEAVES[name].differs:
                 raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, DIFFERING))
+            if name in _OF_MIXERS and len({*zip(values, self._mixers, strict=True)}) > len({*self._mixers}):
+                raise ConfigError(f"{name} differs between layers with the same mixer: by_layer says {values}")
             if name == "experts" and len({*values} - {0}) > 1:
                 raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
             if name == "positions" and not {*values} <= {"rotary", "none"}:
@@ -164,21 +166,40 @@ class ModelConfig(Part):
             also = " that differ by layer" if len(kinds) > 1 else ""
             raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
 
+    @property
+    def _mixers(self) -> tuple[str, ...]:
+        return tuple(block.mixer.called for block in self.blocks)
+
     def _read(self, found: Leaf) -> Any:
         if found.path[0] != "blocks":
             return value_at(self, found.path)
-        values = {value_at(block, found.path[1:]) for block in dict.fromkeys(self.blocks)}
+        there = {block: value_at(block, found.path[1:]) for block in dict.fromkeys(self.blocks)}
+        there = {block: value for block, value in there.items() if value is not LACKS}
+        first = min((MIXERS.index(type(block.mixer)) for block in there), default=0)
+        of_mixer = found.path[1] == "mixer" and found.path[-1] != "called"
+        values = {value for block, value in there.items() if not of_mixer or type(block.mixer) is MIXERS[first]}
         values = values - {found.off} or values
+        if not values and found.off is not None:
+            return found.off
         return values.pop() if len(values) == 1 else found.field.default
 
     @property
     def by_layer(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
         """The settings that differ from layer to layer, by their flat names, each with its value in every layer."""
-        if len({*self.blocks}) == 1:
+        if self.is_even:
             return ()
         names = sorted(name for name, found in _LEAVES.items() if found.path[0] == "blocks")
-        each = ((name, tuple(value_at(block, _LEAVES[name].path[1:]) for block in self.blocks)) for name in names)
-        return tuple((name, values) for name, values in each if len({*values}) > 1)
+        each = ((name, [value_at(block, _LEAVES[name].path[1:]) for block in self.blocks]) for name in names)
+        differing = ((name, values) for name, values in each if len({*values} - {LACKS}) > 1)
+        return tuple(
+            (name, tuple(self._read(_LEAVES[name]) if value is LACKS else value for value in values))
+            for name, values in differing
+        )
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all layers have equal parts."""
+        return len({*self.blocks}) == 1
 
     @property
     def n_layers(self) -> int:
@@ -224,9 +245,9 @@ class ModelConfig(Part):
         """The dimensions of a latent key that are a head's own; RoPE turns the others, which all heads share."""
         return self.d_head - self.rope_width
 
-    def at(self, layer: int) -> "ModelConfig":
-        """The configuration of one layer."""
-        return _at(self, layer) if self.by_layer else self
+    def at(self, layer: int | None) -> "ModelConfig":
+        """The configuration of one layer; of the model where there is None."""
+        return self if layer is None or self.is_even else _at(self, layer)
 
     def group_of(self, layer: int) -> int:
         """Which weights a layer has: a number for each group of layers that share theirs, else that of the layer."""
@@ -247,7 +268,7 @@ class ModelConfig(Part):
     @property
     def score_divisor_words(self) -> str:
         """What scores are divided by, as an expression: √d_head, unless the configuration says otherwise."""
-        return self.blocks[0].mixer.score_divisor_words
+        return divisor_words(self)
 
     @property
     def embed_width(self) -> int:
@@ -287,6 +308,8 @@ class ModelConfig(Part):
             "d_expert": self.d_expert,
             "d_shared": self.d_shared,
             "switch": 1,
+            "n_heads·switch": self.n_heads,
+            "tap": self.conv_width,
             "sink": 1,
             "bucket": self.relative_buckets,
             "distance": 2 * self.distances,
@@ -342,7 +365,7 @@ class ModelConfig(Part):
         whole = {
             "attention": listed(
                 "bidirectional" if self.looks_ahead else "causal",
-                f"{self.n_layers} layers × {layers['attention']}",
+                f"{self.n_layers} layers" + f" × {layers['attention']}" * bool(layers.get("attention")),
                 bool(self.layer_groups) and (groups if self.layer_groups > 1 else "all layers with the same weights"),
             ),
             "widths": f"d_model {self.d_model}, {layers['widths']}",
@@ -371,10 +394,12 @@ _LEAVES: dict[str, Leaf] = {
 DIFFERING = tuple(name for name, found in _LEAVES.items() if found.differs)
 """The settings that may differ from layer to layer."""
 _ROWS = (
-    "attention", "window", "chunks", "scores", "gates", "widths", "vocabulary", "embeddings", "positions", "norm",
-    "residual", "feed-forward", "biases", "head",
+    "attention", "recurrence", "window", "chunks", "scores", "gates", "widths", "vocabulary", "embeddings", "positions",
+    "norm", "residual", "feed-forward", "biases", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
+_OF_MIXERS = ("n_heads", "n_kv_heads", "d_head", "d_value")
+"""What differs between kinds of mixers alone."""
 _FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")
 _OF_LAYERS = {
     "n_layers": Field("n_layers", int, REQUIRED, Limits(least=1, most=_MOST_LAYERS)),
@@ -405,11 +430,12 @@ def _pairs(by_layer: Any, n_layers: int) -> dict[str, tuple[Any, ...]]:
 
 
 def _of_layers(words: Sequence[str]) -> str:
-    """What is said of every layer, or of how many each thing is said."""
-    kinds = Counter(words)
-    if len(kinds) == 1:
-        return words[0]
-    return "; ".join(f"{said} in {count} of the layers" for said, count in kinds.items() if said)
+    """What is said of every layer, and then what of some, with their number."""
+    each = [said.split(", ") for said in words]
+    of_all = [phrase for phrase in each[0] if all(phrase in phrases for phrases in each)]
+    kinds = Counter(", ".join(phrase for phrase in phrases if phrase not in of_all) for phrases in each)
+    some = (f"{said} in {count} of the layers" if len(kinds) > 1 else said for said, count in kinds.items() if said)
+    return "; ".join([", ".join(of_all)] * bool(of_all) + list(some))
 
 
 def _of_layer(values: Mapping[str, Any]) -> dict[str, Any]:

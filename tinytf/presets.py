@@ -72,6 +72,15 @@ PRESETS: dict[str, ModelConfig] = {
 PRESETS["mixtral-tiny"] = PRESETS["llama-tiny"].but(
     d_model=128, n_heads=4, d_head=32, d_ff=256, d_expert=256, experts=8, experts_per_token=2
 )
+# Qwen 2026, Qwen3.5's part list (gated delta rules, and gated attention in every fourth layer), small.
+_DELTA = ("gated_delta", "gated_delta", "gated_delta", "attention")
+PRESETS["qwen3.5-tiny"] = PRESETS["llama-tiny"].but(
+    d_model=128, n_layers=4, d_ff=256, qk_norm=True, attention_gate=True, rope_width=8,
+    by_layer=(
+        ("mixer", _DELTA), ("n_heads", (6, 6, 6, 4)), ("n_kv_heads", (3, 3, 3, 2)), ("d_head", (16, 16, 16, 32)),
+        ("d_value", (24, 24, 24, 32)),
+    ),
+)  # fmt: skip
 
 
 def preset(name: str) -> ModelConfig:

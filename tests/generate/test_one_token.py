@@ -49,7 +49,11 @@ UNUSUAL: dict[str, dict[str, Any]] = {
 }
 """Settings that the kinds do not have."""
 SHOWN = [kind for kind in KINDS if config_of(kind).causal and config_of(kind).head.kind == "lm"]
-DECODED = [kind for kind in SHOWN if not config_of(kind).experts]
+DECODED = [
+    kind
+    for kind in SHOWN
+    if not config_of(kind).experts and {b.mixer.called for b in config_of(kind).blocks} == {"attention"}
+]
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from tinytf.generate.samplers import Sampling
 from tinytf.model import cache as cache_module
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 
 DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True)]
@@ -158,7 +159,7 @@ def test_chunks_go_together_with_samples_and_with_sliding() -> None:
 def weights_after(model: Transformer, text: Sequence[int]) -> list[Tensor]:
     """Every layer's attention weights (H, K) of the last token of a text, as a trace has them."""
     trace = record(model, encoding_of(text))
-    return [trace[f"L{layer}.weights"][:, -1] for layer in range(model.config.n_layers)]
+    return [trace[f"L{layer}.weights"][:, -1] for layer in trace.steps.attending]
 
 
 LOOKED_AT = [(None, None, 0), (1, None, 3), (0, 3, 0), (None, 2, 3)]
@@ -170,12 +171,17 @@ def test_what_a_step_looked_at_is_what_a_trace_of_the_text_shows(
     kind: str, layer: int | None, head: int | None, chunk: int
 ) -> None:
     model = untied(kind, context=9)
+    attending = table_of(model.config).attending
+    if layer is not None and layer not in attending:
+        with pytest.raises(UsageError, match=f"layer {layer} has no attention weights"):
+            steps_of(model, looking=Looking(layer, head))
+        return
     found = steps_of(model, looking=Looking(layer, head), on_overflow="slide", chunk=chunk)
     text, dropped = list(PROMPT), 0
     for step in found:
         text, dropped = text[step.dropped - dropped :], step.dropped
         every = weights_after(model, text)
-        chosen = every if layer is None else [every[layer]]
+        chosen = every if layer is None else [every[attending.index(layer)]]
         expected = torch.stack([each.mean(0) if head is None else each[head] for each in chosen])
         assert step.attention is not None
         assert step.attention.shape == (len(chosen), len(text))

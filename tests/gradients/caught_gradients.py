@@ -89,18 +89,19 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     caught: dict[str, tuple[Tensor, Reshape]] = {}
     hooks: list[Any] = []
 
-    def taken(step: Step, tensor: Tensor) -> Tensor:
+    def taken(step: Step, layer: int | None, tensor: Tensor) -> Tensor:
         if step.name == "embed.positions":
             return tensor
         flat = step.has_heads and tensor.dim() == 3
-        heads = model.config.n_kv_heads if "kv head" in step.axes else model.config.n_heads
+        config = model.config.at(layer)
+        heads = config.n_kv_heads if "kv head" in step.axes else config.n_heads
         return tensor[0].reshape(tensor.shape[1], heads, -1).transpose(0, 1) if flat else tensor[0]
 
-    def catch(step: Step, name: str, module: nn.Module) -> None:
+    def catch(step: Step, layer: int | None, module: nn.Module) -> None:
         def hook(module: nn.Module, args: Any, result: Tensor) -> Tensor:
             if not result.requires_grad:  # sinusoidal positions are a constant of the model
                 result = result.clone().requires_grad_()
-            caught[name] = result, partial(taken, step)
+            caught[step.full_name(layer)] = result, partial(taken, step, layer)
             return result
 
         hooks.append(module.register_forward_hook(hook))
@@ -108,7 +109,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     for step, layer in table_of(model.config).rows:
         if step.runs and step.to_loss:
             inside = model if layer is None else model.blocks[layer]
-            catch(step, step.full_name(layer), inside.get_submodule(step.path))
+            catch(step, layer, inside.get_submodule(step.path))
     model.fuse(False)
     logits = model(ids[None])[0]
     for hook in hooks:

@@ -143,7 +143,8 @@ def test_units_that_say_nothing_are_dead_where_they_are_half(silent: int, step: 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_a_zero_matrix_cuts_off_is_dead(name: str) -> None:
-    model = changed(name, "blocks.0.attention.o.weight", slice(None), 0.0)
+    mixer = model_of(name).config.blocks[0].mixer.called.replace("gated_", "")
+    model = changed(name, f"blocks.0.{mixer}.o.weight", slice(None), 0.0)
     targets = traced(name)[1]
     found = first_fault(record_gradients(model, encoding_of(IDS), targets))
     assert found == Fault("L0.concat", "backward", "dead", found.evidence if found else "")

@@ -61,10 +61,19 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
     trace = backward(name)
     heads = table(trace, by="head")
     assert [(row.layer, row.head) for row in heads] == [
-        (layer, head) for layer in range(trace.config.n_layers) for head in range(trace.config.n_heads)
+        (layer, head) for layer in range(trace.config.n_layers) for head in range(trace.config.at(layer).n_heads)
     ]
-    kinds = {f"attention.{part}" for part in ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias")}
-    whole = tuple(row for row in table(trace) if row.kind in kinds | {"attention.o.weight"})
+    parts = ["q", "k", "v", "o", "q_norm", "k_norm", "pos_q", "pos_k", "gate", "q_conv", "k_conv", "v_conv"]
+    parts += ["beta_in", "decay_in", "decay"]
+    kinds = [f"{mixer}.{part}." for mixer in ("attention", "delta") for part in parts]
+    split = {
+        path
+        for path, parameter in trace.model.named_parameters()
+        if any(kind in path for kind in kinds)
+        and not path.endswith("o.bias")
+        and not ("_norm" in path and parameter.numel() == trace.config.d_head)
+    }
+    whole = tuple(row for row in table(trace) if row.name in split)
     assert squares(heads) == pytest.approx(squares(whole))
     assert sum(row.weight_norm**2 for row in heads) == pytest.approx(sum(row.weight_norm**2 for row in whole))
     assert sum(row.entries for row in heads) == pytest.approx(sum(row.entries for row in whole))

@@ -146,7 +146,7 @@ def test_a_row_is_derived_as_the_model_computes_it_and_passes_where_it_says(row:
         assert furthest(again[finite], held[finite]) < 1e-12, f"{kind}: {name} is derived otherwise"
         if not step.runs:
             continue
-        passing = as_step(step, seen_in(kind)[name], trace.config)
+        passing = as_step(step, seen_in(kind)[name], trace.config.at(layer))
         assert furthest(again[finite], passing[finite]) < 1e-12, f"{kind}: {name} is another number in the model"
 
 
@@ -197,7 +197,7 @@ def test_a_row_has_the_gradient_of_autograd_and_of_finite_differences(row: Step)
             with torch.no_grad(), tapped(model, tap):
                 return float(losses_of(model(torch.tensor([IDS]))[0], TARGETS).mean())
 
-        measured = (loss(1e-5) - loss(-1e-5)) / 2e-5
+        measured = (loss(1e-6) - loss(-1e-6)) / 2e-6
         assert measured == pytest.approx(along, rel=1e-5, abs=1e-8), f"{kind}: ∂{name} by finite differences"
 
 
@@ -236,6 +236,6 @@ def test_a_row_is_drawn_by_its_axes(row: Step) -> None:
 @rows
 def test_an_axis_is_of_a_kind_whose_size_is_known(row: Step) -> None:
     for kind, step, layer in places(row):
-        sizes = {"token": len(IDS), "query": len(IDS), "key": len(IDS), **config_of(kind).sizes}
+        sizes = {"token": len(IDS), "query": len(IDS), "key": len(IDS), **config_of(kind).at(layer).sizes}
         shape = trace_of(kind).step(step.name, layer).shape
         assert tuple(sizes[axis] for axis in step.axes) == shape, f"{kind}: {step.full_name(layer)}"

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,18 @@ from tinytf import parts
 from tinytf.config import DIFFERING, FIELDS, ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.parts.attention import Attention
-from tinytf.parts.block import BlockConfig
+from tinytf.parts.block import MIXERS, BlockConfig
 from tinytf.parts.embedding import Embedding
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.head import Head
-from tinytf.parts.part import Part, is_part, leaves
+from tinytf.parts.part import LACKS, Part, kinds_of, leaves, value_at
 from tinytf.steps.operations import Softmax
 from tinytf.steps.table import StepTable
 
 
 def tree(part: Any) -> list[Any]:
     """A kind of part, and those that are in it."""
-    return [part, *(below for one in dataclasses.fields(part) if is_part(one.type) for below in tree(one.type))]
+    return [part, *(below for one in dataclasses.fields(part) for kind in kinds_of(one.type) for below in tree(kind))]
 
 
 IN_A_MODEL = [*tree(ModelConfig), *tree(BlockConfig)]
@@ -35,13 +36,13 @@ def test_every_part_is_in_a_model() -> None:
 
 
 def test_every_setting_stands_once() -> None:
-    own = [
-        one.metadata["flat"] or one.name
+    own = {
+        part: {one.metadata["flat"] or one.name for one in dataclasses.fields(part) if "limits" in one.metadata}
         for part in IN_A_MODEL
-        for one in dataclasses.fields(part)
-        if "limits" in one.metadata
-    ]
-    assert sorted(own) == sorted(FIELDS.keys() - {"n_layers", "by_layer"})
+    }
+    assert set().union(*own.values()) == FIELDS.keys() - {"n_layers", "by_layer", "mixer"}
+    for one, other in itertools.combinations(own, 2):
+        assert not own[one] & own[other] or {one, other} <= set(MIXERS), f"{one.__name__} and {other.__name__}"
     assert set(DIFFERING) <= set(leaves(BlockConfig))
 
 
@@ -52,12 +53,9 @@ def test_flat_names_read_and_make_the_tree(kind: str) -> None:
     assert hash(ModelConfig.from_dict(config.to_dict())) == hash(config)
     for layer, block in enumerate(config.blocks):
         here = config.at(layer)
-        assert all(here.setting(name) == _value(block, found.path) for name, found in leaves(BlockConfig).items())
+        own = {name: value_at(block, found.path) for name, found in leaves(BlockConfig).items()}
+        assert all(value is LACKS or here.setting(name) == value for name, value in own.items())
         assert all(block is other for other in config.blocks if block == other)
-
-
-def _value(part: Any, path: tuple[str, ...]) -> Any:
-    return _value(getattr(part, path[0]), path[1:]) if path else part
 
 
 def test_a_tree_is_the_same_made_of_its_parts() -> None:

@@ -81,7 +81,8 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
     for layer in range(trace.config.n_layers):
         for step, (path, of_input) in inside.items():
             if trace.steps.has(step, layer):
-                watch(f"L{layer}.{step}", f"blocks.{layer}.{path}".rstrip("."), of_input)
+                mixer = trace.steps.at("attn", layer).module.partition(".")[0]
+                watch(f"L{layer}.{step}", f"blocks.{layer}.{path}".replace("attention", mixer).rstrip("."), of_input)
     for step, (path, of_input) in PASSES_HEAD.items():
         if step in trace.steps.by_name:
             watch(step, path, of_input)
@@ -115,9 +116,10 @@ def test_derived_attention_is_what_the_stepped_core_shows(kind):
         found = trace[f"L{layer}.{step}"]
         assert torch.equal(torch.isfinite(found), finite)
         assert furthest(found[finite], expected[finite]) < 1e-5, (step, layer)
-        for head in range(trace.config.n_heads):
-            one = trace[f"L{layer}H{head}.{step}"]
-            assert furthest(one[finite[head]], found[head][finite[head]]) < 1e-5
+        shared = trace.config.at(layer).heads_per_kv if "kv head" in trace.steps.at(step, layer).axes else 1
+        for head in range(trace.config.at(layer).n_heads):
+            one, own = trace[f"L{layer}H{head}.{step}"], head // shared
+            assert furthest(one[finite[own]], found[own][finite[own]]) < 1e-5
 
 
 def test_a_trace_of_the_stepped_core_derives_the_very_same_bits():
@@ -145,18 +147,18 @@ def test_recording_changes_no_number(kind):
 @kinds
 def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
     trace = traced(kind)
-    c = trace.config
-    sizes = {
+    of_layers = [trace.config.at(layer) for layer in range(trace.config.n_layers)]
+    sizes = [{
         "expert": c.experts, "d_expert": c.d_expert, "d_shared": c.d_shared, "switch": 1,
         "token": len(IDS), "query": len(IDS), "key": len(IDS), "head": c.n_heads, "kv head": c.n_kv_heads,
         "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
         "n_heads·d_head": c.n_heads * c.d_head, "sink": 1,
         "q_rank": c.q_rank, "kv_rank": c.kv_rank, "d_shared_key": c.rope_width, "d_own": c.d_head - c.rope_width,
         "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value, "distance": 2 * c.distances,
-    }  # fmt: skip
+    } for c in of_layers]  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:
-            assert trace[step.full_name(layer)].shape == tuple(sizes[axis] for axis in step.axes), step.name
+            assert trace[step.full_name(layer)].shape == tuple(sizes[layer or 0][axis] for axis in step.axes), step.name
 
 
 @kinds

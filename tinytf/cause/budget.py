@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.damage import Asked, Damage, Estimate, estimates
-from tinytf.cause.differing import Texts, addresses_of
+from tinytf.cause.differing import Texts, addresses_by_path
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.errors import UsageError
@@ -225,7 +225,7 @@ class _Tensors:
 
 def _matrices(model: Transformer) -> Iterator[tuple[str, str]]:
     """The parameters that llama.cpp quantises, with their addresses: no vectors, positions or routers, whole blocks."""
-    for path, (where, _) in addresses_of(model).items():
+    for path, (where, _) in addresses_by_path(model).items():
         shape, step = model.get_parameter(path).shape, where.step
         other = isinstance(step.operation, Positions) or "expert" in step.axes[-1:] or path.endswith("bias")
         if len(shape) >= 2 and not shape[-1] % 32 and not other:

@@ -16,7 +16,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.chat import Conversation, Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
-from tinytf.trace.parameters import ParameterAddress
+from tinytf.trace.parameters import ParameterAddress, addresses_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Differing:
     @cached_property
     def places(self) -> dict[str, tuple[ParameterAddress, int | None]]:
         """The address of each parameter, with its layer."""
-        return addresses_of(self.first.model)
+        return addresses_by_path(self.first.model)
 
 
 def _require_alike(model: TextModel, versus: TextModel) -> None:
@@ -92,14 +92,9 @@ def _require_alike(model: TextModel, versus: TextModel) -> None:
         raise UsageError("the models have different vocabularies", "tinytf diff compares what they predict")
 
 
-def addresses_of(model: Transformer) -> dict[str, tuple[ParameterAddress, int | None]]:
+def addresses_by_path(model: Transformer) -> dict[str, tuple[ParameterAddress, int | None]]:
     """The address of each parameter by its path, with its layer."""
     found: dict[str, tuple[ParameterAddress, int | None]] = {}
-    table = table_of(model.config)
-    for name, (step, one) in table.parameters.items():
-        for layer in range(model.config.n_layers) if step.in_layer else (None,):
-            if one.absent or (layer is not None and not table.has_parameter(name, layer)):
-                continue
-            where = ParameterAddress(step, one, None if layer is None else (layer,))
-            found.setdefault(where.path(layer), (where, layer))
+    for where, layer in addresses_of(table_of(model.config)):
+        found.setdefault(where.path(layer), (where, layer))
     return found

@@ -99,7 +99,8 @@ def _layers(trace: Trace, found: Difference, ahead: bool) -> "list[LayerChange]"
     table, changes = trace.steps, []
     streams = {one.layer: one for one in found.steps if one.step.name == table.output}
     for layer, apart in enumerate(found.attention.apart):
-        assert apart is not None
+        if apart is None:  # a layer without attention
+            continue
         head = max(range(len(apart)), key=apart.__getitem__)
         later = float(trace.step(table.weights, layer).triu(1).sum(dim=-1).mean()) if ahead else None
         stream = streams[layer]

@@ -206,12 +206,12 @@ class Walk:
 
     def _parts(self, step: Step, both: Both, layer: int | None) -> Iterator[_Pair]:
         """A step of both runs at once; of maps (H, Q, K) a few heads at a time."""
-        n_heads = both[0].config.n_heads
+        n_heads = both[0].config.at(layer).n_heads
         parts: list[tuple[int, ...] | None] = [None]
         stored = next((part for part in both if isinstance(part, Dumped)), None)
         if stored is not None:
             parts = stored.heads_of(step, layer)
-        elif step.is_map and both[1].config.n_heads == n_heads:
+        elif step.is_map and both[1].config.at(layer).n_heads == n_heads:
             count = max(1, _CHUNK_BYTES // (8 * max(len(part.tokens) for part in both) ** 2))
             parts = [tuple(range(start, min(n_heads, start + count))) for start in range(0, n_heads, count)]
         for heads in parts:
@@ -235,6 +235,9 @@ class Walk:
     def _attention(self, both: Both, layer: int) -> None:
         """How far the weights of every head are apart, and the maps of the one that is wanted."""
         step, here = both[0].steps.by_name[both[0].steps.weights], self.wanted is not None and self.wanted[0] == layer
+        if not all(part.steps.has(part.steps.weights, layer) for part in both):
+            self.apart.append(None)
+            return
         stored = [part for part in both if isinstance(part, Dumped)]
         found: list[float] = []
         if both[0].config.n_heads == both[1].config.n_heads and all(part.has(step.name, layer) for part in stored):

@@ -19,9 +19,10 @@ from tinytf.errors import UsageError
 from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, Stored
 from tinytf.generate.layout import joined, lay_out, products
 from tinytf.generate.matrices import multiplies_int8
-from tinytf.model.cache import KVCache
+from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.transformer import Block, Head, Transformer
 from tinytf.outputs import require_unfenced
+from tinytf.parts.attention import Attention
 from tinytf.steps import operations
 from tinytf.steps.fused import FusedAttention
 from tinytf.steps.linear import Linear
@@ -214,7 +215,7 @@ class Decoder:
     def fits(model: Transformer) -> bool:
         """Whether it predicts the next token, without a choice, and its modules are tinytf's own, without hooks.
 
-        Where experts are chosen, other kernels' rounding may choose another one.
+        Where experts are chosen, other kernels' rounding may choose another one; no kernel here keeps a state.
         """
         parts = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
         plain = all(type(module) in _KNOWN for module in parts)
@@ -222,6 +223,7 @@ class Decoder:
             isinstance(row.operation, Choose) for block in _blocks(model) for row in getattr(block, "rows", ())
         )
         predicts = not model.config.looks_ahead and model.config.head.kind == "lm" and not chooses
+        plain = plain and all(block.mixer.called == Attention.called for block in model.config.blocks)
         return plain and predicts and not is_watched(model) and not torch.is_autocast_enabled("cpu")
 
     def _calls(self, program: Program, layer: int) -> Iterator[Call]:
@@ -272,7 +274,7 @@ class Decoder:
         places = [kernels.place(first, at, embedded.device) for first in firsts]
         around = [Pass(start=at, cache=layer) for layer in cache.layers] if self.by_modules else []
         now = _Now(kernels, [self._rotation(rope, at, embedded) for rope in self.ropes], places, around)
-        stored = [(layer.keys, layer.values) for layer in cache.layers]
+        stored = [(layer.keys, layer.values) for layer in cache.layers if isinstance(layer, LayerCache)]
         logits, queries = self._run(kernels.arriving(embedded), self.layers, self.ends, stored, now)
         if look is not None:
             attended = [call for calls in self.layers for call in calls if isinstance(call, _Attended)]

@@ -18,6 +18,8 @@ from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling, choose, penalise_repetition, warp
 from tinytf.model.cache import KVCache, require_decoder
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
+from tinytf.trace.address import span
 
 ON_OVERFLOW = ("stop", "slide", "error")
 END_TOKEN, STOP_STRING, MAX_TOKENS, CONTEXT_FULL = "end token", "stop string", "max tokens", "context full"
@@ -188,6 +190,10 @@ def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
     for what, number, count in (("layer", looking.layer, config.n_layers), ("head", looking.head, config.n_heads)):
         if number is not None and not 0 <= number < count:
             raise UsageError(f"there is no {what} {number}", f"the model has {count}: 0 to {count - 1}")
+    attending = table_of(config).attending
+    if looking.layer is not None and looking.layer not in attending:
+        said = f"layers {span(attending)} have" if attending else "no layer has"
+        raise UsageError(f"layer {looking.layer} has no attention weights", f"{said} some")
 
 
 class _Seen:
@@ -196,10 +202,12 @@ class _Seen:
     def __init__(self, looking: Looking) -> None:
         self.looking = looking
         self.rows: list[Tensor] = []
+        self.last = -1
 
     def __call__(self, layer: int, weights: Tensor) -> None:
-        if layer == 0:
+        if layer <= self.last:
             self.rows = []
+        self.last = layer
         if self.looking.layer in (None, layer):
             head = self.looking.head
             self.rows.append((weights.mean(1) if head is None else weights[:, head]).float().cpu())

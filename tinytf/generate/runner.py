@@ -220,11 +220,12 @@ def _looked_at(model: Transformer, look: Look | None) -> Iterator[None]:
     if look is None:
         yield
         return
-    layers = itertools.count()
+    table = table_of(model.config)
+    layers = itertools.cycle(table.attending)
 
     def tap(name: str, tensor: Tensor) -> Tensor:
         look(next(layers), tensor[:, :, -1])  # (B, H, Q, K) -> (B, H, K)
         return tensor
 
-    with tapped(model, tap, (table_of(model.config).weights,)):
+    with tapped(model, tap, (table.weights,)):
         yield

@@ -88,8 +88,9 @@ def _row(trace: GradientTrace, address: Address) -> tuple[Step, Row]:
     head = (address.heads or (0,))[0] if step.is_split else None
     word = address.cell[0] if address.cell else str(max(trace.targets.positions))
     axis = step.axes[-2] if len(step.axes) > 1 else "token"
-    place = trace.index(word, axis, trace.config.sizes.get(axis, len(trace.tokens)))
-    return step, Row(step, None if address.layers is None else address.layers[0], head, place)
+    layer = None if address.layers is None else address.layers[0]
+    place = trace.index(word, axis, trace.config.at(layer).sizes.get(axis, len(trace.tokens)))
+    return step, Row(step, layer, head, place)
 
 
 def _consumers(trace: GradientTrace, row: Row) -> list[Consumer]:

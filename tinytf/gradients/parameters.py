@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
+from tinytf.trace.parameters import ParameterAddress, addresses_of, is_split
 from tinytf.trace.summary import norm
 
 _IN_LAYER = re.compile(r"blocks\.(\d+)\.(.+)")
@@ -105,32 +107,30 @@ def _each(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
 
 
 def _by_head(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
-    config = trace.config
-    for layer in range(config.n_layers):
-        if config.first_of(layer) != layer:
+    places = [(where, layer) for where, layer in addresses_of(trace.steps) if where.path(layer) in trace.parameters]
+    for layer in range(trace.config.n_layers):
+        if trace.config.first_of(layer) != layer:
             continue  # its weights are those of a layer before
-        at = f"blocks.{layer}.attention."
+        own = [where for where, within in places if within == layer and any(map(is_split, where.parameter.axes))]
+        config = trace.config.at(layer)
         for head in range(config.n_heads):
-            parts = [
-                _part(trace, at + name, lr, axis, head // shared, 1 / shared)
-                for name, axis, shared in (
-                    ("q.weight", 0, 1), ("k.weight", 0, config.heads_per_kv), ("v.weight", 0, config.heads_per_kv),
-                    ("q.bias", 0, 1), ("k.bias", 0, config.heads_per_kv), ("v.bias", 0, config.heads_per_kv),
-                    ("o.weight", 1, 1),
-                )
-                if at + name in trace.parameters
-            ]  # fmt: skip
+            parts = [_part(trace, where, lr, config, head) for where in own]
             yield _together(f"L{layer}H{head}", parts, layer=layer, head=head)
 
 
-def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, share: float) -> ParameterRow:
-    """The rows or columns of one key-value or query head, weighted by the ``share`` of one query head."""
-    width = trace.parameters[name].shape[axis] // round(trace.config.n_heads * share)
+def _part(trace: GradientTrace, where: ParameterAddress, lr: float, config: ModelConfig, head: int) -> ParameterRow:
+    """The rows or columns of a query head; of one that it shares, its share of their squares and entries."""
+    axes, (layer,) = where.parameter.axes, where.layers or (None,)
+    axis = next(number for number, one in enumerate(axes) if is_split(one))
+    shared = config.heads_per_kv if axes[axis].startswith("n_kv_heads") else 1
+    width, name = config.sizes[axes[axis].partition("·")[2]], where.path(layer)
+    stored = len(axes) - 1 - axis if where.parameter.transposed else axis
     gradient, weight = (
-        tensor.narrow(axis, head * width, width) for tensor in (trace.parameters[name], trace.model.get_parameter(name))
+        tensor.narrow(stored, head // shared * width, width)
+        for tensor in (trace.parameters[name], trace.model.get_parameter(name))
     )
-    norms = [math.sqrt(share) * norm(tensor) for tensor in (gradient, weight)]
-    entries, zeros = share * gradient.numel(), share * int((gradient == 0).sum())
+    norms = [norm(tensor) / math.sqrt(shared) for tensor in (gradient, weight)]
+    entries, zeros = gradient.numel() / shared, int((gradient == 0).sum()) / shared
     return ParameterRow(name, None, None, head, None, norms[0], norms[1], lr, entries, zeros, None, None)
 
 

@@ -59,7 +59,7 @@ class Draw:
         value, gradient = (t.step(step.name, layer) for t in (self._trace, self._trace.grad))
         index = self._index_in(step, layer, value)
         name = step.full_name(layer)
-        return _entry(name, index, gradient, value, name, self._in_model(step, index))
+        return _entry(name, index, gradient, value, name, self._in_model(step, layer, index))
 
     def parameter(self) -> ProbedEntry:
         """An entry of a parameter; of a table's rows one that the text uses."""
@@ -102,10 +102,10 @@ class Draw:
         found = self._trace.allowed(layer)
         return self._visible if found is None else found.cpu()
 
-    def _in_model(self, step: Step, index: tuple[int, ...]) -> tuple[int, ...]:
+    def _in_model(self, step: Step, layer: int | None, index: tuple[int, ...]) -> tuple[int, ...]:
         """Where a number of a trace's step is in what the model's module gives."""
         if step.has_heads and step.operation is not None and step.operation.side_by_side:  # (T, H·D)
-            return (index[1], index[0] * self._trace.config.sizes[step.axes[-1]] + index[2])
+            return (index[1], index[0] * self._trace.config.at(layer).sizes[step.axes[-1]] + index[2])
         return index
 
 

@@ -232,11 +232,16 @@ class HeadSaliency(Data):
 def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:
     """How much the loss depends on each head's attention weights (Chefer et al. 2021, without their propagation).
 
-    Raises AddressError where a layer was not recorded.
+    NaN in layers that have none. Raises AddressError where a layer was not recorded.
     """
     name = trace.steps.weights
     absolute, signed = [], []
     for layer in range(trace.config.n_layers):
+        if layer not in trace.steps.attending:
+            none = (math.nan,) * trace.config.n_heads
+            absolute.append(none)
+            signed.append(none)
+            continue
         product = trace.step(name, layer).double() * trace.grad.step(name, layer).double()  # (H, Q, K)
         absolute.append(tuple(product.abs().sum(dim=(1, 2)).tolist()))
         signed.append(tuple(product.sum(dim=(1, 2)).tolist()))

@@ -165,7 +165,7 @@ def record_gradients(
     model.require_head("there is no loss and no gradient")
     if not force:
         _require_room(model, len(encoding.tokens))
-    by_name = {step.full_name(layer): step for step, layer in table_of(model.config).rows}
+    rows = {step.full_name(layer): (step, layer) for step, layer in table_of(model.config).rows}
     caught: dict[str, Tensor] = {}
 
     def tap(name: str, tensor: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def record_gradients(
 
     def as_steps(tensors: Collection[Tensor]) -> dict[str, Tensor]:
         pairs = zip(caught, tensors, strict=True)
-        return {name: as_step(by_name[name], tensor.detach(), model.config) for name, tensor in pairs}
+        return {name: as_step(rows[name][0], one.detach(), model.config.at(rows[name][1])) for name, one in pairs}
 
     values, gradients = as_steps(caught.values()), as_steps(found[: len(caught)])
     positions, layers = tuple(range(len(encoding.tokens))), tuple(range(model.config.n_layers))
@@ -234,8 +234,9 @@ def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
 def _require_room(model: Transformer, tokens: int) -> None:
     """Raise MemoryShortage where the steps, their gradients and those of the parameters exceed the free memory."""
     config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
-    sizes = {"token": tokens, "query": tokens, "key": tokens, **config.sizes}
-    steps = sum(math.prod(sizes[axis] for axis in step.axes) for step, _ in table_of(config).rows if step.is_tensor)
+    sizes = [{"token": tokens, "query": tokens, "key": tokens, **config.at(n).sizes} for n in range(config.n_layers)]
+    rows = ((step, sizes[layer or 0]) for step, layer in table_of(config).rows if step.is_tensor)
+    steps = sum(math.prod(size[axis] for axis in step.axes) for step, size in rows)
     needed = next(model.parameters()).itemsize * (2 * steps + weights)
     if needed < UNASKED or needed <= (free := free_bytes(next(model.parameters()).device)):
         return

@@ -121,7 +121,7 @@ class Attended(Report):
     def itemised(self) -> dict[str, Any]:
         data, config = self.to_dict(), self.trace.config
         measures: dict[str, list[list[float]]] = data["measures"]
-        heads = itertools.product(range(config.n_layers), range(config.n_heads))
+        heads = itertools.product(self.trace.steps.attending, range(config.n_heads))
         rows = [
             {"layer": layer, "head": head, **{by: values[layer][head] for by, values in measures.items()}}
             for layer, head in heads
@@ -131,7 +131,7 @@ class Attended(Report):
     def stored(self) -> list[Array]:
         """The weights of the chosen heads, of the window or the query that was asked for; else those of every layer."""
         if not self.heads:
-            layers = range(self.trace.config.n_layers)
+            layers = self.trace.steps.attending
             return [array_at(self.trace, Address(self.step, (layer,))) for layer in layers]
         seen = self.arrays() or [self._array(layer, head, {}) for layer, head in self.heads]
         return [replace(one, read=partial(_unmasked, one.read)) for one in seen]

@@ -108,10 +108,12 @@ class Attribution(Report):
         return [Array.of("heads", ["layer", "head"], self.heads()), Array.of("parts", ["part"], values)]
 
     def heads(self) -> Tensor:
-        """The heads' parts as a map (layers, heads), float64."""
+        """The heads' parts as a map (layers, heads), float64; NaN where a layer has fewer."""
         found = [part for part in self.parts if part.kind == "head"]
-        n_heads = 1 + max(part.head or 0 for part in found)
-        return torch.tensor([part.value for part in found], dtype=torch.float64).view(-1, n_heads)
+        places = torch.tensor([(part.layer or 0, part.head or 0) for part in found])
+        values = torch.full((*(places.amax(dim=0) + 1),), torch.nan, dtype=torch.float64)
+        values[tuple(places.T)] = torch.tensor([part.value for part in found], dtype=torch.float64)
+        return values
 
     def by_kind(self) -> dict[str, float]:
         """The sum of each kind of part that there is."""

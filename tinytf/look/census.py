@@ -27,6 +27,7 @@ from tinytf.look.heads import (
     entropy,
     entropy_share,
     first,
+    in_place,
     induction,
     named,
     overlap,
@@ -142,7 +143,7 @@ class Census(Report):
     def order(self) -> list[tuple[int, int]]:
         """All heads, the highest score first, and those without one last."""
         values = self.score(self.key).nan_to_num(nan=-math.inf).tolist()
-        heads = [(layer, head) for layer, row in enumerate(values) for head in range(len(row))]
+        heads = [(layer, head) for layer in table_of(self.config).attending for head in range(len(values[layer]))]
         return sorted(heads, key=lambda place: -values[place[0]][place[1]])
 
     def stored(self) -> list[Array]:
@@ -314,8 +315,8 @@ class _Tally:
         self.sequences = 0
         self.batch = max(1, min(SEQUENCES, _ROOM // (4 * _COPIES * config.n_heads * tokens**2)))
         self._visible = choosing(Sight.of(config), tokens)  # (Q,)
-        self._layer = 0
-        self._sums = [dict[str, Tensor]() for _ in range(config.n_layers)]
+        self._layer, self._layers, self._count = 0, table_of(config).attending, config.n_layers
+        self._sums = [dict[str, Tensor]() for _ in self._layers]
 
     def add(self, weights: Tensor) -> None:
         """The next layer's weights (B, H, T, T)."""
@@ -348,4 +349,5 @@ class _Tally:
         share = torch.where(2 * queries >= self.tokens, means.pop("offset") / queries, -1.0)
         weight, place = share.max(dim=-1)
         means |= {"offset": offsets[place].double(), "offset_weight": weight}
-        return CensusScores(self.sequences, self.tokens, {name: means[name] for name in SCORES if name in means})
+        found = {name: in_place(means[name], self._layers, self._count) for name in SCORES if name in means}
+        return CensusScores(self.sequences, self.tokens, found)

@@ -75,7 +75,7 @@ class Flow(Data):
 def flow(trace: Trace, layer: int) -> Flow:
     """The block of ``layer``: every step with its shape, its inputs, its weights, and the branch it is on."""
     table, tokens = trace.steps, len(trace.tokens)
-    sizes = {**dict.fromkeys(("token", "query", "key"), tokens), **trace.config.sizes}
+    sizes = {**dict.fromkeys(("token", "query", "key"), tokens), **trace.config.at(layer).sizes}
     stream = set(_stream(table, layer))
 
     def shape(step: Step) -> tuple[int, ...]:

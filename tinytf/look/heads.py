@@ -153,10 +153,21 @@ def measure_heads(trace: Trace, by: str, layers: Sequence[int] | None = None) ->
 
 def measures_of(trace: Trace, names: Sequence[str], layers: Sequence[int] | None = None) -> dict[str, Tensor]:
     """Several measures of every head; the weights of each layer are derived once."""
-    chosen = range(trace.config.n_layers) if layers is None else layers
+    attending = trace.steps.attending
+    chosen = attending if layers is None else layers
     weights = (trace.step(trace.steps.weights, layer).float() for layer in chosen)
     found = [torch.stack([MEASURES[by][0](one) for by in names]) for one in weights]  # (measures, heads) each
-    return dict(zip(names, torch.stack(found, dim=1), strict=True))
+    measured = dict(zip(names, torch.stack(found, dim=1), strict=True))
+    if layers is not None:
+        return measured
+    return {by: in_place(values, attending, trace.config.n_layers) for by, values in measured.items()}
+
+
+def in_place(values: Tensor, layers: Sequence[int], count: int) -> Tensor:
+    """Numbers of some layers (L, …) among those of all ``count``; NaN for the others, which have no attention."""
+    whole = values.new_full((count, *values.shape[1:]), torch.nan)
+    whole[list(layers)] = values
+    return whole
 
 
 @dataclass(frozen=True)

@@ -104,11 +104,11 @@ class Overview:
 
     def weights(self, layer: int, head: int) -> Tensor:
         """Where a head looks, (Q, K)."""
-        return self.trace.step(self.trace.steps.weights, layer, (head,))[0]
+        return self.trace.step(self.trace.steps.map_of(layer).name, layer, (head,))[0]
 
     def most_seen(self, layer: int, head: int) -> str:
         """The token that a head looks at most from the positions, after an arrow."""
-        seen = self.weights(layer, head)[list(self.positions)].sum(dim=0)
+        seen = self.weights(layer, head)[list(self.positions)].abs().sum(dim=0)
         return f"→ {self.trace.tokens[int(seen.argmax())].shown}"
 
     def closeup(self, layer: int, head: int, keys: int, queries: int) -> Closeup:
@@ -116,7 +116,7 @@ class Overview:
         whole = self.weights(layer, head)
         stop = max(self.positions[-1] + 1, min(queries, len(whole)))
         rows = whole[max(0, stop - queries) : stop]
-        seen = sorted(whole[list(self.positions)].sum(dim=0).topk(min(keys, len(whole))).indices.tolist())
+        seen = sorted(whole[list(self.positions)].abs().sum(dim=0).topk(min(keys, len(whole))).indices.tolist())
         return Closeup(tuple(range(stop - len(rows), stop)), tuple(seen), rows[:, seen])
 
 

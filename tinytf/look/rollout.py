@@ -20,6 +20,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, plain, unheard
 from tinytf.sheet import Array
 from tinytf.text_model import TextModel
+from tinytf.trace.address import span
 from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Text, Trace
 
@@ -150,6 +151,11 @@ def rollout(
     stop = last if layer is None else layer
     if not 0 <= stop <= last:
         raise AddressError(f"there is no layer {stop}", f"layers are 0 to {last}")
+    if none := sorted(set(range(stop + 1)) - set(trace.steps.attending)):
+        raise UsageError(
+            f"layers {span(none)} have no attention weights, so what flows through them is not known",
+            "tinytf trace shows what each layer reads",
+        )
     if not force:
         # The maps are kept; of one layer's heads there are scores and weights, four times, and the weights in float64.
         layers = stop + 1

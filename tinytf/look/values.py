@@ -42,7 +42,8 @@ def array_at(trace: Trace, where: Address) -> Array:
     if step is not None and not where.cell and where.lens is None:
         if step.is_vocabulary:
             rows = {"token": trace.recording.logit_rows}
-        count = len(where.heads or ()) or (trace.config.sizes.get(where.axes[0], 1) if where.axes else 1)
+        sizes = trace.config.at(where.layers[0] if where.layers else None).sizes
+        count = len(where.heads or ()) or (sizes.get(where.axes[0], 1) if where.axes else 1)
         if step.is_split and count > 1:
             one = (count, partial(tensor_at, trace, replace(where, heads=(0,))))
     return Array(str(where), where.axes, partial(tensor_at, trace, where), rows | trace.places(where), one)

@@ -7,6 +7,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.memory import require_free
 from tinytf.model.cache import KVCache, LayerCache
-from tinytf.steps.fused import attention, experts
+from tinytf.steps.fused import kernels
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.linear import Unembedding
 from tinytf.steps.operations.lookup import Embedding
@@ -25,7 +26,7 @@ from tinytf.steps.operations.rotate import rotary_frequencies
 from tinytf.steps.program import STREAM, Program
 from tinytf.steps.table import table_of
 
-ADDED = ("attention.o", ".down")
+ADDED = (".o", ".down")
 """The ends of the paths of the matrices whose products are added to the residual stream."""
 
 
@@ -53,7 +54,7 @@ class Block(Program):
         rows = table.in_layer(layer)
         sums = [step for step in rows if step.role == "residual" and isinstance(step.operation, Add)]
         added = [name for step in sums for name in step.inputs[1:]]
-        super().__init__(own, rows, dropped=added, find=lambda made: (*attention(own, made), *experts(made)))
+        super().__init__(own, rows, dropped=added, find=partial(kernels, own))
 
     def forward(
         self, x: Tensor, start: int = 0, padding_mask: Tensor | None = None, cache: LayerCache | None = None

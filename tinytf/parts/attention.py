@@ -1,4 +1,4 @@
-"""Softmax attention: the mixer of all architectures until now."""
+"""Softmax attention: the mixer of most architectures."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -90,10 +90,11 @@ class Attention(Part):
     gives is multiplied by the sigmoid of a vector of its own, made of what attention reads (Qiu et al. 2025).
     """
 
-    n_heads: int = leaf(limits=POSITIVE)
-    n_kv_heads: int = leaf(0, COUNT)
-    d_head: int = leaf(0, COUNT)
-    d_value: int = leaf(0, COUNT)
+    called = "attention"
+    n_heads: int = leaf(limits=POSITIVE, differs=True)
+    n_kv_heads: int = leaf(0, COUNT, differs=True)
+    d_head: int = leaf(0, COUNT, differs=True)
+    d_value: int = leaf(0, COUNT, differs=True)
     mask: bool = leaf(True)
     window: int = leaf(0, COUNT, differs=True)
     chunk: int = leaf(0, COUNT, differs=True)
@@ -158,11 +159,6 @@ class Attention(Part):
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
 
-    @property
-    def score_divisor_words(self) -> str:
-        """What attention scores are divided by, as an expression."""
-        return f"{self.attention_divisor:.4g}" if self.attention_divisor else f"√{self.d_head}"
-
     def words(self, causal: bool) -> dict[str, str]:
         shared = self.n_heads // self.n_kv_heads
         groups = f"{self.n_kv_heads:,} key-value head{'s' * (self.n_kv_heads > 1)} ({shared} query heads share one)"
@@ -172,7 +168,7 @@ class Attention(Part):
             "window": sides if self.window else "",
             "chunks": f"of {self.chunk:,} tokens" if self.chunk else "",
             "scores": listed(
-                f"q·k / {self.score_divisor_words}",
+                f"q·k / {divisor_words(self)}",
                 bool(self.clip_qkv) and f"q, k and v clipped to ±{self.clip_qkv:g}",
                 bool(self.attention_cap) and f"softly capped at {self.attention_cap:g}",
                 self.attention_sinks and "a learned sink for each head in every softmax",
@@ -196,6 +192,11 @@ class Attention(Part):
         if self.positions == "alibi":
             return self.alibi.words(causal)["positions"]
         return self.positions.replace("_halves", ", sines before cosines")
+
+
+def divisor_words(one: Any) -> str:
+    """What attention scores are divided by, as an expression: √d_head, unless the part or configuration says so."""
+    return f"{one.attention_divisor:.4g}" if one.attention_divisor else f"√{one.d_head}"
 
 
 def _latent(c: Config) -> bool:

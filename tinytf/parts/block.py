@@ -1,13 +1,15 @@
 """One layer: a mixer and a feed-forward, their norms, and how they add to the residual stream."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import ModuleType
 
 from tinytf.errors import ConfigError
-from tinytf.parts import attention, feed_forward, norm
+from tinytf.parts import attention, feed_forward, gated_delta, norm
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
+from tinytf.parts.gated_delta import GatedDelta
 from tinytf.parts.norm import Norms, Residual
-from tinytf.parts.part import Part, merged
+from tinytf.parts.part import Part, kinds_of, merged
 from tinytf.parts.row import Step
 
 
@@ -15,7 +17,7 @@ from tinytf.parts.row import Step
 class BlockConfig(Part):
     """The parts of one layer."""
 
-    mixer: Attention
+    mixer: Attention | GatedDelta
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
@@ -34,7 +36,15 @@ class BlockConfig(Part):
         return merged(*(part.words(causal) for part in parts))
 
 
+MIXERS: tuple[type[Part], ...] = kinds_of(BlockConfig.__dataclass_fields__["mixer"].type)
+
+
+def _of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
+    return tuple(replace(row, mixer=kind.called) for row in part.ROWS)
+
+
 ROWS: tuple[Step, ...] = (
-    *norm.BEFORE_MIXER, *attention.ROWS, *norm.BETWEEN, *feed_forward.ROWS, *norm.AFTER,
+    *norm.BEFORE_MIXER, *_of(Attention, attention), *_of(GatedDelta, gated_delta),
+    *norm.BETWEEN, *feed_forward.ROWS, *norm.AFTER,
 )  # fmt: skip
 """From the stream to the stream."""

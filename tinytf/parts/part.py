@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 from tinytf.errors import ConfigError
 from tinytf.fields import Field, Limits, field_of
@@ -43,9 +43,11 @@ class Leaf(NamedTuple):
 class Part:
     """The base of all parts: each setting is checked against its limits, and then those that go together.
 
-    Raises ConfigError, with the numbers. Where a part says nothing else, 0 switches a setting off, or leaves a width to
-    the usual one.
+    ``called`` is the word for a part where a field may hold one of several kinds. Raises ConfigError, with the numbers.
+    Where a part says nothing else, 0 switches a setting off, or leaves a width to the usual one.
     """
+
+    called: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
@@ -59,12 +61,13 @@ class Part:
 
     def words(self, causal: bool) -> dict[str, str]:
         """What ``info`` says of the part, by row; of a part that only holds others, what it says of them."""
-        return merged(*(getattr(self, one.name).words(causal) for one in dataclasses.fields(self) if is_part(one.type)))
+        held = (getattr(self, one.name) for one in dataclasses.fields(self) if kinds_of(one.type))
+        return merged(*(part.words(causal) for part in held))
 
     def fit(self, d_model: int, causal: bool) -> None:
         """Raise ConfigError for settings that do not go with the width and the kind of the model."""
         for one in dataclasses.fields(self):
-            if is_part(one.type):
+            if kinds_of(one.type):
                 getattr(self, one.name).fit(d_model, causal)
 
 
@@ -82,9 +85,10 @@ def merged(*parts: Mapping[str, str]) -> dict[str, str]:
 Made = TypeVar("Made", bound=Part)
 
 
-def is_part(kind: Any) -> bool:
-    """Whether the annotation of a field is a part."""
-    return isinstance(kind, type) and issubclass(kind, Part)
+def kinds_of(annotation: Any) -> tuple[Any, ...]:
+    """The parts that a field may hold, by its annotation: one, or one of several; none where it is a setting."""
+    kinds = get_args(annotation) or (annotation,)
+    return kinds if all(isinstance(kind, type) and issubclass(kind, Part) for kind in kinds) else ()
 
 
 @cache
@@ -92,29 +96,39 @@ def leaves(part: Any) -> dict[str, Leaf]:
     """The settings of a part and of those in it, by their flat names."""
     found: dict[str, Leaf] = {}
     for one in dataclasses.fields(part):
-        kind: Any = one.type
-        if is_part(kind):
+        kinds = kinds_of(one.type)
+        for kind in reversed(kinds):  # a setting that several kinds have is that of the first
             found |= {name: below._replace(path=(one.name, *below.path)) for name, below in leaves(kind).items()}
-        elif "limits" in one.metadata:
+        if len(kinds) > 1:
+            words = Limits(choices=tuple(kind.called for kind in kinds))
+            found[one.name] = Leaf((one.name, "called"), Field(one.name, str, kinds[0].called, words), True, None)
+        if "limits" in one.metadata:
             said, flat = one.metadata, one.metadata["flat"] or one.name
             found[flat] = Leaf((one.name,), field_of(one, said["limits"], flat), said["differs"], said["off"])
     return found
 
 
 def build(part: type[Made], values: Mapping[str, Any]) -> Made:
-    """A part, and those in it, from values by flat name; what is left out has its default."""
+    """A part, and those in it, from values by flat name; what is left out has its default.
+
+    Where a field may hold one of several kinds, the value of the field's own name says which.
+    """
     made: dict[str, Any] = {}
     for one in dataclasses.fields(part):
-        if is_part(one.type):
-            kind: Any = one.type
-            made[one.name] = build(kind, values)
+        if kinds := kinds_of(one.type):
+            called = values.get(one.name, kinds[0].called) if len(kinds) > 1 else kinds[0].called
+            made[one.name] = build(next(kind for kind in kinds if kind.called == called), values)
         elif "limits" in one.metadata and (flat := one.metadata["flat"] or one.name) in values:
             made[one.name] = values[flat]
     return part(**made)
 
 
+LACKS: Any = object()
+"""The value of a setting that a part has not got."""
+
+
 def value_at(part: Any, path: tuple[str, ...]) -> Any:
-    """The setting at a path."""
+    """The setting at a path, LACKS where there is another kind of part on the way."""
     for name in path:
-        part = getattr(part, name)
+        part = getattr(part, name, LACKS)
     return part

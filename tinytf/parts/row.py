@@ -32,7 +32,8 @@ class Step:
     it has in every view. ``recorded`` steps are taken during the forward pass; the others are derived from them on
     first look. A ``core`` step is one of the attention core; ``in_experts`` are those between a router and the sum over
     experts. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
-    depends on a step. A ``shared`` step has the same parameters in every layer.
+    depends on a step. A ``shared`` step has the same parameters in every layer. Rows of a ``mixer`` are in the layers
+    with that kind alone.
 
     Every step is made by a module of the model, which a hook may be put on: that with its parameters, else one called
     as the step is, or ``at`` another path. Parameters of a ``late`` row are registered, and drawn from the seed, after
@@ -48,6 +49,7 @@ class Step:
     in_layer: bool = True
     recorded: bool = False
     when: Predicate = lambda _: True
+    mixer: str = ""
     absent: str = ""
     make: Make | None = None
     module: str = ""
@@ -61,6 +63,10 @@ class Step:
     shared: bool = False
     operation: Any = None
     reads: str = ""
+
+    def is_in(self, config: Config) -> bool:
+        """Whether a model, or a layer, of this configuration has the row."""
+        return self.mixer in ("", config.mixer) and self.when(config)
 
     @property
     def path(self) -> str:
@@ -104,7 +110,7 @@ class Step:
 
     def parts(self, config: Config) -> int:
         """How many heads, or experts, an address may name."""
-        return config.experts if self.of_experts else config.n_heads
+        return int(config.experts if self.of_experts else config.n_heads)
 
     def part_numbers(self, config: Config) -> range:
         """The parts that have a tensor of their own; query heads that share a key head count once."""

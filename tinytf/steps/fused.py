@@ -11,9 +11,12 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.choose import Choose
+from tinytf.steps.operations.delta import Write, delta_rule
 from tinytf.steps.operations.expert_linear import used
 from tinytf.steps.operations.mask import Sight
+from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.operation import Pass
+from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.weigh import SumExperts
 from tinytf.steps.program import Fused, Instruction
 
@@ -66,6 +69,42 @@ class FusedExperts:
                 values[row.name] = row.operation.alone(row.module, number, *taken)
             total = total.index_add(0, sent, values[self.each[-1].name])
         return total.view(x.shape)
+
+
+class FusedDelta:
+    """From what a gated delta rule writes to what is read of it, by its state, some tokens at a time."""
+
+    def __init__(self, divisor: float) -> None:
+        self.divisor = divisor
+
+    def __call__(self, now: Pass, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor, q: Tensor) -> Tensor:
+        """k and q (B, G, T, K), v (B, H, T, D), beta and decay (B, H, T, 1) -> (B, H, T, D)."""
+        if now.cache is None:
+            made, _ = delta_rule(q, k, v, beta, decay, None, self.divisor)
+            return made.to(v.dtype)
+        last = v.shape[-2] - 1
+        parts = ((q[:, :, at], k[:, :, at], v[:, :, at], beta[:, :, at], decay[:, :, at])
+                 for at in (slice(0, last), slice(last, None)))  # fmt: skip
+        most, before = delta_rule(*next(parts), now.cache.recall(self), self.divisor)
+        one, state = delta_rule(*next(parts), before, self.divisor)
+        now.cache.remember(self, last + 1, before, state)
+        return torch.cat((most, one), dim=2).to(v.dtype)
+
+
+def delta(rows: Sequence[Instruction]) -> Iterator[Fused]:
+    """What is written to what is read, in a layer with a gated delta rule."""
+    first = next((number for number, row in enumerate(rows) if isinstance(row.operation, Write)), None)
+    if first is not None:
+        last = next(number for number, row in enumerate(rows) if isinstance(row.operation, Mix))
+        (divisor,) = (row.operation.divisor for row in rows[first:last] if isinstance(row.operation, Scale))
+        yield Fused(rows[first : last + 1], FusedDelta(divisor), remembers=False)
+
+
+def kernels(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]:
+    """All that stand in for rows of a layer, whose configuration this is."""
+    yield from attention(config, rows)
+    yield from delta(rows)
+    yield from experts(rows)
 
 
 def attention(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]:

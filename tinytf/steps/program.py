@@ -76,16 +76,18 @@ class Instruction:
 class Fused:
     """Some rows that one kernel stands in for: it makes the last of them from what they take of the rows before.
 
-    Not where one before the last is hooked, or the last is not the table's own.
+    Not where one before the last is hooked, or the last is not the table's own. A cache holds of them what their
+    operations remember, unless the kernel keeps a state of its own there: then it ``remembers`` nothing else.
     """
 
     __slots__ = ("drops", "frees", "inputs", "kernel", "name", "remembers", "rows")
 
-    def __init__(self, rows: Sequence[Instruction], kernel: Kernel) -> None:
+    def __init__(self, rows: Sequence[Instruction], kernel: Kernel, *, remembers: bool = True) -> None:
         made, last = {row.name for row in rows}, rows[-1]
         self.rows, self.kernel, self.name = tuple(rows), kernel, last.name
         self.inputs = tuple(dict.fromkeys(name for row in rows for name in row.inputs if name not in made))
-        self.remembers = {row.inputs[i]: what for row in rows for i, what in row.operation.remembers}
+        kept = rows if remembers else ()
+        self.remembers = {row.inputs[i]: what for row in kept for i, what in row.operation.remembers}
         self.drops, self.frees = last.drops, tuple(name for row in rows for name in row.frees if name not in made)
 
     @property
@@ -111,7 +113,7 @@ def _hooked_beside(module: nn.Module) -> bool:
     return bool(module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
-_BLOCK = ("norm1", "attention", "attn_norm", "norm2", "ffn", "ffn_norm")
+_BLOCK = ("norm1", "attention", "delta", "attn_norm", "norm2", "ffn", "ffn_norm")
 
 
 def _registered(step: Step) -> tuple[int, bool]:

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
-from tinytf.parts import attention, block, embedding, feed_forward, head, norm, positions
+from tinytf.parts import attention, block, embedding, feed_forward, gated_delta, head, norm, positions
 from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Step
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def _of_row(number: int, own: dict[str, Any]) -> Step:
 
 def _pickled(step: Step) -> tuple[Callable[..., Step], tuple[int, dict[str, object]]]:
     """Pickled by the number of its row in STEPS, whose functions have no names, and what is its own."""
-    own = (step.name, step.when, step.make)
-    number = next(i for i, row in enumerate(STEPS) if (row.name, row.when, row.make) == own)
+    number = next(i for i, row in enumerate(STEPS) if (row.name, row.title) == (step.name, step.title))
     values = {one.name: getattr(step, one.name) for one in fields(step)}
     return _of_row, (number, {name: one for name, one in values.items() if one is not getattr(STEPS[number], name)})
 
@@ -53,7 +52,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *head.ROWS)
 """Every row that some model has, in the order in which they happen."""
-_PARTS = (embedding, norm, attention, positions, feed_forward, head)
+_PARTS = (embedding, norm, attention, gated_delta, positions, feed_forward, head)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
@@ -73,7 +72,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
     words, several = _words(config), _inputs(config)
     above: list[Step] = []
     for step in STEPS:
-        if not step.when(config):
+        if not step.is_in(config):
             continue
         names = [one for name in step.inputs for one in several.get(name, (name,))]
         names = [one for name in names for one in several.get(name, (name,))]  # the last hidden state of a head's input
@@ -112,7 +111,7 @@ def _absent(config: ModelConfig) -> Iterator[Step]:
 
     words = _words(config)
     for step in STEPS:
-        if step.module and step.make and not step.when(config):
+        if step.module and step.make and not step.is_in(config):
             made = step.make(operations, config)
             yield replace(step, axes=_axes(step.axes, config), matrix=step.matrix.format_map(words), operation=made)
 
@@ -142,7 +141,7 @@ class StepTable:
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
-        whole = _rows(config.at(0))
+        whole = _rows(config)
         layers = [[step for step in _rows(config.at(number)) if step.in_layer] for number in range(config.n_layers)]
         first = next(i for i, step in enumerate(whole) if step.in_layer)
         before, after = whole[:first], [step for step in whole[first:] if not step.in_layer]
@@ -177,6 +176,17 @@ class StepTable:
 
     def __reduce__(self) -> "tuple[Callable[[ModelConfig], StepTable], tuple[ModelConfig]]":
         return table_of, (self.config,)
+
+    @cached_property
+    def attending(self) -> tuple[int, ...]:
+        """The layers that have maps of attention weights."""
+        return tuple(layer for layer in range(self.config.n_layers) if self.has(self.weights, layer))
+
+    def map_of(self, layer: int) -> Step:
+        """What heads of a layer look at: its attention weights, or what else multiplies what they mix."""
+        if self.has(self.weights, layer):
+            return self.at(self.weights, layer)
+        return self.at(self.at(self.head_out, layer).inputs[0], layer)
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
@@ -287,7 +297,7 @@ class StepTable:
         if step.from_stream:
             return ((self.output, below - 1),) if below else ((self.embedded, None),)
         inside = self.config.n_layers - 1 if layer is None else layer
-        found = (self.by_name[name] for name in step.inputs)
+        found = (self.by_place.get((name, inside)) or self.by_name[name] for name in step.inputs)
         return tuple((source.name, inside if source.in_layer else None) for source in found if source.is_tensor)
 
     def consumers(self, place: Place) -> tuple[tuple[Step, int | None, int], ...]:
@@ -314,6 +324,12 @@ class StepTable:
         step = self.by_place.get((self.parameters[name][0].name, layer))
         return step is not None and any(one.name == name and not one.absent for one in _parameters(step))
 
+    def parameter(self, name: str, layer: int | None) -> "tuple[Step, Parameter]":
+        """A parameter as it is in one layer, with the step that is made with it there."""
+        step, one = self.parameters[name]
+        here = self.by_place.get((step.name, layer), step)
+        return here, next((own for own in _parameters(here) if own.name == name), one)
+
     def synonym(self, name: str) -> str | None:
         """The step that ``name`` means in this architecture, or its present name, where that is another step."""
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
@@ -337,6 +353,9 @@ class StepTable:
 
     def why_absent(self, name: str, layer: int | None = None) -> str | None:
         """Why a step of the table does not exist in this model, or layer; None for a name that no model has."""
-        words = _words(self.config if layer is None else self.config.at(layer))
-        reasons = [step.absent.format_map(words) for step in STEPS if step.name == name]
+        config = self.config.at(layer)
+        words, rows = _words(config), [step for step in STEPS if step.name == name]
+        reasons = [step.absent.format_map(words) for step in rows if step.mixer in ("", config.mixer)]
+        others = dict.fromkeys(step.mixer.replace("_", " ") for step in rows if step.mixer not in ("", config.mixer))
+        reasons += [f"it is a step of {' and of '.join(others)}"] if others else []
         return next((reason for reason in reasons if reason), None)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tinytf.config import ModelConfig
 from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
@@ -122,7 +123,7 @@ class Address:
         words = dict(zip(axes, (*self.cell, *[":"] * len(axes)), strict=False))
         heads, word = None, next((words.pop(axis) for axis in ("head", "kv head") if axis in words), ":")
         if word not in (":", "*"):
-            parts = self.step.part_numbers(table.config)
+            parts = self.step.part_numbers(table.config.at(None if self.layers is None else self.layers[0]))
             found = pick(word, "head", len(parts), Named())
             heads = (parts[found],) if isinstance(found, int) else tuple(parts[place] for place in found)
         cell = list(words.values())
@@ -196,15 +197,14 @@ def parse_tensor(text: str, table: StepTable) -> Address:
         return _of_lens(text.strip(), spelled, layers, table)
     if letter == "E" and not config.experts:
         raise AddressError(f"this model has no experts, and {text!r} names one", "a head is L3H5")
-    heads = read_numbers(spelled.parts, config.experts if letter == "E" else config.n_heads, PARTS[letter])
     if not name:
         if cell:
             raise AddressError(f"{text!r} has a cell but no step", "name one, such as .weights")
-        return Address(None, layers, heads, letter=letter)
+        return Address(None, layers, parts_named(spelled, layers, config), letter=letter)
     if letter == "E" and (full := f"expert.{name.removeprefix('ffn.')}") in table.by_name:
         name = full  # L3E5.ffn.hidden and L3E5.hidden are L3E5.expert.hidden
     step, note = _find_step(name, layers, table)
-    if heads is not None and not (step.is_split and step.letter == letter):
+    if spelled.parts is not None and not (step.is_split and step.letter == letter):
         said = f"its axes are {', '.join(step.axes) or 'none'}"
         raise AddressError(f"{step.name} is not split into {PARTS[letter]}s", said)
     if layers is not None:
@@ -213,14 +213,29 @@ def parse_tensor(text: str, table: StepTable) -> Address:
             why = table.why_absent(step.name, layers[0])
             raise AddressError(f"layer {layers[0]} has no step {step.name}: {why}")
         layers, step = there, table.at(step.name, there[0])
+        if len({table.at(step.name, layer).axes for layer in there}) > 1:
+            raise AddressError(f"{step.name} has other axes in some of these layers", "name layers of one kind")
+    heads = parts_named(spelled, layers, config)
     room = min(2, len(step.axes))
     if len(cell) > room:
         form = ("no cells", "cells of one word", "cells of at most two words, [row,column]")[room]
         raise AddressError(f"{step.name} has {form}; {text!r} has {len(cell)}")
     shared = ""
     if heads is not None and "kv head" in step.axes:
-        shared = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
+        count = config.at(layers[0] if layers else None).heads_per_kv
+        shared = f"{count} query heads share one {step.title.split(',')[0].rstrip('s')} head"
     return Address(step, layers, heads, cell, " ".join(n for n in (shared, note) if n))
+
+
+def parts_named(spelled: Spelled, layers: Sequence[int] | None, config: ModelConfig) -> tuple[int, ...] | None:
+    """The numbers of the heads or experts that an address names; AddressError where layers have not equally many."""
+    if spelled.parts is None or spelled.letter == "E":
+        return read_numbers(spelled.parts, config.experts, PARTS["E"])
+    counts = {config.at(layer).n_heads for layer in layers or (None,)}
+    if len(counts) > 1:
+        said = " or ".join(map(str, sorted(counts)))
+        raise AddressError(f"these layers have {said} heads", "name layers of one kind")
+    return read_numbers(spelled.parts, counts.pop(), PARTS["H"])
 
 
 def _of_lens(text: str, spelled: Spelled, layers: tuple[int, ...] | None, table: StepTable) -> Address:

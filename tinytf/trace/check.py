@@ -65,7 +65,7 @@ def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Ways]:
     """
     trace, layer, n_heads, length = site.trace, site.layer, site.config.n_heads, len(site.ids)
     weights = trace.steps.at(trace.steps.weights, layer)
-    shares = Site(trace, weights, layer)
+    shares, sums_up = Site(trace, weights, layer), trace.steps.has(weights.name, layer) and weights.is_distribution
     count = max(1, min(n_heads, _CHUNK_BYTES // (4 * length * length)))
     sums: list[Tensor] = []
     wholes: list[Tensor] = []
@@ -74,7 +74,7 @@ def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Ways]:
         heads = tuple(range(first, min(n_heads, first + count)))
         mixed.append(site.derive(heads))
         heads = tuple(head for head in heads if not trace.is_exchanged(weights.name, layer, head))
-        if heads:
+        if heads and sums_up:
             sums.append(trace.step(weights.name, layer, heads).sum(dim=-1))
             wholes.append(shares.operation.whole(shares, heads).to(sums[-1]).expand_as(sums[-1]))
     words = "each row sums to 1" if len(shares.sources) == 1 else "each row sums to 1 with the share of the sink"

@@ -36,7 +36,8 @@ def watched(
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             kept = step.recorded or step.full_name(layer) in model.edited
             if kept and step.is_tensor and wanted and not step.is_vocabulary:
-                hook = partial(_keep, (keep, *others), step, layer, model.config)
+                own = model.config.at(layer)
+                hook = partial(_keep, (keep, *others), step, layer, own)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         for name, layer, number in _experts_exchanged(model):
             if layer in layers:
@@ -80,7 +81,7 @@ def _keep(
 
 
 def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
-    """A tensor of the running model as a trace holds it: without the batch axis.
+    """A tensor of the running model as a trace holds it: without the batch axis; ``config`` is that of its layer.
 
     Queries, keys and values are split into heads: (1, T, H·D) -> (H, T, D). A tensor without a batch axis (positions)
     is a view of the model's own table, and is copied.
@@ -94,13 +95,13 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 
 
 @contextmanager
-def stepwise(model: Transformer) -> Iterator[None]:
-    """Run every step by itself, in evaluation mode; all is restored afterwards."""
+def stepwise(model: Transformer, fused: bool = False) -> Iterator[None]:
+    """Run every step by itself unless ``fused``, in evaluation mode; all is restored afterwards."""
     before = [
         (module, name, vars(module)[name]) for module in model.modules() for name in _FLAGS if name in vars(module)
     ]
     try:
-        model.eval().fuse(False)
+        model.eval().fuse(fused)
         yield
     finally:
         for module, name, flag in before:
@@ -118,7 +119,7 @@ def tapped(model: Transformer, tap: Tap, names: Collection[str] | None = None) -
     What ``tap`` returns replaces the step. The model is in evaluation mode meanwhile.
     """
     with ExitStack() as stack:
-        stack.enter_context(stepwise(model))
+        stack.enter_context(stepwise(model, names is not None))  # kernels that hide one of the names make way anyway
         for step, layer in table_of(model.config).rows:
             if step.runs and (names is None or step.name in names):
                 hook = partial(_tap, tap, step.full_name(layer))

@@ -280,7 +280,7 @@ def known_names(table: StepTable, layer: int | None) -> dict[str, Lens | str]:
     """Every name of TransformerLens, in a block or, without a layer, outside them; or why it is refused."""
     found: dict[str, Lens | str] = {}
     layers = None if layer is None else (layer,)
-    for name, row in _rows(table.config if layer is None else table.config.at(layer), layer is not None).items():
+    for name, row in _rows(table.config.at(layer), layer is not None).items():
         if row.why:
             found[name] = row.why
         elif _place(row, layers, table) is not None:

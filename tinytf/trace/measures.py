@@ -137,7 +137,7 @@ def numbers(
         values = trace.step(step.name, layer, heads)
         axes = [range(size) for size in values.shape]
         if step.is_split:
-            shared = trace.config.heads_per_kv if "kv head" in step.axes else 1
+            shared = trace.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
             axes[0] = heads or [part * shared for part in axes[0]]
     allowed, first = visible(trace, step, layer), len(axes) - min(2, len(axes))
     for place, word in enumerate(cell):

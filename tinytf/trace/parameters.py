@@ -18,7 +18,7 @@ from tinytf.parts.row import Step
 from tinytf.steps.operations import Parameter
 from tinytf.steps.table import StepTable
 from tinytf.text.words import Named, pick, several
-from tinytf.trace.address import PARTS, Address, Spelled, parse_tensor, read_numbers, span, spell
+from tinytf.trace.address import PARTS, Address, Spelled, parse_tensor, parts_named, read_numbers, span, spell
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
@@ -107,7 +107,7 @@ class ParameterAddress:
         return found[(0 if len(layers) == 1 else slice(None), 0 if len(heads) == 1 else slice(None))]
 
     def _single(self, model: Transformer, layer: int | None, head: int | None, find_token: FindToken | None) -> Tensor:
-        tensor, config = model.get_parameter(self.path(layer)).detach(), model.config
+        tensor, config = model.get_parameter(self.path(layer)).detach(), model.config.at(layer)
         tensor = tensor.transpose(-2, -1) if self.parameter.transposed else tensor
         if head is not None and self.letter == "E":
             tensor, head = tensor.select(self.parameter.axes.index("expert"), head), None
@@ -141,7 +141,8 @@ def parameter_names(table: StepTable) -> dict[str, str]:
         other = re.sub(r"(?<=[Wb])[₁₂]$", f"_{tail}", name)
         for known in (name, f"{step.module}.{one.attribute}", plain, re.sub(r"(?<=[Wb])(?=[12]$)", "_", plain), other):
             found.setdefault(known, name)
-    return found
+    paths = {f"{one.step.module}.{one.parameter.attribute}": one.parameter.name for one, _ in addresses_of(table)}
+    return {**paths, **found}
 
 
 def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
@@ -163,7 +164,6 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
     config = table.config
     layers = read_numbers(spelled.layers, config.n_layers, "layer")
     letter = spelled.letter
-    heads = read_numbers(spelled.parts, config.experts if letter == "E" else config.n_heads, PARTS[letter])
     last = config.n_layers - 1
     if step.in_layer and layers is None:
         raise AddressError(f"{name} is a parameter of every layer", f"say which: L0.{name} … L{last}.{name}")
@@ -174,18 +174,33 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
         if not there:
             why = table.why_absent(step.name, layers[0]) or "another layer has it"
             raise AddressError(f"layer {layers[0]} has no {name}: {why}")
-        layers = there
+        layers, (step, one) = there, table.parameter(name, there[0])
+        if len({table.parameter(name, layer)[1] for layer in there}) > 1:
+            raise AddressError(f"{name} has other axes in some of these layers", "name layers of one kind")
+    heads = parts_named(spelled, layers, config)
     split = [axis for axis in one.axes if is_split(axis) or axis == "expert"]
     if heads is not None and (not split or (letter == "E") != (split == ["expert"])):
         raise AddressError(f"{name} is not split into {PARTS[letter]}s", f"its axes are {', '.join(one.axes)}")
     cell = spelled.cell or ()
     if heads is not None and split and split[0].startswith("n_kv_heads"):
-        said = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
+        count, shared = config.at(layers[0] if layers else None).heads_per_kv, step.title.split(",")[0].rstrip("s")
+        said = f"{count} query heads share one {shared} head"
     where = ParameterAddress(step, one, layers, heads, cell, said)
     if len(cell) > len(axes := where.whole_axes):
         has = f"has {len(axes)} axes, {', '.join(axes)}" if axes else "is one number"
         raise AddressError(f"{replace(where, cell=())} {has}; {text!r} names {len(cell)}")
     return where
+
+
+def addresses_of(table: StepTable) -> list[tuple[ParameterAddress, int | None]]:
+    """Every parameter of a model, in each layer that has it."""
+    found = []
+    for name, (step, one) in table.parameters.items():
+        for layer in range(table.config.n_layers) if step.in_layer else (None,):
+            if not one.absent and (layer is None or table.has_parameter(name, layer)):
+                there = table.parameter(name, layer)
+                found.append((ParameterAddress(*there, None if layer is None else (layer,)), layer))
+    return found
 
 
 def _spelled(text: str) -> Spelled | None:
@@ -206,13 +221,8 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
     from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
     from tinytf.checkpoints.huggingface.load import FAMILIES
 
-    own = [ParameterAddress(step, one) for step, one in table.parameters.values() if not one.absent]
-    paths = {
-        one.path(i): replace(one, layers=None if i is None else (i,))
-        for one in own
-        for i in (range(table.config.n_layers) if one.step.in_layer else (None,))
-        if i is None or table.first_with(one.step.module, i) == i
-    }
+    own = addresses_of(table)
+    paths = {one.path(i): one for one, i in own if i is None or table.first_with(one.step.module, i) == i}
     found = {
         path: where
         for kind in (*FAMILIES.values(), *ARCHITECTURES.values())

@@ -132,7 +132,7 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
 
     A block's input is the previous block's output, and is held once. The last block's output is always kept.
     """
-    table, sizes = table_of(config), {"token": tokens, "query": tokens, "key": tokens, **config.sizes}
+    table, texts = table_of(config), {"token": tokens, "query": tokens, "key": tokens}
     kept = {table.output: config.n_layers - 1}
     total = 0
     for step, layer in table.rows:
@@ -143,7 +143,7 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
             continue  # that of another is the output of the one before
         if step.name == table.embedded and len(table.sources(step, None)) == 1 and isinstance(step.operation, Add):
             continue  # with nothing added, the sum is the token embeddings themselves
-        shape = {**sizes, "token": rows} if step.is_vocabulary else sizes
+        shape = {**texts, **config.at(layer).sizes} | ({"token": rows} if step.is_vocabulary else {})
         total += math.prod(shape[axis] for axis in step.axes)
     return itemsize * total
 

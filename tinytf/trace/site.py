@@ -57,8 +57,7 @@ class Site:
     @property
     def config(self) -> ModelConfig:
         """The configuration of the step's layer."""
-        config = self.trace.config
-        return config if self.layer is None else config.at(self.layer)
+        return self.trace.config.at(self.layer)
 
     @property
     def ids(self) -> Sequence[int]:

@@ -122,7 +122,8 @@ class Trace:
         full = step.full_name(layer)
         partly = full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
         if full in self.recording.tensors and not partly:
-            tensor, shared = self.recording.tensors[full], self.config.heads_per_kv if "kv head" in step.axes else 1
+            config = self.config.at(layer)
+            tensor, shared = self.recording.tensors[full], config.heads_per_kv if "kv head" in step.axes else 1
             return tensor if heads is None else tensor[[head // shared for head in heads]]
         if layer is not None and layer not in self.recording.layers:
             recorded = ", ".join(map(str, self.recording.layers)) or "none"
@@ -275,7 +276,9 @@ class Trace:
     def places(self, where: Address) -> dict[str, Sequence[int]]:
         """The places on the axes of which an address has some, by the name of the axis: of ``[0:3,:]`` the tokens."""
         axes = (where.lens.axes(where.step) if where.lens else where.step.axes) if where.step else ()
-        sizes = {**self.config.sizes, **dict.fromkeys(("token", "query", "key"), len(self.tokens)), "scale": 1}
+        layer = None if where.layers is None else where.layers[0]
+        length = len(self.tokens)
+        sizes = {**self.config.at(layer).sizes, **dict.fromkeys(("token", "query", "key"), length), "scale": 1}
         found: dict[str, Sequence[int]] = {}
         if where.layers is not None and len(where.layers) > 1:
             found["layer"] = where.layers
@@ -310,7 +313,7 @@ class Trace:
         for layer in where.layers if where.layers is not None else (None,):
             if (allowed := visible(self, step, layer)) is None:
                 return None
-            heads = len(step.part_numbers(self.config) if where.heads is None else where.heads)
+            heads = len(step.part_numbers(self.config.at(layer)) if where.heads is None else where.heads)
             one = where.heads is not None and heads == 1
             every = allowed if one else allowed.expand(heads, *allowed.shape)
             found.append(self._cell(every, where, step.axes[1:] if one else step.axes))
@@ -365,7 +368,7 @@ class Trace:
 
     def allowed(self, layer: int | None = 0) -> Tensor | None:
         """Which keys (Q, K) each query of a layer may look at; None where nothing is masked."""
-        config = self.config if layer is None else self.config.at(layer)
+        config = self.config.at(layer)
         return Sight.of(config).allowed(len(self.tokens), None, self.model_input.device)
 
     def table(self) -> list[dict[str, Any]]:
@@ -375,7 +378,7 @@ class Trace:
 
 def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
     """Which cells (Q, K) of a masked attention step are visible; None for any other step, or where all are."""
-    if not step.is_map or not (step.is_distribution or isinstance(step.operation, Mask)):
+    if not step.is_map or not (step.is_distribution or step.operation.hides_ahead or isinstance(step.operation, Mask)):
         return None
     return trace.allowed(layer)
 

@@ -72,6 +72,9 @@ def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:
         where = parse_address(text, table)
         if where.layers is None or where.cell or (where.step is not None and where.step.name != table.weights):
             raise UsageError(f"{text!r} is not a head", "a head is L3H5, all heads of a layer L3 or L3H*")
+        if none := [layer for layer in where.layers if layer not in table.attending]:
+            hint = f"tinytf trace --layer {none[0]} shows its steps"
+            raise UsageError(f"layer {none[0]} has no attention weights", hint)
         heads = where.heads if where.heads is not None else range(table.config.n_heads)
         pairs += [(layer, head) for layer in where.layers for head in heads]
     return tuple(pairs)

@@ -52,7 +52,7 @@ class Place:
         return min(self.cell[0], max(rows - 1, 0)), min(self.cell[1], max(columns - 1, 0))
 
     def _part(self, trace: Trace, step: Step) -> int:
-        return min(self.part, (trace.config.experts if step.of_experts else trace.config.n_heads) - 1)
+        return min(self.part, step.parts(trace.config.at(self.at(trace)[1])) - 1)
 
     def stepped(self, trace: Trace, by: int) -> "Place":
         """So many steps further, or at the first or last one."""
@@ -71,8 +71,8 @@ class Place:
 
     def in_part(self, trace: Trace, by: int) -> "Place":
         """The next head or expert, round and round; the same place where the step has none."""
-        step, _ = self.at(trace)
-        count = trace.config.experts if step.of_experts else trace.config.n_heads
+        step, layer = self.at(trace)
+        count = step.parts(trace.config.at(layer))
         return replace(self, part=(self._part(trace, step) + by) % count) if step.is_split else self
 
     def moved(self, trace: Trace, down: int, right: int) -> "Place":
@@ -84,7 +84,7 @@ class Place:
     def to(self, trace: Trace, where: Address) -> "Place":
         """The place of an address: its first layer and head, and its cell where it names one."""
         layer = where.layers[0] if where.layers else None
-        name = where.step.name if where.step else trace.steps.weights
+        name = where.step.name if where.step else trace.steps.map_of(layer or 0).name
         found = [row for row, (step, within) in enumerate(trace.steps.rows) if (step.name, within) == (name, layer)]
         if not found:
             raise AddressError(f"{where} is no step of this model")
@@ -136,7 +136,7 @@ def window(count: int, at: int, room: int) -> slice:
 
 def first_row(trace: Trace) -> int:
     """The step to begin with: the weights of the last layer."""
-    wanted = trace.steps.weights, trace.config.n_layers - 1
+    wanted = trace.steps.map_of(trace.config.n_layers - 1).name, trace.config.n_layers - 1
     return next(row for row, (step, layer) in enumerate(trace.steps.rows) if (step.name, layer) == wanted)
 
 

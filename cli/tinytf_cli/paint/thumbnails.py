@@ -198,11 +198,11 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
     """A grid with one row of maps per layer: half blocks in colour, shades without."""
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
     side, a_row = thumbnail_size(length, n_heads, terminal.width)
-    lines: list[PaintedLine] = []
-    for layer, (maps, visible) in enumerate(zip(block.maps, block.visible, strict=True)):
+    lines, layers = list[PaintedLine](), block.layers or range(len(block.maps))
+    for layer, maps, visible in zip(layers, block.maps, block.visible, strict=True):
         for first in range(0, n_heads, a_row):
             part = maps[first : first + a_row]
-            if layer == 0 or a_row < n_heads:
+            if layer == layers[0] or a_row < n_heads:
                 width = -(-length // -(-length // side)) + 1
                 heads = "".join(f"H{first + i}"[:width].ljust(width) for i in range(len(part)))
                 lines.append([Segment("     " + heads, role_style("dim", terminal))])

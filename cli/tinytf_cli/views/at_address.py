@@ -94,7 +94,7 @@ def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Bl
             continue
         every: Sequence[int | None] = one.heads or (None,)
         if step.is_split and not one.heads:
-            every = step.part_numbers(trace.config)
+            every = step.part_numbers(trace.config.at(one.layers[0] if one.layers else None))
         for head in every:
             yield step_heading(trace, step, layer, head)
             yield _heat(trace, Address(step, one.layers, None if head is None else (head,)), terminal)

@@ -22,9 +22,9 @@ _BOUNDED = ("previous", "first", "self")
 
 def thumbnails(trace: Trace) -> Thumbnails:
     """Every head's weights, small."""
-    name, layers = trace.steps.weights, range(trace.config.n_layers)
+    name, layers = trace.steps.weights, trace.steps.attending
     maps = [as_array(trace.step(name, layer)) for layer in layers]
-    return Thumbnails(maps, [visible_array(trace, trace.steps.at(name, layer), layer) for layer in layers])
+    return Thumbnails(maps, [visible_array(trace, trace.steps.at(name, layer), layer) for layer in layers], layers)
 
 
 def _full(values: Array, by: str) -> float:

@@ -257,10 +257,11 @@ class RowBars:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small maps of weights (0…1): ``maps[layer][head]`` is (T, T), and ``visible[layer]`` serves its heads."""
+    """Small maps of weights (0…1), (T, T) in ``maps[i][head]``, of some ``layers`` or all; ``visible[i]`` is of a layer."""
 
     maps: Sequence[Array]
     visible: Sequence[Visible]
+    layers: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

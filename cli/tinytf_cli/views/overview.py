@@ -201,14 +201,15 @@ class Screen:
         """What the head looks at: as many keys as fit the room."""
         longest, widest = (6, 7) if room > 2 * _CLOSEUP else (4, 4)  # names of keys and queries
         seen = self.overview.closeup(layer, head, (room - 3 - widest) // (longest + 1), _QUERIES)
-        step = self.trace.steps.at(self.trace.steps.weights, layer)
+        step = self.trace.steps.map_of(layer)
         visible = visible_array(self.trace, step, layer)
         yield Line(self._named(layer, head, value, f".{step.name}" if room > 2 * _CLOSEUP else ""))
         part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
         rows, columns = ([shortened(self.names[place], most) for place in places] for places, most in (
             (seen.queries, widest), (seen.keys, longest)
         ))  # fmt: skip
-        yield Heat(as_array(seen.weights), rows, columns, "unit", part, digits=2)
+        kind = "unit" if step.is_distribution else "signed"
+        yield Heat(as_array(seen.weights), rows, columns, kind, part, digits=2)
         total = len(self.names)
         if len(columns) < total:
             whole = f"queries {seen.queries[0]} to {seen.queries[-1]} of {total}, " if len(rows) < total else ""
@@ -253,7 +254,7 @@ class Screen:
                 f"L{layer}H{head}",
                 shortened(self.overview.most_seen(layer, head), 9),
                 as_array(self.overview.weights(layer, head)),
-                visible_array(self.trace, table.at(table.weights, layer), layer),
+                visible_array(self.trace, table.map_of(layer), layer),
             )
             for layer, head, _ in places[:most]
         ]

@@ -186,7 +186,7 @@ def tensors_at(
             heads: Sequence[int | None] = (None,)
             if step.is_split:
                 own = (trace.shown_part(step, layer, head),) if head is not None and where.step is None else None
-                heads = where.parts_of(step) or own or step.part_numbers(trace.config)
+                heads = where.parts_of(step) or own or step.part_numbers(trace.config.at(layer))
             for one in heads:
                 yield step, layer, one
 

@@ -1,14 +1,14 @@
 """Ablation: what a prediction becomes without some parts of the model, one after the other or all together."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tinytf.cause.interventions.hooks import (
     HookPoint,
@@ -102,9 +102,10 @@ class Ablation(Ablated):
 class AblationSweep(Ablated):
     """Every head, feed-forward or layer of a model, each ablated alone; ``effects[i]`` is that of ``names[i]``.
 
-    After an interrupt it is None, and NaN in the maps, where nothing was ``measured``.
-    ``kl`` and ``change`` are the maps, (layers, heads), (layers with experts, experts), or (1, layers) where nothing is
-    split. ``check`` compares the strongest with a forward pass of its own.
+    After an interrupt it is None, and NaN in the maps, where nothing was ``measured``. ``kl`` and ``change`` are the
+    maps, (layers, heads), (layers with experts, experts), or (1, layers) where nothing is split; NaN where a layer has
+    fewer heads. ``counts`` is how many there are in each row. ``check`` compares the strongest with a forward pass of
+    its own.
     """
 
     KIND = "ablation_sweep"
@@ -113,20 +114,24 @@ class AblationSweep(Ablated):
     what: str
     names: tuple[str, ...]
     effects: tuple[Effect | None, ...]
-    shape: tuple[int, int]
+    counts: tuple[int, ...]
 
     def stored(self) -> list[Array]:
         """Both maps, (layers, heads), or (1, layers)."""
-        axes = ["all", "layer"] if self.shape[0] == 1 else ["layer", "expert" if "E" in self.names[0] else "head"]
+        axes = ["all", "layer"] if len(self.counts) == 1 else ["layer", "expert" if "E" in self.names[0] else "head"]
         return [Array.of("kl", axes, self.kl), Array.of("change", axes, self.change)]
 
     @property
     def kl(self) -> Tensor:
-        return torch.tensor([math.nan if one is None else one.kl for one in self.effects]).view(self.shape)
+        return self._map(math.nan if one is None else one.kl for one in self.effects)
 
     @property
     def change(self) -> Tensor:
-        return torch.tensor([math.nan if one is None else one.change for one in self.effects]).view(self.shape)
+        return self._map(math.nan if one is None else one.change for one in self.effects)
+
+    def _map(self, values: Iterable[float]) -> Tensor:
+        rows = torch.tensor(list(values)).split(list(self.counts))
+        return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=math.nan)
 
     @property
     def measured(self) -> list[tuple[str, Effect]]:
@@ -225,13 +230,13 @@ def ablation_sweep(
     if over not in SWEEPS:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))
     trace, position, before, followed = _predicted(model, text, target)
-    layers, heads = range(trace.config.n_layers), range(trace.config.n_heads)
+    layers = range(trace.config.n_layers)
     mixed = [layer for layer in layers if trace.config.at(layer).experts]
     if over == "experts" and not mixed:
         raise UsageError("this model has no experts", "--sweep ffn takes its feed-forwards")
     names = {
         "experts": [f"L{layer}E{number}" for layer in mixed for number in range(trace.config.experts)],
-        "heads": [f"L{layer}H{head}" for layer in layers for head in heads],
+        "heads": [f"L{layer}H{head}" for layer in layers for head in range(trace.config.at(layer).n_heads)],
         "ffn": [f"L{layer}.ffn" for layer in layers],
         "layers": [f"L{layer}" for layer in layers],
     }[over]
@@ -259,7 +264,10 @@ def ablation_sweep(
         of=["ablation", followed],
         again=lambda said: Effect(**said),
     )
-    shapes = {"heads": (len(layers), len(heads)), "experts": (len(mixed), trace.config.experts)}
+    counts = {
+        "heads": [trace.config.at(layer).n_heads for layer in layers],
+        "experts": [trace.config.experts] * len(mixed),
+    }
     unchanged = effects(before, before[None], followed)[0]
     each = dict(zip(groups, found, strict=True))
     return AblationSweep(
@@ -270,7 +278,7 @@ def ablation_sweep(
         what=over,
         names=tuple(names),
         effects=tuple(each.get(name, unchanged) for name in names),
-        shape=shapes.get(over, (1, len(layers))),
+        counts=tuple(counts.get(over, [len(layers)])),
         check=check,
         about=About(model, trace.encoding),
     )

@@ -97,7 +97,7 @@ def _edited(model: Transformer, places: list[tuple[Address, Made]]) -> Iterator[
             name = where.step.name
             for layer in [one for one in where.layers or (None,) if table.has(name, one)]:
                 step = table.at(name, layer)
-                config = model.config if layer is None else model.config.at(layer)
+                config = model.config.at(layer)
                 heads = where.heads if step.is_split else None
                 edit = partial(_edit, partial(_rows, step, config, heads, str(where), made))
                 stack.callback(module_of(model, step, layer).register_forward_hook(edit).remove)

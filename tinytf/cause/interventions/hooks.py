@@ -78,7 +78,7 @@ def _parsed(text: str, table: StepTable) -> list[HookPoint]:
         HookPoint(step.name, layer, head, step.letter)
         for layer in where.layers or ()
         for step in steps
-        for head in ((where.heads or range(step.parts(table.config))) if step.is_split else (None,))
+        for head in ((where.heads or range(step.parts(table.config.at(layer)))) if step.is_split else (None,))
         if table.has(step.name, layer)
     ]
     if not found:

@@ -215,13 +215,14 @@ def patch_sweep(
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, steps))
     source, target, found = _runs(model, clean, corrupt, answer, versus)
     step, layers, of_heads = steps[over], range(source.config.n_layers), over == "heads"
-    width = source.config.n_heads if of_heads else len(source.tokens)
+    heads = [source.config.at(layer).n_heads for layer in layers]
+    width = max(heads) if of_heads else len(source.tokens)
     alike = not source.config.looks_ahead and not of_heads
     first = first_different(source.encoding.ids, target.encoding.ids) if alike else 0
     rows: dict[str, Interventions] = {}
     for layer in layers:
         value = source.step(step, layer)  # (H, T, D), or (T, C)
-        for column in range(first, width):
+        for column in range(first, heads[layer] if of_heads else width):
             point = HookPoint(step, layer, column if of_heads else None)
             name = str(point) if of_heads else f"{point} at position {column}"
             one = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
@@ -232,7 +233,11 @@ def patch_sweep(
     )  # fmt: skip
     differences = torch.full((len(layers), width), found.corrupt, dtype=torch.float64)
     each = [math.nan if one is None else one for one in moved]
-    differences[:, first:] = torch.tensor(each, dtype=torch.float64).view(len(layers), -1)
+    differences[:, first:] = math.nan  # where a layer has fewer heads
+    for layer in layers:
+        count = heads[layer] if of_heads else width - first
+        differences[layer, first : first + count] = torch.tensor(each[:count], dtype=torch.float64)
+        each = each[count:]
     return PatchSweep(
         contrast=found,
         checks=(*_ends(source, target, found.position), check),

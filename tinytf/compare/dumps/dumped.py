@@ -141,7 +141,7 @@ class Dumped:
 
     def _fitted(self, stored: str, meaning: Meaning, beside: Beside | None) -> Fitted | None:
         name, layer = meaning.place
-        step, config = self.steps.at(name, layer), self.config if layer is None else self.config.at(layer)
+        step, config = self.steps.at(name, layer), self.config.at(layer)
         like = None if beside is None else beside(step, layer, meaning.heads)
         shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
         tensor = self._read(stored)
@@ -168,7 +168,7 @@ class Dumped:
         return tensor if tensor.is_floating_point() else tensor.double()
 
     def _shape(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> tuple[int, ...]:
-        config = self.config if layer is None else self.config.at(layer)
+        config = self.config.at(layer)
         count = len(self.tokens)
         sizes = {"token": count, "query": count, "key": count, **config.sizes}
         shape = tuple(sizes[axis] for axis in step.axes)

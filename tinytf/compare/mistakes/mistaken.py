@@ -35,7 +35,7 @@ class Mistaken(Trace):
         made = found(Site(self, step, layer))
         if heads is None:
             return made
-        shared = self.config.heads_per_kv if "kv head" in step.axes else 1
+        shared = self.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
         return made[[head // shared for head in heads]]
 
 

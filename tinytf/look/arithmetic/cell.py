@@ -78,9 +78,9 @@ def find_cell(trace: Trace, address: str | Address) -> tuple[Cell, str]:
         said = f"{where} {many}, and one number is explained at a time"
         raise AddressError(said, f"for example {_example(where, step)}")
     axes = step.axes[-2:]
-    sizes = _sizes(trace, step)
-    index = tuple(trace.index(word, axis, size) for word, axis, size in zip(where.cell, axes, sizes, strict=True))
     layer = None if where.layers is None else where.layers[0]
+    sizes = _sizes(trace, step, layer)
+    index = tuple(trace.index(word, axis, size) for word, axis, size in zip(where.cell, axes, sizes, strict=True))
     return Cell(
         trace, trace.steps.at(step.name, layer), layer, where.heads[0] if where.heads else None, index
     ), where.note
@@ -108,7 +108,7 @@ def _example(where: Address, step: Step) -> str:
     return str(Address(step, layers, heads, (cell + ("0",) * count)[:count]))
 
 
-def _sizes(trace: Trace, step: Step) -> tuple[int, ...]:
+def _sizes(trace: Trace, step: Step, layer: int | None) -> tuple[int, ...]:
     length = len(trace.tokens)
-    known = {"token": length, "query": length, "key": length, **trace.config.sizes}
+    known = {"token": length, "query": length, "key": length, **trace.config.at(layer).sizes}
     return tuple(known[axis] for axis in step.axes[-2:])

@@ -8,6 +8,8 @@ from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.decay import Decay
+from tinytf.steps.operations.delta import Fade, Write
 from tinytf.steps.operations.disentangled import ByDistance, Table
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.grow import Grow
@@ -29,10 +31,12 @@ from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 from tinytf.steps.operations.switch import Switch
+from tinytf.steps.operations.unit import Unit
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
 __all__ = [
@@ -45,7 +49,9 @@ __all__ = [
     "ClampedGlu",
     "Clip",
     "Concat",
+    "Decay",
     "ExpertLinear",
+    "Fade",
     "Grow",
     "HeadNorm",
     "Join",
@@ -67,6 +73,7 @@ __all__ = [
     "Route",
     "Scale",
     "Scores",
+    "ShortConv",
     "Sight",
     "Sigmoid",
     "Sink",
@@ -77,6 +84,8 @@ __all__ = [
     "Table",
     "TokenSoftmax",
     "Unembed",
+    "Unit",
     "VocabularySoftmax",
     "Weigh",
+    "Write",
 ]

@@ -113,7 +113,7 @@ class HeadNorm(Norm):
 
     def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
         g, x, gain, _ = super()._vectors(to)
-        head = to.shared_head if "kv head" in to.site.step.axes else to.row.head or 0
+        head = to.head_of(to.site.step)
         here = slice(head * len(g.values), (head + 1) * len(g.values))
         if not self.joint:
             return g, x, gain[here] if gain.dim() else gain, slice(None)

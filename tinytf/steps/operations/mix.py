@@ -4,7 +4,16 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Consumer, Operation, Summand, by_group, in_float32, repeat_groups, wide
+from tinytf.steps.operations.operation import (
+    Consumer,
+    Operation,
+    Summand,
+    by_group,
+    in_float32,
+    repeat_groups,
+    repeats,
+    wide,
+)
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.scores import from_columns
 from tinytf.steps.operations.working import Working, product
@@ -37,7 +46,7 @@ class Mix(Operation):
 
     def code(self, site: Site) -> str:
         weights, v = site.names
-        shared = "" if site.config.heads_per_kv == 1 else f".repeat_interleave({site.config.heads_per_kv}, 0)"
+        shared = "" if repeats(site, 1) == 1 else f".repeat_interleave({repeats(site, 1)}, 0)"
         return f"{site.variable} = {weights} @ {in_float32(v, site.input(1))}{shared}"
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -53,7 +62,7 @@ class Mix(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         if to.number == 0:
-            value = wide(to.site.input(1))[to.shared_head]  # (K, D)
+            value = wide(to.site.input(1))[to.head_of(to.site.source_steps[1])]  # (K, D)
             return Summand(f"{to.symbol}·vᵀ", wide(to.incoming.values) @ value.T, inputs=(to.incoming,))
         return from_columns(to, to.site.input(0), to.g, f"weightsᵀ·{to.symbol}", to.site.source_steps[0].name)
 

@@ -136,16 +136,16 @@ class Consumer:
         step = self.site.source_steps[number]
         return Quantity(step.name, self.row.of(self.site.input(number), step, self.site.config.heads_per_kv))
 
-    @property
-    def shared_head(self) -> int:
-        """The key-value head of the row's query head."""
-        return (self.row.head or 0) // self.site.config.heads_per_kv
+    def head_of(self, step: Step) -> int:
+        """The number on the axis of heads of ``step`` that the row's query head has there."""
+        return (self.row.head or 0) // (self.site.config.heads_per_kv if "kv head" in step.axes else 1)
 
     @property
     def query_heads(self) -> range:
-        """Those that share the row's key head."""
-        shared = self.site.config.heads_per_kv
-        return range(self.shared_head * shared, (self.shared_head + 1) * shared)
+        """The heads of the later step that share the row."""
+        own, later = self.head_of(self.row.step), self.site.step
+        shared = self.site.config.heads_per_kv if "kv head" in self.row.step.axes and "kv head" not in later.axes else 1
+        return range(own * shared, (own + 1) * shared)
 
 
 class Operation(ABC):
@@ -155,7 +155,7 @@ class Operation(ABC):
     that it makes pass ``side_by_side`` in the model, (T, H·D). ``deciding`` are the numbers of inputs that only decide,
     and have no gradient. ``over_tokens`` it needs all rows of its input at once. ``remembers`` are the numbers of
     inputs that a cache keeps of all tokens so far, and what they are called there. What is ``pointwise`` makes each
-    number of those in its place.
+    number of those in its place. What ``hides_ahead`` has 0 wherever a key comes after its query.
     """
 
     words: ClassVar[str]
@@ -166,6 +166,7 @@ class Operation(ABC):
     deciding: ClassVar[tuple[int, ...]] = ()
     remembers: ClassVar[tuple[tuple[int, str], ...]] = ()
     pointwise: ClassVar[bool] = False
+    hides_ahead: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -300,6 +301,12 @@ def of_query_heads(made: Tensor, site: Site, heads: tuple[int, ...] | None) -> T
 def by_group(x: Tensor, shared: Tensor) -> Tensor:
     """(H, …) -> (G, H/G, …), to match ``shared`` (G, …)."""
     return x.unflatten(0, (len(shared), -1))
+
+
+def repeats(site: Site, number: int) -> int:
+    """How many heads of a step take each head of its input ``number``."""
+    shared = "kv head" in site.source_steps[number].axes and "kv head" not in site.step.axes
+    return site.config.heads_per_kv if shared else 1
 
 
 def repeat_groups(x: Tensor, n_heads: int) -> Tensor:

@@ -13,6 +13,7 @@ from tinytf.steps.operations.operation import (
     by_group,
     in_float32,
     repeat_groups,
+    repeats,
     wide,
 )
 from tinytf.steps.operations.protocols import Cell, Site
@@ -65,7 +66,7 @@ class Scores(Operation):
 
     def code(self, site: Site) -> str:
         q, k = (in_float32(name, site.input(i)) for i, name in enumerate(site.names))
-        shared = "" if site.config.heads_per_kv == 1 else f".repeat_interleave({site.config.heads_per_kv}, 0)"
+        shared = "" if repeats(site, 1) == 1 else f".repeat_interleave({repeats(site, 1)}, 0)"
         return f"{site.variable} = {q} @ {k}{shared}.transpose(-2, -1)"
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -80,7 +81,7 @@ class Scores(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         if to.number == 0:
-            key = wide(to.site.input(1))[to.shared_head]  # (K, D)
+            key = wide(to.site.input(1))[to.head_of(to.site.source_steps[1])]  # (K, D)
             return Summand(f"{to.symbol}·k", to.incoming.values @ key, inputs=(to.incoming,))
         return from_columns(to, to.g, to.site.input(0), f"{to.symbol}ᵀ·q", to.symbol)
 

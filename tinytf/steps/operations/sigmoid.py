@@ -1,22 +1,33 @@
-"""The sigmoid, σ(x) = 1 / (1 + e^−x): the probability of each class by itself, where a text may have several."""
+"""The sigmoid, σ(x) = 1 / (1 + e^−x): the probability of a class by itself, or how much of something."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.operation import Operation
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working
 
 
 class Sigmoid(Operation):
-    """Of each logit, given in float32 at least."""
+    """Of each number, given in float32 at least."""
 
     words = "a sigmoid"
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return inputs[0].double().sigmoid().to(torch.promote_types(inputs[0].dtype, torch.float32))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        """g·σ(x)·σ(−x)."""
+        x = site.input()
+        return ((g * x.to(g.dtype).sigmoid() * (-x.to(g.dtype)).sigmoid()).to(x.dtype),)
+
+    def summand(self, to: Consumer) -> Summand:
+        g, x = to.incoming, to.input_at_row(0)
+        share = Quantity(f"σ({x.name})", x.values.to(g.values.dtype).sigmoid())
+        result = (g.values * share.values * (-x.values.to(g.values.dtype)).sigmoid()).to(x.values.dtype)
+        return Summand(f"{g.name}·s·(1 − s)", result, (f"s = {share.name}",), (g, x), (share,))
 
     def code(self, site: Site) -> str:
         return f"{site.variable} = torch.sigmoid({site.names[0]}.double())"

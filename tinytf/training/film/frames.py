@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.run import write_run
 from tinytf.files import to_json
+from tinytf.look.heads import in_place
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import make_folder, remove, remove_folder, write_state
 from tinytf.steps.table import table_of
@@ -189,7 +190,8 @@ class Frame:
             log_p = logits.log_softmax(dim=-1)
             top = log_p.topk(min(_TOP, log_p.shape[-1]), dim=-1)
             loss = F.nll_loss(log_p, probe.targets, ignore_index=IGNORED, reduction="none")
-            maps = torch.stack([weights[:, :side, :side] for weights in layers(found, table.weights)])
+            seen = torch.stack([weights[:, :side, :side] for weights in layers(found, table.weights)])
+            maps = in_place(seen, table.attending, config.n_layers)
             stream = torch.stack([found[table.embedded][0], *layers(found, table.output)])  # (L + 1, T, C)
             streams.append(stream[1:])
             for layer, activated in enumerate(layers(found, table.activated)):

@@ -1,0 +1,139 @@
+"""The gated delta rule: a mixer that keeps a matrix of what it read, in place of keys and values (Yang et al. 2024).
+
+Shapes: B batch, T tokens, H heads of values, G heads of queries and keys, K and D their widths.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinytf.errors import ConfigError
+from tinytf.parts.norm import normed_input
+from tinytf.parts.part import COUNT, POSITIVE, Part, leaf
+from tinytf.parts.row import KV, MAP, OF_HEADS, WIDE, Config, Step
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+UNIT_EPS = 1e-6
+"""ε of the lengths of queries and keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDelta(Part):
+    """``n_heads`` heads of values ``d_value`` wide, and ``n_kv_heads`` of queries and keys ``d_head`` wide.
+
+    Each passes through a convolution over ``conv_width`` tokens. A head has a matrix S (K, D): a token shrinks it by
+    its decay, writes β·(v − k·S) at its key, and reads q·S / √d_head.
+    """
+
+    called = "gated_delta"
+    n_heads: int = leaf(limits=POSITIVE, differs=True)
+    n_kv_heads: int = leaf(0, COUNT, differs=True)
+    d_head: int = leaf(0, COUNT, differs=True)
+    d_value: int = leaf(0, COUNT, differs=True)
+    conv_width: int = leaf(4, POSITIVE)
+
+    def require(self) -> None:
+        for name, usual in (("n_kv_heads", self.n_heads), ("d_value", self.d_head)):
+            if not getattr(self, name):
+                object.__setattr__(self, name, usual)
+        if self.n_heads % self.n_kv_heads:
+            raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
+
+    def fit(self, d_model: int, causal: bool) -> None:
+        if not causal:
+            raise ConfigError("a gated delta rule reads from left to right, and causal is false")
+
+    @property
+    def kept(self) -> int:
+        """How many numbers a layer keeps of a text while decoding, however long that is: the state, and windows."""
+        passing = 2 * self.n_kv_heads * self.d_head + self.n_heads * self.d_value
+        return self.n_heads * self.d_head * self.d_value + (self.conv_width - 1) * passing
+
+    def words(self, causal: bool) -> dict[str, str]:
+        shared = f" ({self.n_kv_heads} of queries and keys)" * (self.n_kv_heads != self.n_heads)
+        state = f"a state of {self.d_head} × {self.d_value} numbers each"
+        return {"recurrence": f"gated delta rule of {self.n_heads} heads{shared}, {state}, "
+                f"after convolutions over {self.conv_width} tokens"}  # fmt: skip
+
+
+def _project(o: "ModuleType", _: Config) -> Any:
+    return o.Linear(False)
+
+
+def _convolve(o: "ModuleType", c: Config) -> Any:
+    return o.ShortConv(c.conv_width)
+
+
+def _activate(o: "ModuleType", _: Config) -> Any:
+    return o.Activate("silu")
+
+
+def _unit(o: "ModuleType", _: Config) -> Any:
+    return o.Unit(UNIT_EPS)
+
+
+_FITS = ("kv head", "query", "key")
+_ONE = ("head", "token", "switch")
+
+ROWS: tuple[Step, ...] = (
+    Step("q", "queries before their convolution", "{delta_in}·W_Q", KV, ("<residual>",), "q", recorded=True,
+         make=_project, module="delta.q", matrix="W_Q"),
+    Step("k", "keys before their convolution", "{delta_in}·W_K", KV, ("<residual>",), "k", recorded=True,
+         make=_project, module="delta.k", matrix="W_K"),
+    Step("v", "values before their convolution", "{delta_in}·W_V", OF_HEADS, ("<residual>",), "v", recorded=True,
+         make=_project, module="delta.v", matrix="W_V"),
+    Step("q_conv", "queries, convolved", "Σ w·q of the last {taps} tokens", KV, ("q",), "q", make=_convolve,
+         module="delta.q_conv"),
+    Step("k_conv", "keys, convolved", "Σ w·k of the last {taps} tokens", KV, ("k",), "k", make=_convolve,
+         module="delta.k_conv"),
+    Step("v_conv", "values, convolved", "Σ w·v of the last {taps} tokens", OF_HEADS, ("v",), "v", make=_convolve,
+         module="delta.v_conv"),
+    Step("q_act", "queries, activated", "SiLU(q_conv)", KV, ("q_conv",), "q", make=_activate),
+    Step("k_act", "keys, activated", "SiLU(k_conv)", KV, ("k_conv",), "k", make=_activate),
+    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=_activate),
+    Step("q_unit", "queries of length 1", "q_act / ‖q_act‖", KV, ("q_act",), "q", make=_unit),
+    Step("k_unit", "keys of length 1", "k_act / ‖k_act‖", KV, ("k_act",), "k", make=_unit),
+    Step("beta_in", "writing strength before its sigmoid", "{delta_in}·W_B", _ONE, ("<residual>",), "k", make=_project,
+         module="delta.beta_in", matrix="W_B"),
+    Step("beta", "writing strength", "σ(beta_in)", _ONE, ("beta_in",), "k", make=lambda o, _: o.Sigmoid()),
+    Step("decay_in", "decay before its softplus", "{delta_in}·W_A", _ONE, ("<residual>",), "attention", make=_project,
+         module="delta.decay_in", matrix="W_A"),
+    Step("decay", "logarithm of the decay", "−e^A·softplus(decay_in + b)", _ONE, ("decay_in",), "attention",
+         make=lambda o, _: o.Decay(), module="delta.decay", matrix=""),
+    Step("written", "what a token writes", "β·(v_act − k_unit·S)", OF_HEADS, ("k_unit", "v_act", "beta", "decay"), "v",
+         make=lambda o, _: o.Write()),
+    Step("scores", "fit of queries and keys", "q_unit·k_unitᵀ", _FITS, ("q_unit", "k_unit"), "attention", core=True,
+         make=lambda o, _: o.Scores()),
+    Step("scaled", "fit of queries and keys, scaled", "{fit}", _FITS, ("scores",), "attention", core=True,
+         make=lambda o, c: o.Scale(c.d_head**0.5, "√d_head", f"√{c.d_head}")),
+    Step("read", "weights of what is read", "scaled · e^(decay since the key), 0 where key > query", MAP,
+         ("scaled", "decay"), "attention", core=True, make=lambda o, _: o.Fade()),
+    Step("head_out", "what is read", "read·written", OF_HEADS, ("read", "written"), "v", recorded=True, core=True,
+         make=lambda o, _: o.Mix()),
+    Step("head_norm", "what is read, normed", "RMSNorm(head_out) in each head", OF_HEADS, ("head_out",), "v",
+         make=lambda o, c: o.Norm(False, c.norm_eps, ("gain",)), module="delta.norm", matrix="gain"),
+    Step("gate", "gate of what is read", "{delta_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
+         make=_project, module="delta.gate", matrix="W_Z"),
+    Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_norm", OF_HEADS, ("gate", "head_norm"), "v",
+         make=_activate),
+    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
+         ("head_gated",), "v", make=lambda o, _: o.Concat()),
+    Step("attn", "output of the delta rule", "concat·W_O", WIDE, ("concat",), "attention", recorded=True, make=_project,
+         module="delta.o", matrix="W_O"),
+)  # fmt: skip
+"""From what the mixer reads to what it gives."""
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that these rows have for a model, by their places in the formulas."""
+    return {
+        "delta_in": "n" if normed_input(c) else "x",
+        "taps": str(c.conv_width),
+        "fit": f"scores / √{c.d_head} = scores / {c.d_head**0.5:.4g}",
+    }
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that a place among the inputs of these rows stands for."""
+    return {}

@@ -1,0 +1,129 @@
+"""A short convolution over tokens: each number of a token, and the same number of those before it, weighed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tinytf.config import ModelConfig
+from tinytf.parts.row import Step
+from tinytf.steps.operations.operation import (
+    Consumer,
+    Operation,
+    Parameter,
+    Pass,
+    Quantity,
+    Summand,
+    of_query_heads,
+    wide,
+)
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Working, product
+
+
+def shifted(x: Tensor, by: int) -> Tensor:
+    """x (…, T, D) with every token ``by`` places later, or earlier where that is negative; 0 where there is none."""
+    moved, length = torch.zeros_like(x), x.shape[-2]
+    if abs(by) < length:
+        moved.narrow(-2, max(0, by), length - abs(by)).copy_(x.narrow(-2, max(0, -by), length - abs(by)))
+    return moved
+
+
+@dataclass(frozen=True)
+class ShortConv(Operation):
+    """y_t = Σ w_i·x of the last ``width`` tokens, (…, H, T, D), by weights (H·D, width) of which the last is of t."""
+
+    width: int
+
+    words = "a sum of products"
+    over_tokens = True
+
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
+        heads = "n_kv_heads" if "kv head" in step.axes else "n_heads"
+        return (Parameter(step.parameter, "weight", (f"{heads}·{step.axes[-1]}", "tap")),)
+
+    def initialise(self, module: nn.Module, std: float, generator: torch.Generator) -> None:
+        """Normal, so that a sum of so many keeps the size of what it sums."""
+        module.get_parameter("weight").normal_(0.0, self.width**-0.5, generator=generator)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x, weight = inputs
+        return self.rest(torch.cat((self._nothing(x), x), dim=-2), weight)
+
+    def _nothing(self, x: Tensor) -> Tensor:
+        """What stands before a text: width − 1 tokens of zeros."""
+        return x.new_zeros(*x.shape[:-2], self.width - 1, x.shape[-1])
+
+    def rest(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The convolution of all tokens but the first width − 1."""
+        taps = weight.unflatten(0, (x.shape[-3], -1))  # (H·D, W) -> (H, D, W)
+        return (x.unfold(-2, self.width, 1) * taps[:, None]).sum(dim=-1)  # (…, H, T, D, W)
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        if now.cache is None:
+            return self.forward(x, module.weight)
+        before = now.cache.recall(module)
+        if before is None:
+            before = self._nothing(x)
+        whole = torch.cat((before, x), dim=-2)
+        windows = whole.unfold(-2, self.width - 1, 1)  # (…, H, T + 1, D, W − 1)
+        now.cache.remember(module, x.shape[-2], *(windows[..., place, :, :].mT for place in (-2, -1)))
+        return self.rest(whole, module.weight)
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return of_query_heads(self.forward(site.input(), site.module.weight), site, heads)
+
+    def _taps(self, site: Site) -> Tensor:
+        weight: Tensor = site.module.weight.detach()
+        return weight.unflatten(0, (len(site.input()), -1))  # (H·D, W) -> (H, D, W)
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        """Each token's gradient is that of the next tokens, by the same weights the other way round."""
+        taps = self._taps(site)
+        brought = (shifted(g, -back) * taps[:, None, :, self.width - 1 - back] for back in range(self.width))
+        return (torch.stack(list(brought)).sum(dim=0),)
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        x = site.input()
+        each = [(wide(g) * shifted(wide(x), self.width - 1 - tap)).sum(dim=-2) for tap in range(self.width)]  # (H, D)
+        yield f"{site.path}.weight", torch.stack(each, dim=-1).flatten(0, 1).to(g.dtype)
+
+    def code(self, site: Site) -> str:
+        (weight,), x = self.operands(site), site.names[0]
+        heads = len(site.input())
+        lines = [
+            f"padded = F.pad({x}, (0, 0, {self.width - 1}, 0))",
+            f"taps = {weight}.unflatten(0, ({heads}, -1))[:, None]",
+            f"{site.variable} = (padded.unfold(-2, {self.width}, 1) * taps).sum(-1)",
+        ]
+        return "\n".join(lines)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        token, d = cell.index
+        first = max(0, token - self.width + 1)
+        own, number = cell.source(0, token, d), (cell.head or 0)
+        shared = cell.site.config.heads_per_kv if "kv head" in cell.step.axes else 1
+        taps = self._taps(cell.site)[number // shared, d, self.width - 1 - (token - first) :].cpu().double()
+        series = product(
+            ("w", own.step.name),
+            (taps, own.column()[first : token + 1]),
+            lambda i: f"{first + i} {cell.token(first + i)}",
+            lambda i: (cell.source(0, first + i, d),),
+        )
+        return Working(((own, 0),), series)
+
+    def summand(self, to: Consumer) -> Summand:
+        place, head = to.row.place, to.head_of(to.site.step)
+        taps, rows = self._taps(to.site)[head], to.g[head]  # (D, W), (T, D)
+        last = min(len(rows), place + self.width)
+        found = [taps[:, self.width - 1 - (later - place)] * rows[later] for later in range(place, last)]
+        given = [Quantity(f"{to.symbol}[{later}]", rows[later]) for later in range(place, last)]
+        lines = (f"of the tokens {place} to {last - 1}, which see this one; w of the last is of a token itself",)
+        return Summand(f"Σ w ⊙ {to.symbol}", torch.stack(found).sum(dim=0), lines, tuple(given))
+
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
+        sizes = config.sizes
+        return tokens * self.width * sizes[step.axes[0]] * sizes[step.axes[-1]]
