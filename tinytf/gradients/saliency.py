@@ -226,7 +226,7 @@ class HeadSaliency(Data):
     def ranked(self) -> list[tuple[int, int, float]]:
         """Layer, head and the absolute sum of every head, the largest first."""
         found = [(layer, head, one) for layer, row in enumerate(self.absolute) for head, one in enumerate(row)]
-        return sorted(found, key=lambda one: -one[2])
+        return sorted((one for one in found if not math.isnan(one[2])), key=lambda one: -one[2])
 
 
 def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:

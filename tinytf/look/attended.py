@@ -188,5 +188,7 @@ def attention(
     """
     trace = model.trace(text, truncate=truncate, force=force)
     query = None if row is None else trace.index(row, "query", len(trace.tokens))
+    if layer is not None and layer not in trace.steps.attending:
+        raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
     drawn = None if layer is None else of_layer(trace, predictions(trace, model, 1), layer)
     return Attended(trace, tuple(heads), query, top, window, drawn, about=About(model, trace.encoding))

@@ -251,8 +251,7 @@ def directly(trace: Trace, place: int, token: int, heads: Sequence[Tensor]) -> l
     _last(parts)
     rows = [row for row, (_, kind, _, _) in zip(torch.cat(parts.rows), parts.names, strict=True) if kind == "head"]
     values = torch.stack(rows) @ _direction(trace.model.unembedding, token, None)  # (L·H, C) · (C,) -> (L·H,)
-    found: list[list[float]] = values.unflatten(0, (trace.config.n_layers, -1)).tolist()
-    return found
+    return [one.tolist() for one in values.split([len(one) for one in heads])]
 
 
 def _place(trace: Trace, position: str | None) -> int:

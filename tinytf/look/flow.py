@@ -98,7 +98,7 @@ def flow(trace: Trace, layer: int) -> Flow:
 
 def _multiplies(step: Step) -> bool:
     """Whether it multiplies by its matrix; rows of a table are taken from it."""
-    return f"·{step.matrix}" in step.formula
+    return bool(step.matrix) and f"·{step.matrix}" in step.formula
 
 
 def _stream(table: StepTable, layer: int) -> Iterator[str]:

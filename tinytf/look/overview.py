@@ -185,7 +185,7 @@ def _added(trace: Trace, step: Step, layer: int, rows: list[int]) -> Added:
 
 def _heads(trace: Trace, layer: int, positions: Sequence[int]) -> Tensor:
     """What each head adds at the positions: its part of W_O's product, (H, R, C)."""
-    site = Site(trace, trace.steps.added[0], layer)
+    site = Site(trace, trace.steps.at(trace.steps.added[0].name, layer), layer)
     each = site.input()[list(positions)].unflatten(-1, (site.config.n_heads, -1))  # (R, H·D) -> (R, H, D)
     weight = site.weight.unflatten(1, each.shape[1:])  # (C, H·D) -> (C, H, D)
     return torch.einsum("rhd,chd->hrc", each, weight)

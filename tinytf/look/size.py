@@ -54,7 +54,8 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
 def _name(step: Step) -> str:
     if not step.in_layer:
         return step.title
-    group, own = _GROUPS.get(step.role), step.parameter.removesuffix(".gain").removeprefix("ffn.")
+    own = step.parameter.removesuffix(".gain").removeprefix("ffn.") or step.name
+    group = step.mixer.replace("_", " ") or _GROUPS.get(step.role)
     return f"{group}, {own}" if group else own
 
 

@@ -179,8 +179,9 @@ class StepTable:
 
     @cached_property
     def attending(self) -> tuple[int, ...]:
-        """The layers that have maps of attention weights."""
-        return tuple(layer for layer in range(self.config.n_layers) if self.has(self.weights, layer))
+        """The layers that have maps of attention weights, shares of 1."""
+        maps = ((layer, self.by_place.get((self.weights, layer))) for layer in range(self.config.n_layers))
+        return tuple(layer for layer, step in maps if step is not None and step.is_distribution)
 
     def map_of(self, layer: int) -> Step:
         """What heads of a layer look at: its attention weights, or what else multiplies what they mix."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
+from tinytf.steps.operations.delta import Write
 from tinytf.steps.table import table_of
 
 
@@ -11,7 +12,8 @@ from tinytf.steps.table import table_of
 class Work:
     """Floating point operations of one token's forward pass; a multiply and an add count as two.
 
-    ``attention`` grows with the number of visible tokens, here ``length``.
+    ``attention`` grows with the number of visible tokens, here ``length``; where a layer has a state in its place, it
+    is what writing and reading that takes.
     """
 
     projections: int
@@ -28,17 +30,19 @@ class Work:
 def work_per_token(config: ModelConfig, length: int) -> Work:
     """Operations for one token that looks at ``length`` tokens, without norms, activations and softmax."""
     parts = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
-    for step, layer in table_of(config).rows:
-        if step.operation is None or not step.to_loss:
+    table = table_of(config)
+    for step, layer in table.rows:
+        unrolled = step.core and layer not in table.attending  # by a state, whose work is that of writing to it
+        if step.operation is None or not step.to_loss or unrolled:
             continue
-        window = config.at(layer).window if layer is not None else 0
-        chunk = config.at(layer).chunk if layer is not None else 0
+        own = config.at(layer)
+        window, chunk = (own.window, own.chunk) if layer is not None else (0, 0)
         reach = window if config.causal else 2 * window - 1
         keys = min(length, chunk or reach) if chunk or window else length
-        done = 2 * step.operation.multiply_adds(config, step, 1, keys)
+        done = 2 * step.operation.multiply_adds(own, step, 1, keys)
         if layer is None:
             parts["head"] += done
-        elif step.core:
+        elif step.core or isinstance(step.operation, Write):
             parts["attention"] += done
         else:
             parts["feed_forward" if step.role == "ffn" else "projections"] += done
@@ -74,7 +78,11 @@ def step_work(config: ModelConfig, length: int, *, cached: bool) -> StepWork:
     body = one.projections + one.attention + one.feed_forward
     return StepWork(
         length,
-        keys_values=sum(_made(config, step, tokens) for step, layer in table_of(config).rows if layer is not None),
+        keys_values=sum(
+            _made(config.at(layer), step, tokens)
+            for step, layer in table_of(config).rows
+            if layer in table_of(config).attending
+        ),
         attention=tokens * one.attention // 2,
         whole=(tokens * body + one.head) // 2,
     )
@@ -88,5 +96,6 @@ def _made(config: ModelConfig, step: Step, tokens: int) -> int:
 
 
 def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
-    """Keys and values of one token in all layers: layers · key-value heads · (d_head + d_value) · bytes."""
-    return config.n_layers * config.n_kv_heads * (config.d_head + config.value_width) * bytes_per_number
+    """Keys and values of one token in all layers with attention: key-value heads · (d_head + d_value) · bytes each."""
+    layers = len(table_of(config).attending)
+    return layers * config.n_kv_heads * (config.d_head + config.value_width) * bytes_per_number

@@ -36,7 +36,8 @@ def _measured(values: Array, by: str, layers: Sequence[int]) -> Iterator[Block]:
     """A measure of every head: layers down, heads across."""
     yield Heading(f"heads by {by}", MEASURES[by][1], "attention")
     rows, columns = [f"L{layer}" for layer in layers], [f"H{head}" for head in range(values.shape[1])]
-    yield Heat(values, rows, columns, "unit", None, _full(values, by), asked=True, digits=2)
+    seen = None if np.isfinite(values).all() else np.isfinite(values)
+    yield Heat(values, rows, columns, "unit", seen, _full(values, by), asked=True, digits=2)
 
 
 def measured_blocks(found: MeasuredHeads, top: int) -> Iterator[Block]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tinytf.loading import Model
 from tinytf.look.attribution import Attribution, Part, total
 from tinytf_cli.numbers import plural
@@ -50,7 +52,7 @@ class AttributionView:
     def _heads(self, terminal: Terminal) -> Iterator[Block]:
         """Layers down, heads across; with fewer digits where otherwise not all fit."""
         heads = as_array(self.found.heads())
-        limit = float(abs(heads).max()) or 1.0
+        limit = float(np.nanmax(abs(heads))) or 1.0
         narrow = terminal.width < 8 * heads.shape[1] + 8 and 0.1 <= limit < 100
         yield from head_map(heads, "signed", limit, 2 if narrow else None, whole=self.whole)
 

@@ -1,5 +1,6 @@
 """The first lines of every view: the model, its tokenizer, and the tokens added to the text."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,8 +15,18 @@ from tinytf_cli.views.parts import first_of, titled
 
 
 def heads_in_words(config: ModelConfig) -> str:
-    shared = f" ({config.n_kv_heads} key-value)" if config.n_kv_heads != config.n_heads else ""
-    return f"{plural(config.n_layers, 'layer')} × {config.n_heads} heads{shared}"
+    """``4 layers × 4 heads (2 key-value)``; where mixers differ, how many layers have each."""
+
+    def heads(own: ModelConfig) -> str:
+        return f"{own.n_heads} heads" + f" ({own.n_kv_heads} key-value)" * (own.n_kv_heads != own.n_heads)
+
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    kinds = {own.mixer: own for own in layers}
+    if len(kinds) == 1:
+        return f"{plural(config.n_layers, 'layer')} × {heads(config)}"
+    counts = Counter(own.mixer for own in layers)
+    each = (f"{counts[kind]} {kind.replace('_', ' ')} × {heads(own)}" for kind, own in kinds.items())
+    return f"{plural(config.n_layers, 'layer')}: {', '.join(each)}"
 
 
 def number_words(model: Model) -> str:

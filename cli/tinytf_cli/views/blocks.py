@@ -257,7 +257,7 @@ class RowBars:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small maps of weights (0…1), (T, T) in ``maps[i][head]``, of some ``layers`` or all; ``visible[i]`` is of a layer."""
+    """Small maps of weights (0…1) of ``layers``, or all: ``maps[i][head]`` is (T, T), ``visible[i]`` of its layer."""
 
     maps: Sequence[Array]
     visible: Sequence[Visible]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tinytf.generate.compared import RUNS
 from tinytf.generate.report import CacheComparison
+from tinytf.steps.table import table_of
 from tinytf.steps.work import cache_bytes_per_token, step_work
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
@@ -66,7 +67,7 @@ class CachedView(LiveView[CacheComparison]):
             ]
         )
         widths = f"({config.d_head} + {config.value_width})"
-        each = f"{config.n_layers} layers · {config.n_kv_heads} heads · "
+        each = f"{len(table_of(config).attending)} layers · {config.n_kv_heads} heads · "
         each = f"{each}{widths}" if config.value_width != config.d_head else f"2 · {each}{config.d_head}"
         yield note(f"{in_bytes(found.bytes_per_token)} a token: {each} numbers; timed in turns")
 
@@ -92,7 +93,7 @@ class CachedView(LiveView[CacheComparison]):
     def _formulas(self, t: int) -> Iterator[Block]:
         """The orders of the textbook, evaluated for this model after ``t`` tokens."""
         config = self.model.config
-        c, layers = config.d_model, config.n_layers
+        c, layers = config.d_model, len(table_of(config).attending)
         letters = {"L": layers, "C": c, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head}
         words = ("layers", "d_model", "heads", "KV heads", "d_head")
         said = ", ".join(f"{of} {letter} = {size:,}" for (letter, size), of in zip(letters.items(), words, strict=True))

@@ -275,7 +275,7 @@ def _heads(found: HeadSaliency, short: bool) -> Iterator[Block]:
     """Attention × gradient: the strongest heads, or the map of all."""
     values = np.array(found.absolute, dtype=np.float32)
     yield Heading("heads", "attention × gradient: Σ |w ⊙ ∂loss/∂w| of each head's map, in nats", "attention")
-    most = float(values.max(initial=0.0)) or 1.0
+    most = float(np.nanmax(values, initial=0.0)) or 1.0
     if not short:
         yield from head_map(values, "unit", most, whole=True)
         return

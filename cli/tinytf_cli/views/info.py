@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from tinytf.config import ModelConfig
 from tinytf.look.size import Info
+from tinytf.steps.table import table_of
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
@@ -109,6 +110,9 @@ class InfoView:
 
     def _figures(self) -> list[tuple[str, str, str]]:
         c, work, memory = self.found.config, self.found.work, self.found.memory_bytes
+        attending = len(table_of(c).attending)
+        some, layers = attending < c.n_layers, str(attending) if attending < c.n_layers else "L"
+        mixed = f"{layers} · 2 · H·{_both_widths(c)} · visible tokens{_scored(c)}"
         rows = [
             ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
             ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
@@ -116,14 +120,14 @@ class InfoView:
             (
                 "  projections",
                 _flops(work.projections),
-                "L · 2 · (their matrices)" if c.kv_rank else "L · 2 · d_model · (2·H + 2·G)·d_head",
+                "L · 2 · (their matrices)" if c.kv_rank or some else "L · 2 · d_model · (2·H + 2·G)·d_head",
             ),
-            ("  attention", _flops(work.attention), f"L · 2 · H·{_both_widths(c)} · visible tokens{_scored(c)}"),
+            ("  attention", _flops(work.attention), mixed + ", and states" * some),
             ("  feed-forward", _flops(work.feed_forward), _units(c)),
             ("  head", _flops(work.head), "2 · d_model · V"),
         ]
         if c.causal:
             cache = self.found.cache_bytes["fp32"]
-            rows.append(("KV cache per token, fp32", in_bytes(cache), f"L · G · {_both_widths(c)} · 4 bytes"))
+            rows.append(("KV cache per token, fp32", in_bytes(cache), f"{layers} · G · {_both_widths(c)} · 4 bytes"))
             rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
         return rows

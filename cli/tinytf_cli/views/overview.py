@@ -192,7 +192,8 @@ class Screen:
         """What the head looks at from the last position that is read, in words."""
         seen = self.overview.closeup(layer, head, 3, 1)
         (query,), (row,) = seen.queries, seen.weights.tolist()
-        words: list[Span | Figure | str] = [Span(f"   {shortened(self.names[query], 9)} looks at", "dim")]
+        does = "looks at" if self.trace.steps.map_of(layer).is_distribution else "reads"
+        words: list[Span | Figure | str] = [Span(f"   {shortened(self.names[query], 9)} {does}", "dim")]
         for key, weight in sorted(zip(seen.keys, row, strict=True), key=lambda one: -one[1]):
             words += [f" {shortened(self.names[key], 9)} ", Figure(weight, "%.2f")]
         return Line([*self._named(layer, head, value), *words], indent=2)

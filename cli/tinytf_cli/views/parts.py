@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 from rich.cells import cell_len, set_cell_size
 
 from tinytf_cli.numbers import number
@@ -217,7 +218,12 @@ def stopped(interrupted: bool, done: int, of: int, what: str) -> Iterator[Block]
 def head_map(
     values: Array, scale: str, limit: float, digits: int | None = None, visible: Visible = None, whole: bool = False
 ) -> Iterator[Block]:
-    """A number for every head: layers down, heads across. A long stack, unless ``whole``, is a small map of all."""
+    """A number for every head: layers down, heads across. A long stack, unless ``whole``, is a small map of all.
+
+    Layers may have fewer heads than others, or none that have the number: it is NaN there, and the cell is blank.
+    """
+    if visible is None and np.isnan(values).any():
+        visible = ~np.isnan(values)
     if whole or len(values) <= LONG_STACK:
         rows, columns = numbered("L", len(values)), numbered("H", values.shape[1])
         yield Heat(values, rows, columns, scale, visible, limit, asked=True, digits=digits)

@@ -74,7 +74,7 @@ class PatchSweepView:
         found, names = self.found, labels(self.corrupt)
         yield from _head(self.model, self.clean, self.corrupt, found.contrast)
         yield Heading("strongest", "share recovered: 1 is the clean run, 0 the corrupt one")
-        yield from stopped(found.interrupted, found.measured, found.differences.numel(), "patches")
+        yield from stopped(found.interrupted, found.measured, found.patches, "patches")
         yield self._strongest(names)
         yield Heading(found.what, _WHAT[found.what][0], "attention")
         values = as_array(found.recovered)

@@ -79,6 +79,9 @@ def _seen(names: Sequence[str], shares: Sequence[float]) -> Line:
     return Line(words, indent=2, said=f"{names[-1]} saw {', '.join(heard)}.")
 
 
+_KEPT = "batch {} × head {} × token {} × d_head {}"
+
+
 def cache_blocks(layers: Sequence[LayerUse]) -> Iterator[Block]:
     """How much of every layer's room is taken, and what one more token takes."""
     used, allocated = (sum(getattr(one, name) for one in layers) for name in ("used_bytes", "allocated_bytes"))
@@ -89,11 +92,8 @@ def cache_blocks(layers: Sequence[LayerUse]) -> Iterator[Block]:
     yield Table(
         [
             Column("layer", [f"L{one.layer}" for one in layers]),
-            Column(
-                "keys and values, each",
-                ["batch {} × head {} × token {} × d_head {}".format(*one.shape) for one in layers],
-            ),
-            Column("tokens", [f"{one.used} of {one.shape[2]}" for one in layers], "right"),
+            Column("keys and values, each", [_KEPT.format(*one.shape) if one.shape else "a state" for one in layers]),
+            Column("tokens", [f"{one.used} of {one.shape[2]}" if one.shape else "" for one in layers], "right"),
             Column("bytes", [f"{one.used_bytes:,} of {one.allocated_bytes:,}" for one in layers], "right"),
             Column("a token", [f"{one.bytes_per_token:,}" for one in layers], "right", drop=1),
         ]

@@ -93,6 +93,7 @@ class PatchSweep(PatchedRun):
 
     what: str
     differences: Tensor
+    patches: int
     first: int
 
     def itemised(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class PatchSweep(PatchedRun):
 
     @property
     def interrupted(self) -> bool:
-        return self.measured < self.differences.numel()
+        return self.measured < self.patches
 
     def strongest(self, count: int) -> list[tuple[int, int, float]]:
         """(layer, position or head, recovered) of those that move the difference most, in either direction."""
@@ -244,6 +245,7 @@ def patch_sweep(
         texts=(source.encoding, target.encoding),
         what=over,
         differences=differences,
+        patches=len(rows) + first * len(layers),
         first=first,
         about=About(model),
     )

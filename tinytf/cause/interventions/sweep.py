@@ -76,7 +76,9 @@ def _batches(
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Which of the rows that are ``left``, and their logits (B, V), batch by batch."""
     model = trace.model
-    length, causal = len(trace.tokens), not model.recomputes
+    # of the tokens before a change keys and values are known, and no state
+    attends = len(trace.steps.attending) == model.config.n_layers
+    length, causal = len(trace.tokens), attends and not model.recomputes
     most = most_tokens(trace.last_hidden.device)
     starts = [min(one.first for one in row) if causal else 0 for row in rows]
     order = sorted(left, key=lambda number: (starts[number], rows[number][0].point.layer))

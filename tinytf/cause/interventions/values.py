@@ -125,12 +125,9 @@ def values_for(
         raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, HOWS))
     if how == "zero":
         weight, config = next(model.transformer.parameters()), model.config
-        return HookValues(
-            {
-                point: weight.new_zeros(config.d_model if point.head is None or point.is_expert else config.value_width)
-                for point in points
-            }
-        )
+        whole = {point: point.head is None or point.is_expert for point in points}
+        widths = {point: config.d_model if whole[point] else config.at(point.layer).value_width for point in points}
+        return HookValues({point: weight.new_zeros(width) for point, width in widths.items()})
     texts = of if isinstance(of, Reference) else reference(model, of)
     if how == "mean":
         means = _means(model.transformer, points, texts, on_progress)
