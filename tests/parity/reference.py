@@ -119,7 +119,19 @@ def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
 
 def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     config = getattr(transformers, f"{family}Config")(**{**_LLAMA, **settings})
-    return getattr(transformers, f"{family}{kind}")(config)
+    return getattr(transformers, f"{family.removesuffix('Text')}{kind}")(config)
+
+
+_DELTA: dict[str, Any] = {
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_value_heads": 6,
+    "linear_num_key_heads": 3,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 7,
+    "linear_conv_kernel_dim": 3,
+}
+"""Gated delta rules around a layer of attention."""
 
 
 def _opt(**settings: Any) -> nn.Module:
@@ -444,6 +456,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "cwm": lambda: _decoder("Cwm", num_hidden_layers=N, head_dim=8, sliding_window=4, rope_parameters=_LLAMA3),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
+    "qwen3.5": lambda: _decoder("Qwen3_5Text", **_DELTA),
+    "qwen3-next": lambda: _decoder(
+        "Qwen3Next",
+        **_DELTA,
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        mlp_only_layers=[1],
+    ),
     "nanochat": lambda: _decoder("NanoChat", pad_token_id=0),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
     "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),

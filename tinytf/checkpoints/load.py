@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.table import FamilyTable, Stored
+from tinytf.checkpoints.table import FamilyTable, Stored, layer_of
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
@@ -98,7 +98,8 @@ class Checkpoint:
         for parameter, shape in shapes_of(model).items():
             for plain, how in table.places(parameter, shape[0], self.config, stored):
                 name = stored.get(plain) or table.prefixed(plain)
-                needed[name] = how.stored_shape(shape if how.expert is None else shape[1:], self.config)
+                own = layer_of(parameter, self.config)
+                needed[name] = how.stored_shape(shape if how.expert is None else shape[1:], own)
                 goes_to.setdefault(name, []).append((parameter, how))
         copy_of: dict[str, str] = {}
         computed: dict[str, Tensor] = {}
@@ -138,11 +139,11 @@ class Checkpoint:
                 if not tensor.is_floating_point():
                     raise CheckpointError(f"{self.source}: {name} holds {tensor.dtype}, which are no weights")
                 if how.expert is None:
-                    state[parameter] = how.read(tensor, self.config)
+                    state[parameter] = how.read(tensor, layer_of(parameter, self.config))
                     continue
                 if parameter not in state:
                     state[parameter] = torch.empty(shapes[parameter], dtype=dtype)
-                state[parameter][how.expert] = how.read(tensor, self.config)
+                state[parameter][how.expert] = how.read(tensor, layer_of(parameter, self.config))
         plan.model.load_state_dict(state, assign=True)
         plan.model.mapped = getattr(self.weights, "mapped", ())
         return Opened(plan.model.eval(), (*self.notes, *plan.notes))

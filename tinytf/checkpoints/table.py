@@ -71,7 +71,9 @@ class Stored:
     ``offset`` is added to a stored weight to make ours.
 
     With {e} in the name each expert is stored by itself, one of which is ``expert``. ``instead`` is where the module is
-    if a tensor is found there: experts in one tensor, parts each by itself. A ``bare`` name has no .weight behind it.
+    if a tensor is found there: experts in one tensor, parts each by itself. A ``bare`` name has no .weight behind it;
+    ``bias`` is where its bias is then. ``gives`` is the step that the stored module gives where it is a later one. The
+    weights of a ``convolution`` of each number by itself have an axis of 1.
     """
 
     module: str
@@ -85,6 +87,9 @@ class Stored:
     offset: float = 0.0
     axis: int = 0
     bare: bool = False
+    bias: str = ""
+    gives: str = ""
+    convolution: bool = False
     expert: int | None = None
     instead: "Stored | None" = None
 
@@ -94,10 +99,13 @@ class Stored:
         whole = (*ours[:axis], ours[axis] * sum(shares) // shares[self.part], *ours[axis + 1 :])
         if self.by_row:
             return (whole[0] // config.d_head, config.d_head)
+        if self.convolution:
+            return (whole[0], 1, whole[1])
         return (*whole[:-2], *whole[-2:][::-1]) if self.transposed else whole
 
     def _shares(self, config: ModelConfig) -> list[int]:
-        return [getattr(config, part) for part in self.parts] or [1]
+        sizes = config.sizes
+        return [sizes[part] if part in sizes else getattr(config, part) for part in self.parts] or [1]
 
     def _heads(self, config: ModelConfig) -> int:
         return _count(config, self.by_head or "1")
@@ -107,6 +115,8 @@ class Stored:
         whole = stored.transpose(-2, -1) if self.transposed and stored.dim() > 1 else stored
         if self.by_row:  # (H, D) -> (H·D,)
             whole = whole.flatten()
+        if self.convolution:  # (C, 1, W) -> (C, W)
+            whole = whole.flatten(1)
         heads, shares, axis = self._heads(config), self._shares(config), self.axis
         rows = [whole.shape[axis] * share // sum(shares) // heads for share in shares]
         # (H, rows, …) -> (H·rows, …)
@@ -142,11 +152,15 @@ class Stored:
         whole = torch.cat(apart, dim=axis + 1).flatten(axis, axis + 1)
         if self.by_row:
             whole = whole.unflatten(0, (-1, config.d_head))
+        if self.convolution:
+            whole = whole[:, None]
         return (whole.transpose(-2, -1) if self.transposed and whole.dim() > 1 else whole).contiguous()
 
     def named(self, layer: str, kind: str) -> str:
         """The name of its ``weight`` or ``bias`` in one layer."""
         module = self.module.replace("{n}", layer)
+        if kind == "bias" and self.bias:
+            return self.bias.replace("{n}", layer)
         return f"{module}.{kind}" if not self.bare else module if kind == "weight" else f"{module}_{kind}"
 
 
@@ -276,6 +290,12 @@ class FamilyTable:
     def why_left(self, plain: str) -> Left | None:
         """Why a stored tensor is skipped, if the table says so."""
         return next((left for left in self.left if re.fullmatch(left.pattern, plain)), None)
+
+
+def layer_of(ours: str, config: ModelConfig) -> ModelConfig:
+    """The configuration of the layer that a parameter of ours is in; of the model where it is in none."""
+    layer = _without_layer(ours)[1]
+    return config.at(int(layer) if layer else None)
 
 
 def _without_layer(module: str) -> tuple[str, str]:

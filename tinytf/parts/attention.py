@@ -120,6 +120,8 @@ class Attention(Part):
     def require(self) -> None:
         if not self.n_kv_heads:
             object.__setattr__(self, "n_kv_heads", self.n_heads)
+        if self.d_value == self.d_head:
+            object.__setattr__(self, "d_value", 0)
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         self.rotary.require_head(self.d_head, self.positions)

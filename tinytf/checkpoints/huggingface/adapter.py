@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.table import FamilyTable, Stored
+from tinytf.checkpoints.table import FamilyTable, Stored, layer_of
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
@@ -188,16 +188,17 @@ class Adapter:
         for name, how in places:
             ours = state[name] if how.expert is None else state[name][how.expert]
             laid = stored.T if matrix and how.transposed else stored
-            needed = how.stored_shape(tuple(ours.shape), config)
+            own = layer_of(name, config)
+            needed = how.stored_shape(tuple(ours.shape), own)
             if tuple(laid.shape) != needed:
                 sizes = f"of shape {tuple(laid.shape)}, and the model's is {needed}"
                 raise CheckpointError(f"{source}: {quoted(plain)} is for a tensor {sizes}", self._hint)
             if matrix:
                 wide = torch.promote_types(ours.dtype, torch.float32)
-                piece = replace(how, offset=0.0).read(laid.to(ours.device, wide), config)
+                piece = replace(how, offset=0.0).read(laid.to(ours.device, wide), own)
                 piece = (ours.detach().to(wide) + piece).to(ours.dtype)
             else:
-                piece = how.read(laid.to(ours.device, ours.dtype), config)
+                piece = how.read(laid.to(ours.device, ours.dtype), own)
             if how.expert is None:
                 state[name] = piece
             else:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
-from tinytf.checkpoints.table import Stored
+from tinytf.checkpoints.table import Stored, layer_of
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
@@ -169,13 +169,15 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
 def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """The tensors under the names that transformers stores, joint ones joined."""
     parts: dict[str, list[tuple[Stored, Tensor]]] = {}
+    own: dict[str, ModelConfig] = {}
     for name, tensor in state.items():
         for plain, how in family.places(name, len(tensor), config):
             piece = tensor if how.expert is None else tensor[how.expert]
             parts.setdefault(plain, []).append((how, piece.detach().cpu()))
+            own[plain] = layer_of(name, config)
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
-        joined = pieces[0][0].write([how.laid(tensor, config) for how, tensor in pieces], config)
+        joined = pieces[0][0].write([how.laid(tensor, own[plain]) for how, tensor in pieces], own[plain])
         yield family.prefixed(plain), joined
         for copy in (copy for copy, copied in family.copies.items() if copied == plain and copy.endswith("bias")):
             yield family.prefixed(copy), joined.clone()

@@ -42,6 +42,7 @@ from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
+from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
@@ -72,7 +73,7 @@ FAMILIES: Mapping[str, Family] = {
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
-        LLAMA4, HUNYUAN, NANOCHAT, ESM,
+        LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_NEXT,
     )
 }  # fmt: skip
 

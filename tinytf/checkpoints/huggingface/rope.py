@@ -27,6 +27,7 @@ def rope(
     theta: float = 10_000.0,
     *,
     share: float | None = None,
+    sections: bool = False,
     scalings: Mapping[str, str] = _SCALINGS,
     original: int = 0,
     local: "Callable[[Fields], float] | None" = None,
@@ -35,13 +36,15 @@ def rope(
     """The rotary settings of a family whose default base is ``theta``.
 
     ``share`` is the default share of a head that is turned, None where the family turns all of it whatever the file
-    says. ``original`` is the default of an original context that has a key of its own. With ``kinds`` of layers each
+    says. With ``sections`` some dimensions may be turned by the place in an image: in a text all are by that in the
+    text. ``original`` is the default of an original context that has a key of its own. With ``kinds`` of layers each
     may have settings of its own; ``local`` is then the base of layers with a window where the file has one for all.
     """
 
     def settings(fields: Fields, one: Fields, whole: Fields, found: Found, base: float) -> dict[str, Any]:
         """Our fields of one object of settings."""
-        one.require("mrope_section", ())
+        if not sections:
+            one.require("mrope_section", ())
         word = one.word("rope_type" if "rope_type" in one.data else "type", scalings, "default")
         said: dict[str, Any] = {"rope_theta": one.number("rope_theta", base), "rope_scaling": word}
         if share is None:

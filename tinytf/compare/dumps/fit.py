@@ -120,6 +120,8 @@ def _in_shape(tensor: Tensor, step: Step, shape: tuple[int, ...]) -> Iterator[Fi
         for flat, said in ((tensor, ()), (tensor.T, ("transposed",))):
             if flat.shape == (shape[1], shape[0] * shape[2]):
                 yield Fitted(flat.unflatten(1, (shape[0], shape[2])).transpose(0, 1), said)
+        if tensor.shape == (shape[0] * shape[1], shape[2]):  # (T·H, D) -> (H, T, D)
+            yield Fitted(tensor.unflatten(0, (shape[1], shape[0])).transpose(0, 1), ("a row for each token and head",))
     if len(shape) == 2 and tensor.dim() == 3:  # (T, H, D) or (H, T, D) -> (T, H·D)
         if tensor.shape[0] == shape[0]:
             yield Fitted(tensor.flatten(1), ("heads put side by side",))

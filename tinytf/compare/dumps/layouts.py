@@ -179,6 +179,8 @@ class Layout:
 
     def _given(self, ours: str, how: Stored, layers: Sequence[int | None]) -> list[Meaning]:
         """The steps that a module of ours itself gives; of several, that of the tokens comes last."""
+        if how.gives:
+            return [Meaning((how.gives, layer)) for layer in layers if self.steps.has(how.gives, layer)]
         kinds = Linear | Norm | HeadNorm | Lookup | Positions
         steps = [(self.steps.at(*place), place) for layer in layers for place in self._made(ours, layer)]
         steps = [

@@ -21,11 +21,11 @@ class Decay(Operation):
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         axes = ("n_heads·switch",)
-        return Parameter(f"{step.name}.A", "rate", axes), Parameter(f"{step.name}.b", "bias", axes)
+        return Parameter(f"{step.name}.A", "weight", axes), Parameter(f"{step.name}.b", "bias", axes)
 
     def initialise(self, module: nn.Module, std: float, generator: torch.Generator) -> None:
         """Rates e^A between 1 and 16 and steps softplus(b) between 0.001 and 0.1, each even in its logarithm."""
-        rate, bias = module.get_parameter("rate"), module.get_parameter("bias")
+        rate, bias = module.get_parameter("weight"), module.get_parameter("bias")
         rate.uniform_(0.0, math.log(16), generator=generator)
         step = bias.uniform_(math.log(1e-3), math.log(1e-1), generator=generator).exp()
         bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus backwards
@@ -35,16 +35,16 @@ class Decay(Operation):
         return -rate[:, None, None].exp() * F.softplus(x + bias[:, None, None])
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
-        return self.forward(*inputs, module.rate, module.bias)
+        return self.forward(*inputs, module.weight, module.bias)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         own = slice(None) if heads is None else list(heads)
-        return self.forward(site.input(0, heads), site.module.rate[own], site.module.bias[own])
+        return self.forward(site.input(0, heads), site.module.weight[own], site.module.bias[own])
 
     @staticmethod
     def _of_heads(site: Site) -> tuple[Tensor, Tensor]:
         """e^A and b, (H, 1, 1)."""
-        rate, bias = (wide(one.detach())[:, None, None] for one in (site.module.rate, site.module.bias))
+        rate, bias = (wide(one.detach())[:, None, None] for one in (site.module.weight, site.module.bias))
         return rate.exp(), bias
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
@@ -55,8 +55,8 @@ class Decay(Operation):
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         rate, bias = self._of_heads(site)
-        x, kind = wide(site.input()) + bias, site.module.rate.dtype
-        yield f"{site.path}.rate", (-wide(g) * rate * F.softplus(x)).flatten(1).sum(dim=1).to(kind)
+        x, kind = wide(site.input()) + bias, site.module.weight.dtype
+        yield f"{site.path}.weight", (-wide(g) * rate * F.softplus(x)).flatten(1).sum(dim=1).to(kind)
         yield f"{site.path}.bias", (-wide(g) * rate * torch.sigmoid(x)).flatten(1).sum(dim=1).to(kind)
 
     def code(self, site: Site) -> str:
@@ -66,7 +66,7 @@ class Decay(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         own, head = cell.source(0, *cell.index), cell.head or 0
-        rate, bias = float(cell.site.module.rate[head]), float(cell.site.module.bias[head])
+        rate, bias = float(cell.site.module.weight[head]), float(cell.site.module.bias[head])
         x = own.value + bias
         soft = max(x, 0.0) + math.log1p(math.exp(-abs(x)))
         before = (

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import (
     Consumer,
@@ -33,7 +34,10 @@ def shifted(x: Tensor, by: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ShortConv(Operation):
-    """y_t = Σ w_i·x of the last ``width`` tokens, (…, H, T, D), by weights (H·D, width) of which the last is of t."""
+    """y_t = Σ w_i·x of the last ``width`` tokens, (…, H, T, D), by weights (H·D, width) of which the last is of t.
+
+    Padding is 0, so that nothing of it reaches what comes after.
+    """
 
     width: int
 
@@ -63,6 +67,8 @@ class ShortConv(Operation):
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         (x,) = inputs
+        if now.padding_mask is not None:
+            x = x * self._real(now.padding_mask, x.shape[-2])
         if now.cache is None:
             return self.forward(x, module.weight)
         before = now.cache.recall(module)
@@ -72,6 +78,16 @@ class ShortConv(Operation):
         windows = whole.unfold(-2, self.width - 1, 1)  # (…, H, T + 1, D, W − 1)
         now.cache.remember(module, x.shape[-2], *(windows[..., place, :, :].mT for place in (-2, -1)))
         return self.rest(whole, module.weight)
+
+    @staticmethod
+    def _real(padding_mask: Tensor, tokens: int) -> Tensor:
+        """1 for a real token and 0 for padding, of the last ``tokens``: (B, 1, T, 1)."""
+        if padding_mask.dtype is not torch.bool:
+            raise UsageError(
+                "several texts in a row would run into each other through a convolution and a state",
+                "put each in a row of its own",
+            )
+        return padding_mask[:, None, -tokens:, None]
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return of_query_heads(self.forward(site.input(), site.module.weight), site, heads)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.adapter import CONFIG, WEIGHTS
 from tinytf.checkpoints.huggingface.export import family_for
+from tinytf.checkpoints.table import layer_of
 from tinytf.errors import UsageError
 from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
@@ -95,7 +96,8 @@ class Adapters(nn.Module):
             plain, how = self.family.place(f"{key.replace('/', '.')}.weight", self.model_config)
             path = self.family.prefixed(plain).removesuffix(".weight")
             tensors[f"base_model.model.{path}.lora_A.weight"] = self.down[key].detach().cpu().contiguous()
-            up = how.laid(self.up[key].detach().cpu(), self.model_config)
+            own = layer_of(f"{key.replace('/', '.')}.weight", self.model_config)
+            up = how.laid(self.up[key].detach().cpu(), own)
             tensors[f"base_model.model.{path}.lora_B.weight"] = up.contiguous()
             targets.add(path.rpartition(".")[2])
         settings = {

@@ -1,0 +1,129 @@
+"""Qwen3-Next and Qwen3.5, its text (Qwen 2025, 2026): gated delta rules, and gated attention in every fourth layer."""
+
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.experts import QWEN2_MOE, SOME_LAYERS, TRAINING
+from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
+from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.windows import FULL
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields
+
+LINEAR = "linear_attention"
+_MIXERS = {FULL: "attention", LINEAR: "gated_delta"}
+_OF_DELTA = {
+    "n_heads": ("linear_num_value_heads", 32),
+    "n_kv_heads": ("linear_num_key_heads", 16),
+    "d_head": ("linear_key_head_dim", 128),
+    "d_value": ("linear_value_head_dim", 128),
+}
+
+
+def _read_mixers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """The mixer of each layer, and its heads."""
+    every, layers = fields.whole("full_attention_interval", 4, least=1), range(found["n_layers"])
+    usual = [LINEAR if (layer + 1) % every else FULL for layer in layers]
+    given = fields.array("layer_types", str, usual, count=len(layers))
+    mixers = tuple(fields.meaning("layer_types", kind, _MIXERS) for kind in given)
+    delta = {ours: fields.whole(key, default, least=1) for ours, (key, default) in _OF_DELTA.items()}
+    own = {"gated_delta": delta, "attention": {ours: found.get(ours, 0) for ours in delta}}
+    pairs = [("mixer", mixers), *((ours, tuple(own[mixer][ours] for mixer in mixers)) for ours in delta)]
+    alike = {name: values[0] for name, values in pairs if len(set(values)) == 1}
+    differing = tuple((name, values) for name, values in pairs if len(set(values)) > 1)
+    return {**alike, "by_layer": differing, "conv_width": fields.whole("linear_conv_kernel_dim", 4, least=1)}
+
+
+def _write_mixers(config: ModelConfig) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    words = {ours: kind for kind, ours in _MIXERS.items()}
+    delta = next((one for one in layers if one.mixer == "gated_delta"), None)
+    sizes = {} if delta is None else {key: getattr(delta, ours) for ours, (key, _) in _OF_DELTA.items()}
+    width = {} if delta is None else {"linear_conv_kernel_dim": delta.conv_width}
+    return {"layer_types": [words[one.mixer] for one in layers], **sizes, **width}
+
+
+_PARTS = ("n_kv_heads·d_head", "n_kv_heads·d_head", "n_heads·d_value")
+_IN = "layers.{n}.linear_attn"
+_ATTENTION = {
+    **{ours: replace(how, offset=1.0) if "norm" in ours else how for ours, how in LLAMA.stored.items()},
+    **{
+        f"blocks.{{n}}.attention.{name}": Stored(
+            "layers.{n}.self_attn.q_proj", part=part, parts=("d_head", "d_head"), by_head="n_heads"
+        )
+        for part, name in enumerate(("q", "gate"))
+    },
+    **{
+        f"blocks.{{n}}.delta.{name}_conv": Stored(f"{_IN}.conv1d", part=part, parts=_PARTS, convolution=True)
+        for part, name in enumerate("qkv")
+    },
+    "blocks.{n}.delta.decay": Stored(f"{_IN}.A_log", bare=True, bias=f"{_IN}.dt_bias"),
+    "blocks.{n}.delta.norm": Stored(f"{_IN}.norm", gives="head_gated"),
+    "blocks.{n}.delta.o": Stored(f"{_IN}.out_proj"),
+}
+_SETTINGS = (
+    *UNTURNED,
+    Key("head_dim", "d_head", 256),
+    rope(10_000.0, share=0.25, sections=True),
+    *HEAD_AND_ACTIVATION,
+    BIASES,
+)
+_MIXER = Group(_read_mixers, _write_mixers)
+_FIXED = {**FIXED, "qk_norm": True, "attention_gate": True}
+
+QWEN3_5 = replace(
+    LLAMA,
+    name="Qwen3.5",
+    model_type="qwen3_5_text",
+    classes={"none": "Qwen3_5TextModel", "lm": "Qwen3_5ForCausalLM"},
+    only={},
+    needs=("attention_gate", "qk_norm"),
+    fixed=_FIXED,
+    settings=(*_SETTINGS, _MIXER),
+    harmless=("mamba_ssm_dtype",),
+    stored={
+        **_ATTENTION,
+        **{
+            f"blocks.{{n}}.delta.{name}": Stored(f"{_IN}.in_proj_qkv", part=part, parts=_PARTS)
+            for part, name in enumerate("qkv")
+        },
+        "blocks.{n}.delta.gate": Stored(f"{_IN}.in_proj_z"),
+        "blocks.{n}.delta.beta_in": Stored(f"{_IN}.in_proj_b"),
+        "blocks.{n}.delta.decay_in": Stored(f"{_IN}.in_proj_a"),
+    },
+)
+QWEN3_NEXT = replace(
+    QWEN3_5,
+    name="Qwen3-Next",
+    model_type="qwen3_next",
+    classes={"none": "Qwen3NextModel", "lm": "Qwen3NextForCausalLM"},
+    fixed={**_FIXED, "shared_gate": True},
+    needs=("attention_gate", "experts", "shared_gate"),
+    settings=(
+        *_SETTINGS,
+        SOME_LAYERS,
+        Key("num_experts_per_tok", "experts_per_token", 10),
+        Key("moe_intermediate_size", "d_expert", 512),
+        Key("shared_expert_intermediate_size", "d_shared", 512),
+        Key("norm_topk_prob", "routes_renormed", True),
+        _MIXER,
+    ),
+    harmless=TRAINING,
+    stored={
+        **{ours: how for ours, how in QWEN2_MOE.stored.items() if ".ffn." in ours},
+        **_ATTENTION,
+        **{
+            f"blocks.{{n}}.delta.{name}": Stored(
+                f"{_IN}.in_proj_qkvz", part=part, parts=(*_PARTS, _PARTS[-1]), by_head="n_kv_heads"
+            )
+            for part, name in enumerate(("q", "k", "v", "gate"))
+        },
+        **{
+            f"blocks.{{n}}.delta.{name}": Stored(
+                f"{_IN}.in_proj_ba", part=part, parts=("n_heads", "n_heads"), by_head="n_kv_heads"
+            )
+            for part, name in enumerate(("beta_in", "decay_in"))
+        },
+    },
+)
