@@ -44,6 +44,7 @@ ARCHITECTURES = {
         router="sigmoid", routes_renormed=False, routes_first=True, chunk=16,
     ),
     "talking heads": _LLAMA.but(talking_heads=True),
+    "Qwen3.5": PRESETS["qwen3.5-tiny"],
     "gpt-oss": PRESETS["mixtral-tiny"].but(attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 
