@@ -360,12 +360,12 @@ class ModelConfig(Part):
     def described(self) -> dict[str, str]:
         """What there is to say of every part of the model, by row; rows of what the model lacks are left out."""
         each = [block.words(self.causal) for block in self.blocks]
-        layers = {row: _of_layers([words.get(row, "") for words in each]) for words in each for row in words}
+        layers = {row: _of_layers([words.get(row, "") for words in each]) for row in _ROWS}
         groups = f"the layers with {self.layer_groups} sets of weights"
         whole = {
             "attention": listed(
                 "bidirectional" if self.looks_ahead else "causal",
-                f"{self.n_layers} layers" + f" × {layers['attention']}" * bool(layers.get("attention")),
+                f"{self.n_layers} layers" + f" × {layers['attention']}" * bool(layers["attention"]),
                 bool(self.layer_groups) and (groups if self.layer_groups > 1 else "all layers with the same weights"),
             ),
             "widths": f"d_model {self.d_model}, {layers['widths']}",

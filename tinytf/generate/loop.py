@@ -191,9 +191,10 @@ def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
         if number is not None and not 0 <= number < count:
             raise UsageError(f"there is no {what} {number}", f"the model has {count}: 0 to {count - 1}")
     attending = table_of(config).attending
+    if not attending:
+        raise UsageError("no layer of this model has attention weights", "generate without --watch and --head")
     if looking.layer is not None and looking.layer not in attending:
-        said = f"layers {span(attending)} have" if attending else "no layer has"
-        raise UsageError(f"layer {looking.layer} has no attention weights", f"{said} some")
+        raise UsageError(f"layer {looking.layer} has no attention weights", f"layers {span(attending)} have")
 
 
 class _Seen:

@@ -34,6 +34,7 @@ from tinytf.look.heads import (
     own,
     previous,
     repeated_tokens,
+    require_attention,
 )
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
@@ -315,7 +316,7 @@ class _Tally:
         self.sequences = 0
         self.batch = max(1, min(SEQUENCES, _ROOM // (4 * _COPIES * config.n_heads * tokens**2)))
         self._visible = choosing(Sight.of(config), tokens)  # (Q,)
-        self._layer, self._layers, self._count = 0, table_of(config).attending, config.n_layers
+        self._layer, self._layers, self._count = 0, require_attention(table_of(config)), config.n_layers
         self._sums = [dict[str, Tensor]() for _ in self._layers]
 
     def add(self, weights: Tensor) -> None:

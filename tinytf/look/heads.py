@@ -17,6 +17,7 @@ from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
 from tinytf.steps.operations.mask import Sight
+from tinytf.steps.table import StepTable
 from tinytf.trace.trace import Trace
 
 
@@ -153,7 +154,7 @@ def measure_heads(trace: Trace, by: str, layers: Sequence[int] | None = None) ->
 
 def measures_of(trace: Trace, names: Sequence[str], layers: Sequence[int] | None = None) -> dict[str, Tensor]:
     """Several measures of every head; the weights of each layer are derived once."""
-    attending = trace.steps.attending
+    attending = require_attention(trace.steps)
     chosen = attending if layers is None else layers
     weights = (trace.step(trace.steps.weights, layer).float() for layer in chosen)
     found = [torch.stack([MEASURES[by][0](one) for by in names]) for one in weights]  # (measures, heads) each
@@ -161,6 +162,13 @@ def measures_of(trace: Trace, names: Sequence[str], layers: Sequence[int] | None
     if layers is not None:
         return measured
     return {by: in_place(values, attending, trace.config.n_layers) for by, values in measured.items()}
+
+
+def require_attention(table: StepTable) -> tuple[int, ...]:
+    """The layers that have attention weights. Raises UsageError where none has."""
+    if not table.attending:
+        raise UsageError("no layer of this model has attention weights", "tinytf trace shows what its layers read")
+    return table.attending
 
 
 def in_place(values: Tensor, layers: Sequence[int], count: int) -> Tensor:

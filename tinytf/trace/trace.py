@@ -125,6 +125,9 @@ class Trace:
             config = self.config.at(layer)
             tensor, shared = self.recording.tensors[full], config.heads_per_kv if "kv head" in step.axes else 1
             return tensor if heads is None else tensor[[head // shared for head in heads]]
+        if layer is not None and not self.steps.has(step.name, layer):
+            reason = self.steps.why_absent(step.name, layer) or "it is a step of other layers"
+            raise AddressError(f"layer {layer} has no step {step.name}: {reason}")
         if layer is not None and layer not in self.recording.layers:
             recorded = ", ".join(map(str, self.recording.layers)) or "none"
             raise AddressError(f"layer {layer} was not recorded", f"recorded: {recorded}")

@@ -104,7 +104,7 @@ class GradView:
         yield _agreement(found.agreement)
         yield from fault_blocks(found.fail_on, found.fault)
         if self.sections == {"summary"}:
-            layer, head, _ = found.heads.ranked[0]
+            layer, head = found.heads.ranked[0][:2] if found.heads.ranked else (0, 0)
             yield from next_lines(
                 terminal,
                 (self.again("grad", options=("--block", f"L{layer}H{head}")), "that block"),
@@ -127,19 +127,22 @@ class GradView:
         first, last, each, most = (Figure(size, "%.3g") for size in sizes)
         norms: list[Piece] = [": norm ", last, f" at {flowing.end}, ", first, " at L0.in, ", each, " times per layer"]
         yield titled("gradient ", [word, *norms, f"; most through L{layer}, ", most, " times"], "residual")
-        (place, added), (top, head, strength) = found.strongest_tokens[0], found.heads.ranked[0]
-        token, best = Span(f"{place} {names[place]}", "strong"), Span(f"L{top}H{head}", "strong")
-        on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats) and on head ", best]
-        yield titled("depends ", [*on, " (", Figure(strength, "%.4f"), ")"], "attention")
+        place, added = found.strongest_tokens[0]
+        token = Span(f"{place} {names[place]}", "strong")
+        on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats)"]
+        for top, head, strength in found.heads.ranked[:1]:
+            on += [" and on head ", Span(f"L{top}H{head}", "strong"), " (", Figure(strength, "%.4f"), ")"]
+        yield titled("depends ", on, "attention")
 
     def _summary(self) -> Iterator[Block]:
         yield from _targets(self.found, self.model.shown, _TARGETS if self.short else None)
         yield from _flow(self.found.flow, _LAYERS if self.short else None)
         yield from _tokens(self.found, self.short)
-        yield from _heads(self.found.heads, self.short)
+        if self.found.heads.ranked:
+            yield from _heads(self.found.heads, self.short)
 
     def _block(self, layer: int, rows: int | None) -> Iterator[Block]:
-        chosen, config = self.found, self.trace.config
+        chosen, config = self.found, self.trace.config.at(layer)
         note = f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
         yield Heading(f"block L{layer}, head {chosen.head}", note)
         for step in reversed(self.trace.steps.in_layer(layer)):

@@ -96,10 +96,10 @@ class TraceView:
             yield Heading("pipeline", f"{len(found.rows)} steps")
             yield from pipeline_blocks(trace, found.rows, short=terminal.width < 130 and not terminal.plain)
         for layer, head in found.blocks if self.parts.blocks else ():
-            config = trace.config
+            config = trace.config.at(layer)
             yield Heading(f"block L{layer}, head {head}", f"of {config.n_layers} layers and {config.n_heads} heads")
             yield from block_blocks(trace, layer, head, dims=self.dims, rows=rows, width=terminal.width)
-        if self.parts.layers:
+        if self.parts.layers and trace.steps.attending:
             yield Heading("weights of every head", "query down, key across")
             yield thumbnails(trace)
 

@@ -190,8 +190,9 @@ class Frame:
             log_p = logits.log_softmax(dim=-1)
             top = log_p.topk(min(_TOP, log_p.shape[-1]), dim=-1)
             loss = F.nll_loss(log_p, probe.targets, ignore_index=IGNORED, reduction="none")
-            seen = torch.stack([weights[:, :side, :side] for weights in layers(found, table.weights)])
-            maps = in_place(seen, table.attending, config.n_layers)
+            seen = [found[f"L{n}.{table.weights}"][0, :, :side, :side] for n in table.attending]
+            none = torch.empty(0, config.n_heads, *[min(side, len(probe.ids))] * 2)
+            maps = in_place(torch.stack(seen) if seen else none, table.attending, config.n_layers)
             stream = torch.stack([found[table.embedded][0], *layers(found, table.output)])  # (L + 1, T, C)
             streams.append(stream[1:])
             for layer, activated in enumerate(layers(found, table.activated)):
