@@ -362,6 +362,11 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
             parameter.copy_(0.3 * noise)
 
 
+def mixer_of(block: Any) -> Any:
+    """The attention of a block, or the delta rule that it has instead."""
+    return block.get_submodule("attention" if "attention" in dict(block.named_children()) else "delta")
+
+
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:
     model = Transformer.initialised(config, seed)
     enliven(model, seed)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import KINDS, SIZES, asked, config_of, encoding_of, lively, some_ids
+from architectures import KINDS, SIZES, asked, config_of, encoding_of, lively, mixer_of, some_ids
 from torch import Tensor
 
 from tinytf.cause.interventions import (
@@ -75,11 +75,11 @@ def without(model: Transformer, name: str) -> Transformer:
     layer, _, rest = name.removeprefix("L").partition("H" if "H" in name else ".")
     block: Any = cut.blocks[int(layer)]
     if "H" in name:
-        width = model.config.value_width
-        block.attention.o.weight[:, int(rest) * width : (int(rest) + 1) * width] = 0.0
+        width = model.config.at(int(layer)).value_width
+        mixer_of(block).o.weight[:, int(rest) * width : (int(rest) + 1) * width] = 0.0
         return cut
     out_of_ffn = [module for path, module in block.ffn.named_modules() if path.endswith("down")]  # of each expert too
-    for part, linears in (("attn", [block.attention.o]), ("ffn", out_of_ffn)):
+    for part, linears in (("attn", [mixer_of(block).o]), ("ffn", out_of_ffn)):
         for parameter in (one for linear in linears if rest in ("", part) for one in linear.parameters()):
             parameter.zero_()
     return cut
@@ -92,8 +92,9 @@ def test_a_sweep_is_what_cutting_the_weights_gives(kind: str, what: str) -> None
     trace = traced(model, 5)
     target = 7
     found = ablation_sweep(trace, what, target=target)
-    count = model.config.n_layers * (model.config.n_heads if what == "heads" else 1)
-    assert len(found.names) == count == found.kl.numel()
+    layers = map(model.config.at, range(model.config.n_layers))
+    count = sum(layer.n_heads if what == "heads" else 1 for layer in layers)
+    assert len(found.names) == count == int(found.kl.isfinite().sum())
     before = logits_of(model, trace).double().log_softmax(-1)
     for name, effect in zip(found.names, found.effects, strict=True):
         after = logits_of(without(model, name), trace).double().log_softmax(-1)
@@ -151,12 +152,10 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
         tensor[0, where, columns] = value if place is None or value.dim() == 1 else value[place]
         return tensor
 
-    width = model.config.value_width
+    width, o = model.config.at(site.layer).value_width, mixer_of(block).o
     last = block.ffn.down if hasattr(block.ffn, "down") else block.ffn.sum
-    module = {"head_out": block.attention.o, "in": block, "attn": block.attention.o, "ffn": last, "out": block}[
-        site.step
-    ]
-    if site.step in ("head_out", "in"):
+    module = o if site.head is not None else {"in": block, "attn": o, "ffn": last, "out": block}[site.step]
+    if site.head is not None or site.step == "in":
         handle = module.register_forward_pre_hook(lambda _, args: (write(args[0]), *args[1:]))
     else:
         handle = module.register_forward_hook(lambda _, args, result: write(result))
@@ -170,9 +169,12 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
     model = lively(config_of(kind))
     clean, corrupt = traced(model, 5), traced(model, 6)
     found = patch_sweep(clean, corrupt, what, answer=3, versus=4)
-    step = {"residual": "in", "heads": "head_out"}.get(what, what)
     for layer in range(model.config.n_layers):
+        step = {"residual": "in", "heads": clean.steps.head_given(layer).name}.get(what, what)
         for column in range(found.differences.shape[1]):
+            if what == "heads" and column >= model.config.at(layer).n_heads:
+                assert found.differences[layer, column].isnan()
+                continue
             site = HookPoint(step, layer, column if what == "heads" else None)
             value = clean.step(step, layer)[column] if what == "heads" else clean.step(step, layer)
             with one_hook(model, site, None if what == "heads" else column, value):
@@ -203,7 +205,7 @@ def test_how_a_sweep_is_cut_into_batches_changes_nothing(most: int, monkeypatch:
 def test_patching_everything_is_the_clean_run_to_the_last_bit(kind: str) -> None:
     model = lively(config_of(kind))
     clean, corrupt = traced(model, 5), traced(model, 6)
-    everything = ["L0.in", "L*H*", "L*.attn", "L*.ffn", "L*.in", "L*.out"]
+    everything = ["L0.in", "L0H*", "L1H*", "L*.attn", "L*.ffn", "L*.in", "L*.out"]
     for at in (["L0.in"], everything, ["L1.out"]):
         found = patch(clean, corrupt, at, answer=3, versus=4)
         assert found.recovered == 1.0

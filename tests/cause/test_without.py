@@ -8,7 +8,7 @@ import pytest
 import torch
 from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
 
-from tinytf.cause.interventions import Intervention, hook_points, intervened, intervening
+from tinytf.cause.interventions import HookPoint, Intervention, hook_points, intervened, intervening
 from tinytf.errors import AddressError, UsageError
 from tinytf.generate.loop import stream
 from tinytf.gradients.by_hand import agreement
@@ -38,8 +38,11 @@ PLACES = [
 
 def cut(model: Transformer, at: list[str], value: float = 0.0) -> Transformer:
     sites = hook_points(at, StepTable(model.config))
-    width = {True: model.config.d_model, False: model.config.value_width}
-    return intervened(model, [Intervention(site, torch.full((width[site.head is None],), value)) for site in sites])
+    return intervened(model, [Intervention(site, torch.full((width(model, site),), value)) for site in sites])
+
+
+def width(model: Transformer, site: HookPoint) -> int:
+    return model.config.d_model if site.head is None else model.config.at(site.layer).value_width
 
 
 def traced(model: Transformer) -> Any:
@@ -59,7 +62,8 @@ def test_a_trace_without_some_steps_adds_up_and_names_them(kind: str, at: list[s
         place = trace.recording.logit_rows[-1]
         apart = asked(trace.model).attribute(trace, position=str(place))
         assert apart.holds, apart.difference
-        assert apart.heads().shape == (model.config.n_layers, model.config.n_heads)
+        layers = map(model.config.at, range(model.config.n_layers))
+        assert apart.heads().isfinite().sum(dim=1).tolist() == [layer.n_heads for layer in layers]
 
 
 def test_the_weights_are_shared_and_the_model_itself_is_whole() -> None:
@@ -146,10 +150,9 @@ def test_an_open_model_goes_without_a_head_and_says_so() -> None:
 @pytest.mark.parametrize(("kind", "at"), [p for p in PLACES if config_of(p[0]).head.kind != "none"], ids=str)
 def test_no_gradient_goes_through_what_was_put_there_and_the_formulas_agree(kind: str, at: list[str]) -> None:
     model = lively(config_of(kind))
-    width = {True: model.config.d_model, False: model.config.value_width}
     drawn = torch.Generator().manual_seed(1)
     sites = hook_points(at, StepTable(model.config))
-    values = {site: torch.randn(7, width[site.head is None], generator=drawn) for site in sites}
+    values = {site: torch.randn(7, width(model, site), generator=drawn) for site in sites}
     model = intervened(model, [Intervention(site, values[site]) for site in sites])
     encoding = encoding_of(some_ids(model.config, 1, 7, 3)[0].tolist())
     trace = record_gradients(model, encoding, Targets((1, 4), (3, 5)))

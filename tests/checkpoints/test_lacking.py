@@ -11,7 +11,6 @@ from tinytf.errors import CheckpointError
 LACKING = {
     "mamba": "layers that are not attention",
     "jamba": "layers that are not attention",
-    "qwen3_next": "layers that are not attention",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
     "t5": "an encoder and a decoder",

@@ -9,6 +9,7 @@ from reference import Pair, pair
 from tinytf.generate.loop import GeneratedToken, stream
 from tinytf.generate.samplers import Sampling
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 
 PROMPT = [3, 17, 5, 9]
 WARM = Sampling(temperature=1.5, top_k=20)
@@ -24,7 +25,12 @@ def decoder(family: str) -> Pair:
 
 def untied(kind: str, **changes: object) -> Transformer:
     """A model that does not say the same token again and again."""
-    return lively(config_of(kind, tied_head=False, **changes))
+    return exact(lively(config_of(kind, tied_head=False, **changes)))
+
+
+def exact(model: Transformer) -> Transformer:
+    """The model, in float64 where it has states: in float32 one of weights as large as these keeps five digits."""
+    return model.double() if len(table_of(model.config).attending) < model.config.n_layers else model
 
 
 def steps_of(model: Transformer, prompt: Sequence[int] = PROMPT, **settings: object) -> list[GeneratedToken]:

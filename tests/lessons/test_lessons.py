@@ -104,11 +104,12 @@ _SLOPE = 2 ** (-8 / 4)
 def numbers_of(live: Live) -> dict[str, list[float]]:
     """The right answers, computed here from the recorded q, k, v, block inputs and weights, in float64."""
     config, trace, row, here = live.config, live.trace, live.row, live.here
+    at = live.layer
     model, length = live.model.transformer, live.length
     width, divisor = config.d_head, config.attention_divisor or math.sqrt(config.d_head)
-    query, key = (trace.steps.by_name["scores"].inputs[i] for i in (0, 1))
-    v = trace[f"L0.{trace.steps.by_name['head_out'].inputs[1]}"].double().numpy()
-    q, k = (trace[f"L0.{name}"].double().numpy() for name in (query, key))
+    query, key = (trace.steps.at("scores", at).inputs[i] for i in (0, 1))
+    v = trace[f"L{at}.{trace.steps.at('head_out', at).inputs[1]}"].double().numpy()
+    q, k = (trace[f"L{at}.{name}"].double().numpy() for name in (query, key))
     allowed = np.ones((length, length), dtype=bool)
     if config.causal:
         allowed = np.tril(allowed)
@@ -119,14 +120,14 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     to_position = to_content = np.zeros((config.n_heads, length, length))
     if config.distances:
         rows = rows_of_distance(config.distances, config.farthest, length)
-        pos_k, pos_q = (trace[f"L0.{name}"].double().numpy() for name in ("pos_k", "pos_q"))
+        pos_k, pos_q = (trace[f"L{at}.{name}"].double().numpy() for name in ("pos_k", "pos_q"))
         to_position = np.stack([(q[h, :, None] * pos_k[h][rows]).sum(-1) for h in range(config.n_heads)])
         to_content = np.stack([(k[h][None] * pos_q[h][rows]).sum(-1) for h in range(config.n_heads)])
     scaled, cap = scores[row] / divisor, config.attention_cap
-    sinks = [float(trace["L0.sink.logit"][0])] if config.attention_sinks else []
+    sinks = [float(trace[f"L{at}.sink.logit"][0])] if config.attention_sinks else []
     added = (to_position + to_content) / divisor
     if config.relative_buckets:
-        added = bias_of_distance(trace["L0.B"].double().numpy(), length)
+        added = bias_of_distance(trace[f"L{at}.B"].double().numpy(), length)
     distant = (to_position + to_content)[0, row] / divisor
     added = np.where(allowed, added, -np.inf)  # (H, Q, K)
     if config.positions == "alibi":
@@ -136,7 +137,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     weights = mixed
     talk = np.eye(config.n_heads)
     if config.talking_heads:
-        talk, after = (trace[f"L0.{name}"].double().numpy() for name in ("W_TL", "W_TW"))
+        talk, after = (trace[f"L{at}.{name}"].double().numpy() for name in ("W_TL", "W_TW"))
         each = np.stack([one[row] @ k[h // config.heads_per_kv].T for h, one in enumerate(q)]) / divisor
         each = [softmax(one) for one in np.where(allowed[row], talk.T @ each, -np.inf)]
         weights, mixed = each[0], after[:, 0] @ np.stack(each)
@@ -151,18 +152,18 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         for name, p in model.named_parameters()
         if name.startswith("blocks.") and not re.search("relative|distances", name)
     ]
-    experts = config.at(0).experts  # of which a token has a few, and the rest of the feed-forward
+    experts = config.at(at).experts  # of which a token has a few, and the rest of the feed-forward
     ffn = [
-        p.numel() * (config.experts_per_token / experts if name.startswith("blocks.0.ffn.experts.") else 1)
+        p.numel() * (config.experts_per_token / experts if name.startswith(f"blocks.{at}.ffn.experts.") else 1)
         for name, p in model.named_parameters()
-        if name.startswith("blocks.0.ffn.")
+        if name.startswith(f"blocks.{at}.ffn.")
     ]
-    first = {"post": "L0.mid", "output": "L0.attn"}.get(config.norm_order, "L0.in")  # what the first norm takes
-    first = first if config.at(0).input_norm else "L0.mid"
-    x = trace[first].double().numpy()[here]
+    first = {"post": "mid", "output": "attn"}.get(config.norm_order, "in")  # what the first norm takes
+    first = first if config.at(at).input_norm else "mid"
+    x = trace[f"L{at}.{first}"].double().numpy()[here]
     centred = x - x.mean() if config.norm == "layernorm" else x
     normed = centred / math.sqrt((centred**2).mean() + config.norm_eps)
-    attn = trace["L0.attn_norm" if "attn_norm" in trace.steps.by_name else "L0.attn"].double().numpy()[here]
+    attn = trace[f"L{at}.attn_norm" if "attn_norm" in trace.steps.by_name else f"L{at}.attn"].double().numpy()[here]
     right: dict[str, list[float]] = {
         "tokens": [len(live.model.tokenizer.encode(live.encoding.text).ids)],
         "embeddings": [float(model.embed.tokens.weight.detach()[live.encoding.ids[here], 0]) * config.embed_scale],
@@ -174,11 +175,11 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "softmax": [weights[i] for i in kept],
         "values": [float(mixed @ v[0][:, 0])],
         "heads": [most_to_the_token_before(q, k, added, config, divisor, talk)],
-        "residual": [float(trace["L0.in"][here, int(np.abs(attn[:4]).argmax())])],
+        "residual": [float(trace[f"L{at}.in"][here, int(np.abs(attn[:4]).argmax())])],
         "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],
         "stack": [live.model.n_parameters + sum(blocks)],
-        "cache": [(k[0, 0].size + v[0, 0].size) * k.shape[0] * config.n_layers if config.causal else length + 1],
+        "cache": [(k[0, 0].size + v[0, 0].size) * len(k) * len(trace.steps.attending) if config.causal else length + 1],
     }
     if config.positions == "rotary":
         config = config.at(config.rotary_layers[0])
@@ -188,7 +189,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
             right["positions"] = [here * config.rope_theta ** (-2 * pair / turned)]
     elif config.positions == "alibi":
         row, key = live.row, max(0, live.row - 3)
-        right["positions"] = [float(trace["L0H0.scaled"][row, key]) - _SLOPE * config.alibi_scale * (row - key)]
+        right["positions"] = [float(trace[f"L{at}H0.scaled"][row, key]) - _SLOPE * config.alibi_scale * (row - key)]
     elif config.positions == "none":
         row, key = live.row, max(0, live.row - 3)
         right["positions"] = [scores[row, key] + to_position[0, row, key]]

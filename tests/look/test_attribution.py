@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import asked, config_of, encoding_of, lively
+from architectures import asked, config_of, encoding_of, lively, mixer_of
 from caught_gradients import IDS, MODELS, model_of
 from torch import Tensor
 
@@ -127,11 +127,10 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     for embedding in ("embed.tokens", "embed.positions", "embed.types"):
         if embedding in leaves:
             assert part[embedding] == pytest.approx(_along(leaves[embedding]), abs=1e-12)
-    width = trace.config.value_width
     for layer, block in enumerate(trace.model.blocks):
-        attention: Any = block.attention
+        attention, width = mixer_of(block), trace.config.at(layer).value_width
         concat, to = trace.step("concat", layer)[position], leaves[f"L{layer}.attn"].grad
-        for head in range(trace.config.n_heads):
+        for head in range(trace.config.at(layer).n_heads):
             columns = slice(head * width, (head + 1) * width)
             own = attention.o.weight[:, columns] @ concat[columns]
             assert part[f"L{layer}H{head}"] == pytest.approx(float(to @ own), abs=1e-12)
@@ -154,7 +153,9 @@ def test_the_map_of_the_heads_and_the_kinds_are_the_parts_again(name: str) -> No
     trace = traced(name)
     found = attribute(trace, 4, 7)
     named, heads = values(found), found.heads()
-    assert heads.shape == (trace.config.n_layers, trace.config.n_heads)
+    counts = [trace.config.at(layer).n_heads for layer in range(trace.config.n_layers)]
+    assert heads.shape == (len(counts), max(counts))
+    assert heads.isfinite().sum(dim=1).tolist() == counts
     assert all(float(heads[int(p[1]), int(p[3])]) == v for p, v in named.items() if p[0] == "L" and p[2] == "H")
     assert sum(found.by_kind().values()) == pytest.approx(found.sum, abs=1e-12)
     assert list(found.by_kind()) == [kind for kind in KINDS if any(part.kind == kind for part in found.parts)]

@@ -17,6 +17,7 @@ from tinytf.loading import load
 from tinytf.look.census import SCORES, Census, CensusScores, census, copy_length
 from tinytf.look.heads import LABELS, named, overlap, repeated_tokens
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
 from tinytf.trace.record import record
 from tinytf.training.film.probe import HeadProbe
@@ -75,8 +76,8 @@ def test_heads_agree_wholly_where_they_look_alike_and_not_at_all_where_they_shar
 
 
 def weights_of(model: Transformer, ids: Tensor) -> np.ndarray:
-    """Of every sequence, the weights of its trace: (B, layers, H, T, T)."""
-    layers = range(model.config.n_layers)
+    """Of every sequence, the weights of its trace: (B, layers, H, T, T), of the layers that have them."""
+    layers = table_of(model.config).attending
     traces = [record(model, encoding_of(row)) for row in ids.tolist()]
     found = [torch.stack([trace.step("weights", layer) for layer in layers]) for trace in traces]
     return torch.stack(found).detach().double().numpy()
@@ -127,18 +128,20 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
     return scores | {"offset_weight": share.max(axis=0), "offset": np.array(offsets)[share.argmax(axis=0)]}
 
 
-def assert_same(found: CensusScores, expected: dict[str, np.ndarray]) -> None:
+def assert_same(found: CensusScores, expected: dict[str, np.ndarray], layers: tuple[int, ...]) -> None:
     assert set(found.values) == set(expected)
     assert list(found.values) == [name for name in SCORES if name in found.values]
     for name, values in expected.items():
-        assert np.abs(found.values[name].numpy() - values).max() < 1e-6 * max(1.0, np.abs(values).max()), name
+        scores = found.values[name]
+        assert np.abs(scores[list(layers)].numpy() - values).max() < 1e-6 * max(1.0, np.abs(values).max()), name
+        assert all(scores[layer].isnan().all() for layer in range(len(scores)) if layer not in layers)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_are_those_of_the_weights_of_traces_in_float64(kind: str) -> None:
     model = lively(config_of(kind))
     windows = some_ids(model.config, batch=4, length=13)
-    length = 3 if model.config.window else 7
+    length, layers = 3 if model.config.window else 7, table_of(model.config).attending
     found = census(
         model, windows, length=length, count=3, seed=2, before=(5,), after=() if model.config.causal else (6,)
     )
@@ -147,10 +150,10 @@ def test_scores_are_those_of_the_weights_of_traces_in_float64(kind: str) -> None
         torch.cat((torch.tensor([5]), row, torch.tensor([6] * (not model.config.causal), dtype=torch.long)))
         for row in twice
     ]
-    assert_same(found.repeats, by_numpy(weights_of(model, torch.stack(around)), model.config, (1, length)))
+    assert_same(found.repeats, by_numpy(weights_of(model, torch.stack(around)), model.config, (1, length)), layers)
     assert found.text is not None
     assert found.text.sequences == 3
-    assert_same(found.text, by_numpy(weights_of(model, windows[:3]), model.config))
+    assert_same(found.text, by_numpy(weights_of(model, windows[:3]), model.config), layers)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])

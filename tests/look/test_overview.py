@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, asked, config_of, encoding_of, lively
+from architectures import KINDS, asked, config_of, encoding_of, lively, mixer_of
 from caught_gradients import HEADS, IDS, model_of
 from numpy.typing import NDArray
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from tinytf.look.flow import Flow, flow
 from tinytf.look.overview import Overview, of_layer, overview
 from tinytf.look.prediction import Likely, Prediction
+from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -74,7 +75,9 @@ def test_the_weights_of_the_drawing_make_its_steps(name: str) -> None:
     assert count == sum(parameter.numel() for parameter in trace.model.blocks[0].parameters())
     for step in steps:
         for weight in step.weights:
-            if len(weight.shape) >= 2 and weight.name != "bias" and step.inputs and not step.step.is_map:
+            if isinstance(step.step.operation, ShortConv):
+                assert weight.shape == (step.shape[0] * step.shape[-1], trace.config.at(0).conv_width)
+            elif len(weight.shape) >= 2 and weight.name != "bias" and step.inputs and not step.step.is_map:
                 (_, taken), *choice = step.inputs
                 assert len(choice) == len(weight.shape) - 2 == step.step.of_experts
                 heads = step.shape[0] if step.step.has_heads else 1
@@ -123,9 +126,10 @@ def test_a_head_adds_what_is_missing_of_attention_without_it(name: str) -> None:
     trace = traced(name)
     (place,) = rows = (6,)
     one = seen(trace, *rows).layers[0]
-    output = trace.model.blocks[0].attention.o
+    output = mixer_of(trace.model.blocks[0]).o
     concat = trace.step("concat", 0)[place]
-    width = trace.config.value_width
+    width = trace.config.at(0).value_width
+    assert len(one.heads) == trace.config.at(0).n_heads
     for head, share in enumerate(one.heads):
         without = concat.clone()
         without[head * width : (head + 1) * width] = 0
@@ -161,7 +165,7 @@ def test_one_layer_by_itself_has_the_same_sizes() -> None:
 @models
 def test_the_branch_of_attention_is_what_it_adds_to_the_stream(name: str) -> None:
     trace = traced(name)
-    steps = flow(trace, 0).branch(trace.steps.weights)
+    steps = flow(trace, trace.steps.attending[0]).branch(trace.steps.weights)
     *branch, total = steps
     assert {"q", "k", "v", "weights", "concat", "attn"} <= {one.name for one in branch}
     assert branch[-1].name in total.joins

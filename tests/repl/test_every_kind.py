@@ -53,7 +53,17 @@ def test_stops_maps_and_comparisons_work(session: Session) -> None:
         "break L*.weights if max > 0.01 and entropy >= 0",
         "continue",
     ]
-    lines += ["display weights", "next", "finish", "delete", "watch nan or inf", "continue", "run the mat", "diff"]
+    lines += [
+        "display weights",
+        "next",
+        "finish",
+        "delete",
+        "watch nan or inf",
+        "goto L0.in",
+        "continue",
+        "run the mat",
+        "diff",
+    ]
     lines += ["where", "list 100", "undo"]
     for line in lines:
         outcome = session.execute(line)

@@ -16,6 +16,7 @@ from tinytf.look.census import census
 from tinytf.look.heads import repeated_tokens
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Softmax
+from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 from tinytf.training.data.examples import Batch
 from tinytf.training.film.probe import HeadProbe, HeadScores, update_milestones
@@ -29,7 +30,7 @@ WINDOWED = "mistral, a window and stretched waves"
 def recorded_weights(model: Transformer, ids: Tensor) -> np.ndarray:
     """The weights of a batch, (layers, B, H, T, T) in float64, one recorded text after the other."""
     traces = [record(model, encoding_of(row.tolist())) for row in ids]
-    layers = range(model.config.n_layers)
+    layers = table_of(model.config).attending
     return np.array([[trace.step("weights", layer).numpy() for trace in traces] for layer in layers], dtype=np.float64)
 
 
@@ -63,7 +64,10 @@ def test_scores_are_those_of_recorded_weights(kind):
     expected = by_numpy(recorded_weights(model, probe.ids), model.config, probe.length)
     assert {name for name, score in vars(scores).items() if score is not None} == set(expected)
     for name, values in expected.items():
-        assert np.abs(np.array(getattr(scores, name)) - values).max() < 1e-6, name
+        found, attending = np.array(getattr(scores, name)), list(table_of(model.config).attending)
+        assert np.abs(found[attending] - values).max() < 1e-6, name
+        assert len(found) == model.config.n_layers
+        assert np.isnan(np.delete(found, attending, axis=0)).all()
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])

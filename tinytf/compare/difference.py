@@ -238,6 +238,8 @@ def _difference(
     wanted = None if asked.head is None else parse_head(asked.head, table_of(first.config))
     alignment = align(first, second)
     for config in (first.config, second.config):
+        if wanted is not None and wanted[0] < config.n_layers and wanted[0] not in table_of(config).attending:
+            raise AddressError(f"layer {wanted[0]} of one of the models has no attention weights", "name another")
         if wanted is not None and (wanted[0] >= config.n_layers or wanted[1] >= config.n_heads):
             sizes = f"{config.n_layers} layers × {config.n_heads} heads"
             said = f"there is no head L{wanted[0]}H{wanted[1]}: one of the models has {sizes}"

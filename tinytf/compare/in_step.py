@@ -206,14 +206,14 @@ class Walk:
 
     def _parts(self, step: Step, both: Both, layer: int | None) -> Iterator[_Pair]:
         """A step of both runs at once; of maps (H, Q, K) a few heads at a time."""
-        n_heads = both[0].config.at(layer).n_heads
+        numbers, theirs = (tuple(step.part_numbers(part.config.at(layer))) for part in both)
         parts: list[tuple[int, ...] | None] = [None]
         stored = next((part for part in both if isinstance(part, Dumped)), None)
         if stored is not None:
             parts = stored.heads_of(step, layer)
-        elif step.is_map and both[1].config.at(layer).n_heads == n_heads:
+        elif step.is_map and numbers == theirs:
             count = max(1, _CHUNK_BYTES // (8 * max(len(part.tokens) for part in both) ** 2))
-            parts = [tuple(range(start, min(n_heads, start + count))) for start in range(0, n_heads, count)]
+            parts = [numbers[start : start + count] for start in range(0, len(numbers), count)]
         for heads in parts:
             yield heads, *self._aligned(step, both, layer, heads)
 

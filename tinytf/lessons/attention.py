@@ -77,7 +77,7 @@ def scores(live: Live) -> Lesson:
 
 
 def scaling(live: Live) -> Lesson:
-    row, width, config = live.row, live.config.d_head, live.config.at(0)
+    row, width, config = live.row, live.config.d_head, live.config.at(live.layer)
     keys, divisor, own = live.strongest(3), config.score_divisor, config.attention_divisor
     taken = live.steps["scaled"].inputs[0]
     before = live.at(f"L0H0.{taken}")[row, keys]
@@ -103,7 +103,7 @@ def _attended(places: range) -> str:
 
 
 def mask(live: Live) -> Lesson:
-    place, count, config = min(2, live.length - 1), live.length, live.config.at(0)
+    place, count, config = min(2, live.length - 1), live.length, live.config.at(live.layer)
     seen, asked = live.seen(place), f"Of {_tokens(live.length)}, counted from 0: what does position {place} attend to"
     others = [
         range(place + 1), range(count), range(place, count), range(place), range(place, place + 1), range(0),
@@ -208,7 +208,7 @@ _MOST_HEADS = 4
 def heads(live: Live) -> Lesson:
     config = live.config
     count, groups = config.n_heads, config.n_kv_heads
-    found = {by: measure_heads(live.trace, by, [0])[0].nan_to_num().tolist() for by in (*_LOOKS, "entropy")}
+    found = {by: measure_heads(live.trace, by, [live.layer])[0].nan_to_num().tolist() for by in (*_LOOKS, "entropy")}
     most = [max(_LOOKS, key=lambda by: found[by][head]) for head in range(count)]  # where each looks most
     drawn = sorted(sorted(range(count), key=lambda head: -found[most[head]][head])[:_MOST_HEADS])
 
@@ -221,13 +221,13 @@ def heads(live: Live) -> Lesson:
         shared = f" Keys and values have only {groups} heads here, each serving {config.heads_per_kv} query heads."
     if count > len(drawn):
         shared += f" Of {count} heads those {len(drawn)} are drawn that look most at one place."
-    core = [step.operation for step in live.trace.steps.in_layer(0) if step.core]
+    core = [step.operation for step in live.trace.steps.in_layer(live.layer) if step.core]
     fused = all(one.fused for one in core) and not (config.window or config.chunk or config.attention_divisor)
     return live.lesson(
         "heads",
         _which_head(live, drawn, found["previous"]),
         variant="" if fused else "stepwise",
-        maps=[live.map(f"head {head}", "block 0", live.trace, head) for head in drawn],
+        maps=[live.map(f"head {head}", f"block {live.layer}", live.trace, head) for head in drawn],
         revealed_maps=[live.map(f"head {head}", looks(head), live.trace, head) for head in drawn],
         shared=shared,
         options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if groups != count else ""),

@@ -11,7 +11,7 @@ from tinytf.steps.operations import Norm
 
 def residual(live: Live) -> Lesson:
     here, steps = live.here, live.steps
-    total = steps["mid" if live.trace.steps.has("mid", 0) else "out"]
+    total = steps["mid" if live.trace.steps.has("mid", live.layer) else "out"]
     added = total.inputs[1]
     before, adds = live.at("L0.in")[here], live.at(f"L0.{added}")[here]
     place = int(np.abs(adds[:SEEN]).argmax())
@@ -28,7 +28,7 @@ def residual(live: Live) -> Lesson:
     rows = tuple((said, float(np.linalg.norm(live.at(f"L0.{name}")[here]))) for name, said in parts.items())
     attends = f"attention({'norm1(x)' if steps['q'].inputs == ('norm1',) else 'x'})"
     line = attends if added == "attn" else f"{added}({attends})"
-    into_ffn = next(step for step in live.trace.steps.in_layer(0) if step.role == "ffn").inputs[0]
+    into_ffn = next(step for step in live.trace.steps.in_layer(live.layer) if step.role == "ffn").inputs[0]
     fed = f" + ffn({into_ffn}(x))"
     return live.lesson(
         "residual",
@@ -44,7 +44,7 @@ def residual(live: Live) -> Lesson:
 
 def norm(live: Live) -> Lesson:
     config, here, layer_norm = live.config, live.here, live.config.norm == "layernorm"
-    norms = (step for step in live.trace.steps.in_layer(0) if isinstance(step.operation, Norm) and step.reads)
+    norms = (step for step in live.trace.steps.in_layer(live.layer) if isinstance(step.operation, Norm) and step.reads)
     first = next(step for step in norms if step.axes == ("token", "d_model"))
     own, source = f"L0.{first.name}", f"L0.{first.inputs[0]}"
     x = live.at(source)[here]
@@ -75,7 +75,7 @@ def norm(live: Live) -> Lesson:
 
 
 def feed_forward(live: Live) -> Lesson:
-    if live.config.at(0).experts:
+    if live.config.at(live.layer).experts:
         return _experts(live)
     config, gated = live.config, live.config.gated
     width, hidden, matrices = config.d_model, config.d_ff, 3 if gated else 2
@@ -89,7 +89,7 @@ def feed_forward(live: Live) -> Lesson:
         right,
         [product, (5 - matrices) * product, 4 * width * width, width + hidden, 4 * product],
         f"{matrices} × {width:,} × {hidden:,}{f' + {biases:,} biases' if biases else ''} = {right:,}; attention in the "
-        f"same block has {live.parameters('blocks.0.attention'):,}.",
+        f"same block has {live.parameters(f'blocks.{live.layer}.attention'):,}.",
     )
     act = np.abs(live.at("L0.ffn.act")[live.here])
     weights = dict(live.model.transformer.named_parameters())
@@ -116,7 +116,7 @@ def feed_forward(live: Live) -> Lesson:
 
 
 def _experts(live: Live) -> Lesson:
-    config, here, count = live.config.at(0), live.here, live.config.experts
+    config, here, count = live.config.at(live.layer), live.here, live.config.experts
     whole, per_token = live.parameters("blocks.0.ffn"), config.experts_per_token
     each = live.parameters("blocks.0.ffn.experts") // count
     always = whole - count * each
@@ -128,12 +128,12 @@ def _experts(live: Live) -> Lesson:
         right,
         [whole, per_token * each, always + each, each, always + (per_token + 1) * each],
         f"{always:,} + {per_token} × {each:,} = {right:,}. The other {whole - right:,} wait for tokens that are sent "
-        f"to them; attention in the same block has {live.parameters('blocks.0.attention'):,}.",
+        f"to them; attention in the same block has {live.parameters(f'blocks.{live.layer}.attention'):,}.",
     )
     rows: list[tuple[str, str, int]] = []
-    for step in live.trace.steps.in_layer(0):
+    for step in live.trace.steps.in_layer(live.layer):
         if step.role == "ffn" and step.module:
-            parameters = dict(live.model.transformer.blocks[0].get_submodule(step.module).named_parameters())
+            parameters = dict(live.model.transformer.blocks[live.layer].get_submodule(step.module).named_parameters())
             for kind, weight in parameters.items():  # torch keeps (out, in); in n·W it is (in, out)
                 shape = weight.shape if kind == "bias" else weight.transpose(-1, -2).shape
                 said = f"b of {step.parameter}" if kind == "bias" else step.parameter

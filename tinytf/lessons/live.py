@@ -20,6 +20,7 @@ from tinytf.model.without import removable
 from tinytf.parts.row import Step
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -58,7 +59,7 @@ class Live:
     def steps(self) -> dict[str, Step]:
         """The steps of the model by name, as they are in the first layer."""
         table = self.trace.steps
-        return {name: table.at(name, 0) for name in table.by_name}
+        return {name: table.at(name, self.layer) for name in table.by_name}
 
     def ask(self, name: str) -> Asker:
         """What makes the question of a lesson."""
@@ -86,7 +87,7 @@ class Live:
         own = {"live": self, "config": self.config, "here": self.here, "row": self.row, "token": self.token(self.here)}
 
         def fill(text: str) -> str:
-            return text.format(**own, **words)
+            return self._there(text.format(**own, **words))
 
         return Lesson(
             number=NAMES.index(name) + 1,
@@ -99,7 +100,7 @@ class Live:
             question=question,
             role=texts["role"],
             focus=int(fill(texts["focus"])),
-            shown=(*map(fill, texts["shown"]), *also),
+            shown=(*map(fill, texts["shown"]), *map(self._there, also)),
             figures=figures,
             revealed=tuple(map(fill, texts["revealed"])),
             revealed_figures=revealed_figures,
@@ -107,15 +108,23 @@ class Live:
             revealed_maps=tuple(revealed_maps),
         )
 
+    @cached_property
+    def layer(self) -> int:
+        """The layer that lessons look into: the first with attention, which they call L0."""
+        return next(iter(table_of(self.config).attending), 0)
+
+    def _there(self, text: str) -> str:
+        return text.replace("L0", f"L{self.layer}") if self.layer else text
+
     def at(self, address: str) -> Numbers:
-        """The numbers at an address, in float64."""
-        found: Numbers = self.trace[address].detach().double().cpu().numpy()
+        """The numbers at an address, in float64; L0 stands for the layer that lessons look into."""
+        found: Numbers = self.trace[self._there(address)].detach().double().cpu().numpy()
         return found
 
     def map(self, title: str, word: str, trace: Trace, head: int) -> Map:
         """The weights of a head of the first block as a small picture."""
-        weights = trace[f"L0H{head}.weights"].detach().double().cpu()
-        seen = Sight.of(trace.config.at(0)).allowed(len(weights), None, weights.device)
+        weights = trace[f"L{self.layer}H{head}.weights"].detach().double().cpu()
+        seen = Sight.of(trace.config.at(self.layer)).allowed(len(weights), None, weights.device)
         shown = torch.ones_like(weights, dtype=torch.bool) if seen is None else seen
         rows = (zip(row, can, strict=True) for row, can in zip(weights.tolist(), shown.tolist(), strict=True))
         return Map(title, word, tuple(tuple(weight if can else None for weight, can in row) for row in rows))
@@ -160,7 +169,7 @@ class Live:
 
     def seen(self, query: int) -> range:
         """The keys that a query may look at."""
-        first = self.config.at(0)
+        first = self.config.at(self.layer)
         window, chunk = first.window or self.length, first.chunk or self.length
         end = query + 1 if self.config.causal else min(self.length, query + window)
         return range(max(0, query + 1 - window, query // chunk * chunk), end)

@@ -103,7 +103,10 @@ def cache(live: Live) -> Lesson:
     if not live.config.causal:
         return _no_cache(live)
     config, transformer, count = live.config, live.model.transformer, live.length
-    layers, groups, width = config.n_layers, config.n_kv_heads, f"{config.d_head}"
+    layers, groups, width = len(live.trace.steps.attending), config.n_kv_heads, f"{config.d_head}"
+    said = f"{layers} layers"
+    if layers < config.n_layers:
+        said = f"{layers} layer{'s' * (layers > 1)} with attention (the others keep a state that does not grow)"
     both = f"2 × {layers} × {groups} × {width}"
     if config.value_width != config.d_head:
         both = f"{layers} × {groups} × ({width} + {config.value_width})"
@@ -111,7 +114,7 @@ def cache(live: Live) -> Lesson:
     each = cache_bytes_per_token(config, 1)
     size = next(transformer.parameters()).itemsize
     question = live.ask("cache").number(
-        f"Of each token the cache keeps what later tokens need: {layers} layers, {groups} key-value "
+        f"Of each token the cache keeps what later tokens need: {said}, {groups} key-value "
         f"head{'s' if groups > 1 else ''} of {width}. How many numbers is that?",
         each,
         [each // 2, 3 * each // 2, each // layers, layers * config.d_model * config.d_model, each * count],

@@ -49,10 +49,15 @@ def without(live: Live) -> Lesson:
         f"{right[0].upper()}{right[1:]}: {figure(worst.kept)}. The weights are the same; they relied on what is gone.",
         (worst.kept,),
     )
-    titles = ("run", measure, *(["likeliest"] if live.has_head else []), f"L0H0, largest weight of {live.token(row)}")
+    titles = (
+        "run",
+        measure,
+        *(["likeliest"] if live.has_head else []),
+        f"L{live.layer}H0, largest weight of {live.token(row)}",
+    )
     rows: list[tuple[Figure, ...]] = []
     for run in runs:
-        largest = float(run.trace[f"L0H0.weights[{row}]"].max())
+        largest = float(run.trace[f"L{live.layer}H0.weights[{row}]"].max())
         rows.append((run.name, run.kept, *([run.now] if live.has_head else []), largest))
     return live.lesson(
         "without",

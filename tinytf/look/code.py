@@ -121,7 +121,8 @@ def code_line(trace: Trace, step: Step, layer: int | None, coarse: Coarse) -> Co
         found, expected = (one.masked_fill(hidden, 0.0) for one in (found, recorded))
         return Ways(site.name, "its code", found, expected, step.token_axis)
 
-    replaced = any(trace.is_exchanged(step.name, layer, head) for head in (None, *range(trace.config.n_heads)))
+    heads = range(trace.config.at(layer).n_heads)
+    replaced = any(trace.is_exchanged(step.name, layer, head) for head in (None, *heads))
     return CodeLine(
         site.name,
         step.formula,

@@ -324,7 +324,7 @@ ROWS: tuple[Step, ...] = (
     Step("head_out", "weighted values", "{map}·{values}", OF_HEADS, ("<map>", "<v>"), "v",
          recorded=True, make=lambda o, _: o.Mix(), core=True),
     Step("head_gated", "weighted values, gated", "head_out ⊙ σ(gate)", OF_HEADS, ("head_out", "gate"), "v", when=_gated,
-         absent=_NOT_GATED, make=lambda o, _: o.Switch()),
+         recorded=True, absent=_NOT_GATED, make=lambda o, _: o.Switch()),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("<heads>",),
          "v", make=lambda o, _: o.Concat()),
     Step("attn", "attention output", "concat·W_O{o_bias}", WIDE, ("concat",), "attention", recorded=True,

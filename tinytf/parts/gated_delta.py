@@ -116,7 +116,7 @@ ROWS: tuple[Step, ...] = (
     Step("gate", "gate of what is read", "{delta_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
          make=_project, module="delta.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_norm", OF_HEADS, ("gate", "head_norm"), "v",
-         make=_activate),
+         recorded=True, make=_activate),
     Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
          ("head_gated",), "v", make=lambda o, _: o.Concat()),
     Step("attn", "output of the delta rule", "concat·W_O", WIDE, ("concat",), "attention", recorded=True, make=_project,

@@ -189,6 +189,10 @@ class StepTable:
             return self.at(self.weights, layer)
         return self.at(self.at(self.head_out, layer).inputs[0], layer)
 
+    def head_given(self, layer: int) -> Step:
+        """What each head of a layer gives: the step whose heads are laid side by side."""
+        return self.at(self.at("concat", layer).inputs[0], layer)
+
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
         """The steps from the unembedded last hidden state to the logits: one, unless something is done in between."""

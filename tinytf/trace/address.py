@@ -223,7 +223,8 @@ def parse_tensor(text: str, table: StepTable) -> Address:
     shared = ""
     if heads is not None and "kv head" in step.axes:
         count = config.at(layers[0] if layers else None).heads_per_kv
-        shared = f"{count} query heads share one {step.title.split(',')[0].rstrip('s')} head"
+        kind = step.title.split(",")[0].rstrip("s")
+        shared = f"{count} query heads share one {kind if ' ' not in kind else step.name} head"
     return Address(step, layers, heads, cell, " ".join(n for n in (shared, note) if n))
 
 

@@ -1,7 +1,7 @@
 """The self-check of a trace: every recorded step, computed again from the steps before it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -58,7 +58,7 @@ def _ways(site: Site, what: str, found: Tensor, expected: Tensor) -> Ways:
     return Ways(site.name, what, found, expected, site.step.token_axis)
 
 
-def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Ways]:
+def _in_chunks(site: Site, own: list[int]) -> Iterator[Ways]:
     """The mixed values against the recorded ones, and the row sums of the weights, a few heads at a time.
 
     Only the heads in ``own`` are compared; an intervention replaced the others.
@@ -80,7 +80,6 @@ def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Ways]:
     words = "each row sums to 1" if len(shares.sources) == 1 else "each row sums to 1 with the share of the sink"
     if sums:
         yield Ways(shares.name, words, torch.cat(sums), torch.cat(wholes))
-    own = list(own)
     yield _ways(site, site.step.formula, torch.cat(mixed)[own], site.value[own])
 
 
@@ -93,8 +92,7 @@ def _again(trace: Trace, step: Step, layer: int | None) -> Iterator[Ways]:
         words = "norm of the last block's output" if layer is None else "the previous block's output"
         yield _ways(site, words, site.value, site.derive())
     elif step.core:
-        own = [head for head in range(site.config.n_heads) if not trace.is_exchanged(step.name, layer, head)]
-        yield from _in_chunks(site, own)
+        yield from _in_chunks(site, _own_heads(site))
     elif step.is_vocabulary:
         rows = list(trace.recording.logit_rows)
         if rows:
@@ -106,7 +104,14 @@ def _again(trace: Trace, step: Step, layer: int | None) -> Iterator[Ways]:
                 yield Ways(shares.name, "sum to 1", sums, torch.ones_like(sums))
     else:
         words = "sum of embeddings" if step.name == trace.steps.embedded else step.formula
-        yield _ways(site, words, site.value, site.derive())
+        own = _own_heads(site) if step.has_heads else slice(None)
+        yield _ways(site, words, site.value[own], site.derive()[own])
+
+
+def _own_heads(site: Site) -> list[int]:
+    """The heads that no intervention replaced."""
+    heads, name = range(len(site.value)), site.step.name
+    return [head for head in heads if not site.trace.is_exchanged(name, site.layer, head)]
 
 
 def _numbered(trace: Trace, step: Step, layer: int | None, number: int) -> Ways:

@@ -183,8 +183,8 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
         raise AddressError(f"{name} is not split into {PARTS[letter]}s", f"its axes are {', '.join(one.axes)}")
     cell = spelled.cell or ()
     if heads is not None and split and split[0].startswith("n_kv_heads"):
-        count, shared = config.at(layers[0] if layers else None).heads_per_kv, step.title.split(",")[0].rstrip("s")
-        said = f"{count} query heads share one {shared} head"
+        count, kind = config.at(layers[0] if layers else None).heads_per_kv, step.title.split(",")[0].rstrip("s")
+        said = f"{count} query heads share one {kind if ' ' not in kind else step.name} head"
     where = ParameterAddress(step, one, layers, heads, cell, said)
     if len(cell) > len(axes := where.whole_axes):
         has = f"has {len(axes)} axes, {', '.join(axes)}" if axes else "is one number"

@@ -15,7 +15,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Heat
 
 SHADES = " ░▒▓█"
-ASCII_SHADES = " :-=+*#%@"  # a point is a masked cell
+ASCII_SHADES = " :-=+*#%@"  # a point is a hidden cell
 SMALL = 2
 """The columns of a cell without a number."""
 _LABEL_LIMIT = 14
@@ -181,13 +181,13 @@ def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> l
 
 def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     line = legend(block.scale, block.limit, terminal, cells=16 if terminal.width >= _NARROW else 6)
-    return [line] if block.visible is None else with_masked(line, terminal)
+    return [line] if block.visible is None else with_hidden(line, terminal, block.hidden)
 
 
-def with_masked(line: PaintedLine, terminal: Terminal) -> list[PaintedLine]:
-    """A legend, and what a masked cell looks like."""
-    masked = Segment(shown("   · masked", terminal), role_style("dim", terminal))
-    return [[*line, masked]] if line_width([*line, masked]) <= terminal.width else [line, [masked]]
+def with_hidden(line: PaintedLine, terminal: Terminal, what: str = "masked") -> list[PaintedLine]:
+    """A legend, and what a hidden cell looks like."""
+    hidden = Segment(shown(f"   · {what}", terminal), role_style("dim", terminal))
+    return [[*line, hidden]] if line_width([*line, hidden]) <= terminal.width else [line, [hidden]]
 
 
 def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2, cells: int = 16) -> PaintedLine:

@@ -83,7 +83,7 @@ def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
         parts = []
         for c, name in enumerate(block.column_labels):
             visible = block.visible is None or bool(block.visible[r, c])
-            said = number(float(block.values[r, c]), form) if visible else "masked"
+            said = number(float(block.values[r, c]), form) if visible else block.hidden
             parts.append(f"{_token(name)} {said}")
         lines.append(f"Row {_token(label)}: {', '.join(parts)}.")
     return lines

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, ramp, role_style
-from tinytf_cli.paint.heat import legend, pool, pooling_note, shades, with_masked
+from tinytf_cli.paint.heat import legend, pool, pooling_note, shades, with_hidden
 from tinytf_cli.paint.text import PaintedLine, fit, line_width, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Words
@@ -215,4 +215,4 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
         lines += pooling_note(factor, factor, 5, terminal)
     line = legend("unit", 1.0, terminal, indent=5)
     masked = any(one is not None for one in block.visible) and not _halves(terminal)
-    return [*lines, *(with_masked(line, terminal) if masked else [line])]
+    return [*lines, *(with_hidden(line, terminal) if masked else [line])]

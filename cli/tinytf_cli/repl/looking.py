@@ -87,16 +87,18 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
     It measures the recorded trace. With a corpus, or any other option or measure, it is the command of the same name,
     which scores heads on many texts: heads --random, heads --by induction.
     """
-    from tinytf.look.heads import MeasuredHeads, measure_heads
+    from tinytf.look.heads import MeasuredHeads, measure_heads, require_attention
     from tinytf_cli.views.attention import measured_blocks
 
     trace = session.trace
-    layers: tuple[int, ...] = tuple(range(trace.config.n_layers))
+    layers = require_attention(trace.steps)
     if words:
         where = trace.address("".join(words))
         if where.layers is None or where.step is not None or where.heads is not None:
             raise UsageError(f"{''.join(words)!r} is not a layer", "such as heads L0, heads L0-2")
-        layers = where.layers
+        layers = tuple(layer for layer in layers if layer in where.layers)
+        if not layers:
+            raise UsageError(f"{''.join(words)} has no attention weights", "heads alone measures the layers that have")
     found = MeasuredHeads(by, layers, measure_heads(trace, by, layers))
     return made_of("heads", lambda terminal: measured_blocks(found, top), found.to_dict)
 
@@ -248,7 +250,8 @@ def _parameter(session: Session, word: str, form: str = "", rows: int | None = N
 def find_address(session: Session, word: str, step: str = "") -> Address:
     """The address that a word means in the present trace; the present step, if it is empty.
 
-    ``step`` completes an address that is only a layer or a head. The settings' layer and head complete one without.
+    ``step`` completes an address that is only a layer or a head. The settings' layer and head complete one
+    without: the first layer that has the step, where theirs lacks it.
     Raises AddressError.
     """
     trace, chosen = session.trace, session.settings
@@ -263,9 +266,12 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
         name, bracket, cell = word.partition("[")
         named = trace.steps.by_name.get(name)
         if named is not None and named.in_layer:
-            part = trace.shown_part(named, chosen.layer, chosen.head) if trace.steps.has(name, chosen.layer) else None
+            table, layer = trace.steps, chosen.layer
+            if not table.has(name, layer):  # of the first layer that has it
+                layer = next(one for one in range(trace.config.n_layers) if table.has(name, one))
+            part = trace.shown_part(named, layer, chosen.head)
             head = "" if part is None else f"{named.letter}{part}"
-            word = f"L{chosen.layer}{head}.{name}{bracket}{cell}"
+            word = f"L{layer}{head}.{name}{bracket}{cell}"
         where = parse_tensor(word, trace.steps)
     if where.step is None and step:
         where = replace(where, step=trace.steps.by_name[step])

@@ -89,7 +89,7 @@ class AblationSweepView:
         )
         values = as_array(found.change)
         most = largest(values)
-        yield Heading(f"all {values.size} {found.what}", "the change without each; KL above: nats, of all tokens")
+        yield Heading(f"all {len(found.names)} {found.what}", "the change without each; KL above: nats, of all tokens")
         if found.what == "heads":
             yield from head_map(values, "signed", most, map_digits(most), whole=self.whole)
         elif found.what == "experts":

@@ -36,8 +36,7 @@ def _measured(values: Array, by: str, layers: Sequence[int]) -> Iterator[Block]:
     """A measure of every head: layers down, heads across."""
     yield Heading(f"heads by {by}", MEASURES[by][1], "attention")
     rows, columns = [f"L{layer}" for layer in layers], [f"H{head}" for head in range(values.shape[1])]
-    seen = None if np.isfinite(values).all() else np.isfinite(values)
-    yield Heat(values, rows, columns, "unit", seen, _full(values, by), asked=True, digits=2)
+    yield Heat(values, rows, columns, "unit", None, _full(values, by), asked=True, digits=2)
 
 
 def measured_blocks(found: MeasuredHeads, top: int) -> Iterator[Block]:
@@ -66,8 +65,8 @@ class AttentionView:
         if self.found.multi_head is not None:
             yield from self._multi_head(self.found.multi_head, terminal)
         elif not self.found.heads:
-            values = as_array(self.found.measured(self.by))
-            yield from _measured(values, self.by, range(len(values)))
+            layers = list(self.trace.steps.attending)
+            yield from _measured(as_array(self.found.measured(self.by))[layers], self.by, layers)
             yield Heading(
                 "weights of every head",
                 "query down, key across; larger: --head L0H0, --layer 0",

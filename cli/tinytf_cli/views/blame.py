@@ -16,7 +16,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import full_scale, most_rows, note, numbered, signed_bars
+from tinytf_cli.views.parts import NO_NUMBER, full_scale, most_rows, note, numbered, signed_bars
 
 _ROWS = 6
 """How many tensors the table has, unless more are asked for."""
@@ -80,7 +80,9 @@ class BlameView:
             yield Heading(f"{title} of each tensor alone", "in thousandths", "output")
             seen = None if np.isfinite(values).all() else np.isfinite(values)
             scale = "unit" if name == "kl" else "signed"
-            yield Heat(np.nan_to_num(values), kinds, numbered("L", values.shape[1]), scale, seen, most)
+            yield Heat(
+                np.nan_to_num(values), kinds, numbered("L", values.shape[1]), scale, seen, most, hidden=NO_NUMBER
+            )
 
     def _table(self) -> Iterator[Block]:
         found, count = self.found, most_rows(self.rows, _ROWS)

@@ -156,7 +156,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Heat:
-    """A matrix with numbers in coloured cells. ``visible`` is false where a cell is masked.
+    """A matrix with numbers in coloured cells. ``visible`` is false where a cell is ``hidden``, a point.
 
     ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). ``asked`` keeps the
     numbers off a screen even if they need several strips. ``digits`` is the usual number of digits after the point.
@@ -176,6 +176,7 @@ class Heat:
     small: bool = False
     chosen: tuple[int, int] | None = None
     every: bool = False
+    hidden: str = "masked"
 
     def only(self, keep: Sequence[int]) -> "Heat":
         """A block of these rows alone."""

@@ -22,6 +22,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.parts import (
+    NO_NUMBER,
     bar_column,
     figures,
     first_of,
@@ -266,7 +267,8 @@ class DifferenceView:
         seen, columns = ~np.isnan(values), [f"L{layer}" for layer in layers]
         most = float(values[seen].max()) or 1.0
         shown = None if seen.all() else seen
-        yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=map_digits(most))
+        digits = map_digits(most)
+        yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=digits, hidden=NO_NUMBER)
 
     def _telling(self) -> list[Compared]:
         """The first difference, the step of each layer that differs most for its size, and those outside the layers.

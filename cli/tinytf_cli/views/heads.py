@@ -67,8 +67,7 @@ class HeadsView:
         yield Heading(f"heads by {found.by}", f"on {on}", "attention")
         yield note(SCORES[found.key])
         limit = (float(np.nanmax(values, initial=0.0)) or 1.0) if found.key in _UNBOUNDED else 1.0
-        seen = None if np.isfinite(values).all() else np.isfinite(values)
-        yield from head_map(values, "unit", limit, 2, seen, self.whole)
+        yield from head_map(values, "unit", limit, 2, self.whole)
 
     def _material(self) -> Iterator[Block]:
         census = self.found

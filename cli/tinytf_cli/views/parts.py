@@ -27,7 +27,6 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
     Values,
-    Visible,
     Words,
 )
 
@@ -204,6 +203,10 @@ def numbered(sign: str, count: int) -> list[str]:
     return [f"{sign}{number}" for number in range(count)]
 
 
+NO_NUMBER = "no number"
+"""What a cell of a map says whose layer, head or measure is not there."""
+
+
 def map_digits(most: float) -> int:
     """Digits after the point of a map: two, or as many as show two figures of its largest number."""
     return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
@@ -216,19 +219,18 @@ def stopped(interrupted: bool, done: int, of: int, what: str) -> Iterator[Block]
 
 
 def head_map(
-    values: Array, scale: str, limit: float, digits: int | None = None, visible: Visible = None, whole: bool = False
+    values: Array, scale: str, limit: float, digits: int | None = None, whole: bool = False
 ) -> Iterator[Block]:
     """A number for every head: layers down, heads across. A long stack, unless ``whole``, is a small map of all.
 
-    Layers may have fewer heads than others, or none that have the number: it is NaN there, and the cell is blank.
+    Layers may have fewer heads than others, or none that have the number: it is NaN there.
     """
-    if visible is None and np.isnan(values).any():
-        visible = ~np.isnan(values)
+    visible = ~np.isnan(values) if np.isnan(values).any() else None
     if whole or len(values) <= LONG_STACK:
         rows, columns = numbered("L", len(values)), numbered("H", values.shape[1])
-        yield Heat(values, rows, columns, scale, visible, limit, asked=True, digits=digits)
+        yield Heat(values, rows, columns, scale, visible, limit, asked=True, digits=digits, hidden=NO_NUMBER)
         return
     seen = None if visible is None else visible.T
     rows, columns = numbered("H", values.shape[1]), numbered("L", len(values))
-    yield Heat(values.T, rows, columns, scale, seen, limit, most=LONG_STACK)
+    yield Heat(values.T, rows, columns, scale, seen, limit, most=LONG_STACK, hidden=NO_NUMBER)
     yield note(f"heads down, layers 0 to {len(values) - 1} across; --all shows numbers")

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable, table_of
 from tinytf.trace.address import parse_address
 from tinytf.trace.hooks import module_of
@@ -69,15 +70,20 @@ def _parsed(text: str, table: StepTable) -> list[HookPoint]:
     where = parse_address(text, table)
     if where.cell:
         raise AddressError(f"{text!r} is a cell, and a step is replaced whole", "name the step alone, such as L0.attn")
-    steps = table.added if where.step is None else (where.step,)
-    if where.step is None and where.heads is not None:
-        steps = (table.by_name[table.expert_out if where.letter == "E" else table.head_out],)
-    if not all(step.can_intervene or step.name == table.expert_out for step in steps):
-        raise AddressError(f"{text!r} is no step that can be replaced", _EXAMPLES)
+    if where.step is not None:
+        given = {table.head_given(layer).name for layer in where.layers or ()}
+        if not (where.step.can_intervene or where.step.name in (table.expert_out, *given)):
+            raise AddressError(f"{text!r} is no step that can be replaced", _EXAMPLES)
+
+    def steps(layer: int) -> tuple[Step, ...]:
+        if where.step is not None or where.heads is None:
+            return table.added if where.step is None else (where.step,)
+        return (table.by_name[table.expert_out] if where.letter == "E" else table.head_given(layer),)
+
     found = [
         HookPoint(step.name, layer, head, step.letter)
         for layer in where.layers or ()
-        for step in steps
+        for step in steps(layer)
         for head in ((where.heads or range(step.parts(table.config.at(layer)))) if step.is_split else (None,))
         if table.has(step.name, layer)
     ]

@@ -211,17 +211,18 @@ def patch_sweep(
     Raises as ``patch`` does, and UsageError for another word.
     """
     table = table_of(model.config)
-    steps = {"residual": table.input, "heads": table.head_out, **{step.name: step.name for step in table.added}}
+    steps = {"residual": table.input, "heads": "", **{step.name: step.name for step in table.added}}
     if over not in steps:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, steps))
     source, target, found = _runs(model, clean, corrupt, answer, versus)
-    step, layers, of_heads = steps[over], range(source.config.n_layers), over == "heads"
+    layers, of_heads = range(source.config.n_layers), over == "heads"
     heads = [source.config.at(layer).n_heads for layer in layers]
     width = max(heads) if of_heads else len(source.tokens)
     alike = not source.config.looks_ahead and not of_heads
     first = first_different(source.encoding.ids, target.encoding.ids) if alike else 0
     rows: dict[str, Interventions] = {}
     for layer in layers:
+        step = steps[over] or table.head_given(layer).name
         value = source.step(step, layer)  # (H, T, D), or (T, C)
         for column in range(first, heads[layer] if of_heads else width):
             point = HookPoint(step, layer, column if of_heads else None)

@@ -30,7 +30,8 @@ class Sigmoid(Operation):
         return Summand(f"{g.name}·s·(1 − s)", result, (f"s = {share.name}",), (g, x), (share,))
 
     def code(self, site: Site) -> str:
-        return f"{site.variable} = torch.sigmoid({site.names[0]}.double())"
+        back = "" if site.input().dtype == torch.float64 else ".float()"
+        return f"{site.variable} = torch.sigmoid({site.names[0]}.double()){back}"
 
     def arithmetic(self, cell: Cell) -> Working:
         own = cell.source(0, *cell.index)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.look.heads import choosing, duplicate, entropy_share, induction, previous, repeated_tokens
+from tinytf.look.heads import choosing, duplicate, entropy_share, in_place, induction, previous, repeated_tokens
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
@@ -29,7 +29,7 @@ Scores = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class HeadScores:
-    """Scores of every head, layers × heads, 0…1; NaN where the model's weights are not finite.
+    """Scores of every head, layers × heads, 0…1; NaN where weights are not finite, or a layer has no attention.
 
     ``entropy``: of a query's weights, divided by that of uniform attention to all visible keys, mean over the queries
     that see more than one key (0 where none does). ``previous``: mean weight on the token before. ``duplicate`` and
@@ -95,10 +95,12 @@ class HeadProbe:
             layers.append(self._score(tensor.float()))
             return tensor
 
-        device, weights = model.embed.tokens.weight.device, (table_of(model.config).weights,)
-        with tapped(model, tap, weights), torch.autocast(device.type, enabled=False):  # the same in a caller's autocast
-            model.hidden(self.ids.to(device))
-        by_score = torch.stack(layers, dim=1).tolist()  # (scores, layers, H), fetched from the device once
+        device, table = model.embed.tokens.weight.device, table_of(model.config)
+        with tapped(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
+            model.hidden(self.ids.to(device))  # the same in a caller's autocast
+        none = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
+        whole = in_place(torch.stack(layers) if layers else none, table.attending, model.config.n_layers)
+        by_score = whole.transpose(0, 1).tolist()  # (scores, layers, H), fetched from the device once
         return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))
 
 
