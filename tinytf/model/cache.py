@@ -11,7 +11,6 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
-from tinytf.parts.gated_delta import GatedDelta
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class KVCache:
             )
         own = [config.at(layer) for layer in range(config.n_layers)]
         sizes = [(batch, one.n_kv_heads, self.capacity, one.d_head + one.value_width) for one in own]
-        mixers = [block.mixer for block in config.blocks]
-        kept = [batch * one.kept if isinstance(one, GatedDelta) else 0 for one in mixers]
+        kept = [batch * block.mixer.kept for block in config.blocks]
         needed = sum(few or math.prod(size) for few, size in zip(kept, sizes, strict=True)) * dtype.itemsize
         _require_memory(needed, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)

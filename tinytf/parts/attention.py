@@ -91,6 +91,7 @@ class Attention(Part):
     """
 
     called = "attention"
+    kept = 0  # keys and values grow with the text
     n_heads: int = leaf(limits=POSITIVE, differs=True)
     n_kv_heads: int = leaf(0, COUNT, differs=True)
     d_head: int = leaf(0, COUNT, differs=True)
