@@ -1,4 +1,4 @@
-"""Ways to train: Muon, frozen weights, a schedule with a decay at its end, less memory, an early end."""
+"""Ways to train: frozen weights, a schedule with a decay at its end, less memory, an early end."""
 
 import json
 import math
@@ -19,7 +19,6 @@ from tinytf.training.data.setup import prepare
 from tinytf.training.folder.reader import read_history
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
-from tinytf.training.tuning.losses import batch_loss
 from tinytf.training.tuning.optimiser import learning_rate
 
 RECIPE = training_runs.changed(training_runs.RECIPE, model=DROPPING)
@@ -119,43 +118,10 @@ def test_a_run_with_frozen_weights_goes_on_to_the_byte(tmp_path: Path) -> None:
     assert models[0] == models[1]
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
-def test_muon_steps_the_matrices_of_blocks_and_adamw_the_rest(tmp_path: Path) -> None:
-    recipe = changed(optimiser="muon", model={**RECIPE.model, "dropout": 0.0}, warmup=0, schedule="constant", steps=3)
-    setup = prepare(find_files(STORY), recipe, tmp_path / "tokens")
-    by_hand = setup.model.train()
-    hidden = [one for name, one in by_hand.named_parameters() if name.startswith("blocks.") and one.dim() == 2]
-    others = [one for one in by_hand.parameters() if all(one is not other for other in hidden)]
-    parts = [torch.optim.Muon(hidden, lr=recipe.lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")]
-    for decay, dims in ((0.1, 2), (0.0, 1)):
-        group = [one for one in others if min(one.dim(), 2) == dims]
-        parts.append(torch.optim.AdamW(group, lr=recipe.lr, betas=(0.9, 0.95), weight_decay=decay))
-    for step in range(3):
-        by_hand.zero_grad()
-        batch_loss(by_hand, setup.examples.batch(step)).backward()
-        torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
-        for part in parts:
-            part.step()
-    train(STORY, recipe, tmp_path / "run")
-    after = dict(load_run(tmp_path / "run").named_parameters())
-    for name, weight in by_hand.named_parameters():
-        torch.testing.assert_close(after[name], weight, rtol=0, atol=5e-5, msg=name)  # bfloat16 inside
-
-
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
-def test_a_run_by_muon_goes_on_to_the_byte(tmp_path: Path) -> None:
-    recipe, asked = changed(optimiser="muon"), iter([False] * 4 + [True] * 9)
-    train(STORY, recipe, tmp_path / "whole")
-    train(STORY, recipe, tmp_path / "parts", interrupted=lambda: next(asked))
-    train(STORY, recipe, tmp_path / "parts", resume=True)
-    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
-    assert models[0] == models[1]
-
-
-def test_a_torch_without_muon_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon", raising=False)
-    with pytest.raises(UsageError, match="has no Muon"):
-        train(STORY, changed(optimiser="muon"), tmp_path / "run")
+def test_a_recipe_of_before_may_name_adamw_and_nothing_else() -> None:
+    assert Recipe.from_dict({**RECIPE.to_dict(), "optimiser": "adamw"}) == RECIPE
+    with pytest.raises(UsageError, match="there is no optimiser 'muon'"):
+        Recipe.from_dict({**RECIPE.to_dict(), "optimiser": "muon"})
 
 
 def test_a_run_ends_when_held_out_no_longer_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

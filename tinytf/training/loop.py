@@ -81,10 +81,6 @@ def train(
         said = "--explain" if explain else "--shard" if shard else "a new model"
         hint = "leave out one of them" if explain or shard else "name one by --from"
         raise UsageError(f"LoRA does not go with {said}", hint)
-    if explain and recipe.optimiser != "adamw":
-        raise UsageError("--explain writes out a step of AdamW, and the recipe has Muon", "leave out one of them")
-    if shard and recipe.optimiser != "adamw":
-        raise UsageError("--shard divides matrices, and Muon takes whole ones", "leave out one of them")
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")

@@ -15,7 +15,6 @@ from tinytf.text.corpus import DOCUMENTS, Reading
 
 OBJECTIVES = ("causal", "masked", "chat")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
-OPTIMISERS = ("adamw", "muon")
 DTYPES = ("float32", "bfloat16")
 FIRST_WEIGHTS = ("even", "normal", "look_back")
 TOKENIZERS = ("char", "bpe", "wordpiece")
@@ -78,7 +77,6 @@ class Recipe:
     final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
     warmup: int = _field(100, "Steps of linear warm-up.")
     schedule: str = _field("cosine", "Learning rate after the warm-up.", Limits(choices=SCHEDULES))
-    optimiser: str = _field("adamw", "AdamW alone, or Muon for the matrices of the blocks.", Limits(choices=OPTIMISERS))
     weight_decay: float = _field(0.1, "Weight decay of matrices; gains and biases have none.", _SHARE)
     beta1: float = _field(0.9, "Adam's decay of the mean gradient.", _SHARE)
     beta2: float = _field(0.95, "Adam's decay of the mean squared gradient.", _SHARE)
@@ -166,6 +164,9 @@ class Recipe:
 
         The default warm-up is at most a tenth of the steps, and a model that is begun from has a default lr of its own.
         """
+        if (optimiser := fields.get("optimiser", "adamw")) != "adamw":
+            raise UsageError(f"{source or 'the recipe'}: there is no optimiser {optimiser!r}", "AdamW is the only one")
+        fields = {name: value for name, value in fields.items() if name != "optimiser"}  # recipes once named it
         if fields.get("begun_from"):
             fields = {"lr": FINE_LR, **fields}
         steps = fields.get("steps", cls.steps)

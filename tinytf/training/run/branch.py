@@ -22,8 +22,8 @@ from tinytf.training.data.setup import fingerprint_of
 from tinytf.training.recipe import Recipe, stored_recipe
 from tinytf.training.run.checkpoints import RANDOM, RunState, place_of, read_progress, require_whole, save_checkpoint
 
-_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-_FIXED = ("optimiser", "freeze", "model", "tokenizer", "vocab_size", "objective", "held_out")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_FIXED = ("freeze", "model", "tokenizer", "vocab_size", "objective", "held_out")
 """Fields that a branch has from its parent: the weights and what was held out depend on them."""
 
 

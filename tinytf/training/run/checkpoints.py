@@ -29,7 +29,6 @@ from tinytf.outputs import beside, flush_folder, link, make_folder, move, remedy
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.folder.run_files import remove_checkpoint
 from tinytf.training.tuning.lora import Adapters
-from tinytf.training.tuning.optimiser import moments_of
 from tinytf.training.tuning.sharding import part_like, whole
 
 RANDOM = "random state"
@@ -242,9 +241,9 @@ def restore(
     names = {parameter: name for name, parameter in _trained(model, adapters)}
     if adapters is not None:
         _restore_adapters(adapters, tensors, stored, path)
-    for parameter, kinds in [(one, moments_of(group)) for group in optimiser.param_groups for one in group["params"]]:
+    for parameter in (one for group in optimiser.param_groups for one in group["params"]):
         optimiser.state[parameter] = state = {}
-        for moment in kinds:
+        for moment in ("step", "exp_avg", "exp_avg_sq"):
             tensor = tensors.get(name := f"{names[parameter]}.{moment}")
             if tensor is None or (moment != "step" and tensor.shape != parameter.shape):
                 raise CheckpointError(f"{path} lacks {name}, or has it in another shape")

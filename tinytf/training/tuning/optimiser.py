@@ -1,9 +1,8 @@
-"""AdamW with decay for matrices alone, or Muon beside it, and the learning rate of every step."""
+"""AdamW with weight decay for matrices alone, and the learning rate of every step."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,56 +12,22 @@ from tinytf.training.recipe import FREE, Recipe
 
 
 def make_optimiser(model: nn.Module, recipe: Recipe, *more: nn.Module) -> torch.optim.Optimizer:
-    """Fused AdamW (Loshchilov and Hutter 2019), or Muon beside it; gains and biases do not decay, frozen weights stay.
+    """Fused AdamW (Loshchilov and Hutter 2019); gains and biases do not decay, frozen weights stay.
 
-    The parameters of ``more`` modules are trained with the model's. Raises UsageError where nothing is left to train,
-    and where torch has no Muon.
+    The parameters of ``more`` modules are trained with the model's. Raises UsageError where nothing is left to train.
     """
-    named = [pair for module in (model, *more) for pair in module.named_parameters()]
-    trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+    trained = [one for module in (model, *more) for one in module.parameters() if one.requires_grad]
     if not trained:
         raise UsageError("all weights are frozen, so there is nothing to train", "freeze fewer of them")
-    hidden = []
-    if recipe.optimiser == "muon":
-        if not hasattr(torch.optim, "Muon"):
-            raise UsageError(f"torch {torch.__version__} has no Muon", "install torch 2.9 or later")
-        hidden = [name for name, one in trained.items() if name.startswith("blocks.") and one.dim() == 2]
-    rest = [parameter for name, parameter in trained.items() if name not in hidden]
-    adamw = torch.optim.AdamW(
+    return torch.optim.AdamW(
         [
-            {"params": [one for one in rest if one.dim() >= 2], "weight_decay": recipe.weight_decay},
-            {"params": [one for one in rest if one.dim() < 2], "weight_decay": 0.0},
+            {"params": [one for one in trained if one.dim() >= 2], "weight_decay": recipe.weight_decay},
+            {"params": [one for one in trained if one.dim() < 2], "weight_decay": 0.0},
         ],
         lr=recipe.lr,
         betas=(recipe.beta1, recipe.beta2),
         fused=True,
     )
-    return WithMuon([trained[name] for name in hidden], adamw, recipe) if hidden else adamw
-
-
-class WithMuon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024) for the matrices inside the blocks, AdamW for all else, as one optimiser.
-
-    Updates have the size of AdamW's (Liu et al. 2025), so that one learning rate serves both.
-    """
-
-    def __init__(self, matrices: list[nn.Parameter], adamw: torch.optim.AdamW, recipe: Recipe) -> None:
-        muon = torch.optim.Muon(
-            matrices, lr=recipe.lr, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
-        )
-        super().__init__([*muon.param_groups, *adamw.param_groups], {})
-        self.parts = (muon, adamw)
-        for part in self.parts:  # the groups are shared already
-            part.state = self.state
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for part in self.parts:
-            part.step()  # type: ignore[no-untyped-call]
-
-
-def moments_of(group: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an optimiser keeps of each parameter of a group."""
-    return ("momentum_buffer",) if "ns_steps" in group else ("step", "exp_avg", "exp_avg_sq")
 
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
