@@ -30,7 +30,7 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
     ("heads", "--count", "2", "--length", "4", "--by", "entropy-share", "--top", "3"): (
         lambda model: model.heads(count=2, length=4, by="entropy-share", top=3)
     ),
-    ("rollout", SENTENCE): lambda model: model.rollout(SENTENCE, flow="auto"),
+    ("rollout", SENTENCE): lambda model: model.rollout(SENTENCE),
     ("diff", SENTENCE, OTHER): lambda model: model.diff(SENTENCE, OTHER),
     ("blame", SENTENCE, "--budget", "1MB"): lambda model: model.budget(SENTENCE, 10**6),
     ("neighbours", "cat", "dog"): lambda model: model.neighbours(["cat", "dog"]),

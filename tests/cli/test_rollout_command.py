@@ -18,28 +18,26 @@ from tinytf.look import rollout as analysis
 def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> None:
     data = json.loads(tinytf("rollout", SENTENCE, "-m", decoder, "--heads", "max", "--layer", "0", "--json").out)
     size = len(data["tokens"])
-    found = load(str(decoder)).rollout(SENTENCE, heads="max", layer=0, flow=(size - 1,))
+    found = load(str(decoder)).rollout(SENTENCE, heads="max", layer=0)
     assert (data["kind"], data["heads"], data["layer"], data["query"]) == ("rollout", "max", 0, size - 1)
     assert data["rollouts"] == found.shares.tolist()
     assert data["rollout"] == data["rollouts"][-1]
-    assert data["flow"] == found.flow.values[0].tolist()
     assert data["check"]["holds"] is True
 
 
 def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:
-    arguments = ("rollout", SENTENCE, "-m", decoder, "--flow", "all")
+    arguments = ("rollout", SENTENCE, "-m", decoder)
     data = json.loads(tinytf(*arguments, "--json").out)
     events = [json.loads(line) for line in tinytf(*arguments, "--format", "ndjson").lines]
     assert [events[0]["type"], events[-1]["type"]] == ["rollout", "check"]
     assert [event["values"] for event in events if event["type"] == "position"] == data["rollouts"]
-    assert [event["values"] for event in events if event["type"] == "flow"] == [one["values"] for one in data["flows"]]
 
 
 def test_the_query_is_chosen_by_text_or_number(tinytf: Tinytf, decoder: Path) -> None:
     for word in ("cat", "1"):
         data = json.loads(tinytf("rollout", SENTENCE, "-m", decoder, "--query", word, "--json").out)
         assert data["query"] == 1
-        assert data["flow"][2:] == [0.0] * (len(data["tokens"]) - 2)  # nothing comes from behind
+        assert data["rollout"][2:] == [0.0] * (len(data["tokens"]) - 2)  # nothing comes from behind
     shown = tinytf("rollout", SENTENCE, "-m", decoder, "--query", "cat").out
     assert "what ·cat holds (token 1)" in shown
 
@@ -49,23 +47,11 @@ def test_a_mask_is_what_an_encoder_is_read_for(tinytf: Tinytf, encoder: Path) ->
     assert data["tokens"][data["query"]]["shown"] == "[MASK]"
 
 
-def test_the_flow_is_searched_where_it_is_quick_or_asked_for(
-    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "flow" in json.loads(tinytf("rollout", SENTENCE, "-m", decoder, "--json").out)
-    assert json.loads(tinytf("rollout", SENTENCE, "-m", decoder, "--flow", "none", "--json").out)["flow"] is None
-    monkeypatch.setattr(analysis, "_QUICK", 10)
-    shown = tinytf("rollout", SENTENCE, "-m", decoder).out
-    assert "no flow: " in shown
-    assert "--flow query" in shown
-    assert json.loads(tinytf("rollout", SENTENCE, "-m", decoder, "--flow", "query", "--json").out)["flow"] is not None
-
-
-def test_rollout_flow_and_maps_go_into_a_file_of_tensors(tinytf: Tinytf, decoder: Path, tmp_path: Path) -> None:
+def test_rollout_and_maps_go_into_a_file_of_tensors(tinytf: Tinytf, decoder: Path, tmp_path: Path) -> None:
     path = tmp_path / "rollout.safetensors"
     assert tinytf("rollout", SENTENCE, "-m", decoder, "-o", path).status == 0
     tensors = load_file(path)
-    assert set(tensors) == {"rollout", "flow", "L0.map", "L1.map"}
+    assert set(tensors) == {"rollout", "L0.map", "L1.map"}
     assert (tensors["L1.map"] @ tensors["L0.map"] - tensors["rollout"]).abs().max() < 1e-12
 
 
@@ -91,7 +77,7 @@ def test_no_line_is_wider_than_the_screen(
 ) -> None:
     runs = [(SENTENCE, decoder), ("The cat [MASK] on the mat " * 4, encoder), (WIDE["emoji"], characters)]
     for text, model in runs:
-        ran = tinytf("rollout", text, "-m", model, "--flow", "none", "--width", str(width), screen=True)
+        ran = tinytf("rollout", text, "-m", model, "--width", str(width), screen=True)
         assert ran.status == 0, ran.err
         assert max(map(cell_len, without_colour(ran.out).splitlines())) <= width
 
@@ -110,7 +96,6 @@ def test_escape_codes_of_a_text_do_not_act(tinytf: Tinytf, decoder: Path) -> Non
         ((SENTENCE, "--query", "99"), "out of range"),
         ((SENTENCE, "--query", "elephant"), "no token is 'elephant'"),
         ((SENTENCE, "--heads", "median"), "--heads"),
-        ((SENTENCE, "--flow", "some"), "--flow"),
         (("",), "the text is empty"),
         (("The cat " * 90,), "takes at most 64"),
     ],
@@ -150,10 +135,10 @@ def test_shares_that_do_not_sum_to_one_are_status_1(
     assert "check failed: the shares in a position do not sum to 1, off by 1.0e-02" in ran.out
 
 
-def test_one_token_has_one_flow_and_sums_to_one_exactly(tinytf: Tinytf, decoder: Path) -> None:
+def test_the_shares_of_one_token_sum_to_one_exactly(tinytf: Tinytf, decoder: Path) -> None:
     shown = " ".join(tinytf("rollout", "a", "-m", decoder).out.split())
-    assert "the shares in each position sum to 1, exactly; the flow equals a cut through the network" in shown
+    assert "the shares in each position sum to 1, exactly" in shown
 
 
 def test_a_long_text_can_be_cut(tinytf: Tinytf, decoder: Path) -> None:
-    assert tinytf("rollout", "The cat " * 90, "-m", decoder, "--truncate", "--flow", "none").status == 0
+    assert tinytf("rollout", "The cat " * 90, "-m", decoder, "--truncate").status == 0

@@ -39,7 +39,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "PatchSweep": lambda model: model.patch_sweep(TEXT, OTHER, answer="the", versus="cat"),
     "Patched": lambda model: model.patch(TEXT, OTHER, "L0.ffn", answer="the", versus="cat"),
     "Positions": lambda model: model.positions(),
-    "Rollout": lambda model: model.rollout(TEXT, flow="auto"),
+    "Rollout": lambda model: model.rollout(TEXT),
     "Score": lambda model: model.score(TEXT),
     "Tokenized": lambda model: model.tokens(TEXT),
     "Traced": lambda model: model.traced(TEXT),

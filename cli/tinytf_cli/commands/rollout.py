@@ -24,29 +24,20 @@ class Asked:
         type=click.Choice(["mean", "max", "min"]), shown="mean", help="How the heads of a layer become one map."
     )
     layer: str | None = option(metavar="N", help="Last layer that counts.  [default: all layers]")
-    flow: str = option(
-        type=click.Choice(["auto", "query", "all", "none"]), shown="auto",
-        help="Compute attention flow to the query, to all positions, or not; auto: to the query, where that is quick.",
-    )  # fmt: skip
     rows: int | None = option(type=click.IntRange(0), help="Tokens in the table; 0 for all.  [default: 12]")
 
 
 @command("rollout")
 def rollout(asked: Asked, extent: Extent, on: Traced) -> int:
-    """Attention rollout multiplies the maps of all layers; attention flow is the most that they can carry (Abnar and
-    Zuidema 2020). Only attention counts, and half of every layer comes from the residual connection.
+    """Attention rollout multiplies the maps of all layers (Abnar and Zuidema 2020). Only attention counts, and half of
+    every layer comes from the residual connection.
     """
     from tinytf.trace.address import one_number
-    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.rollout import RolloutView
 
     def view_of(trace: "Trace") -> "RolloutView":
         layer = None if asked.layer is None else one_number(asked.layer, trace.config.n_layers, "layer")
-        with progress_line(on.output.stderr, "flows") as progress:
-            found = on.model.rollout(
-                trace, heads=asked.heads, layer=layer, query=asked.query, flow=asked.flow,
-                force=on.force, progress=progress,
-            )  # fmt: skip
+        found = on.model.rollout(trace, heads=asked.heads, layer=layer, query=asked.query, force=on.force)
         return RolloutView(on.model, found, extent.rows(asked.rows))
 
     return on.show(view_of, "rollouts")

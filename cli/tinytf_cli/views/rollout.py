@@ -23,7 +23,7 @@ _ALL = 0.95
 
 
 class RolloutView:
-    """Rollout and flow of one text, drawn; the query is shown in full."""
+    """The rollout of one text, drawn; the query is shown in full."""
 
     def __init__(self, model: Model, found: Rollout, rows: int | None = None) -> None:
         self.model, self.found, self.rows = model, found, rows
@@ -31,14 +31,10 @@ class RolloutView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What the query holds, then every query."""
-        flow = self.found.flow
         yield from banner(self.model, self.found.encoding)
         yield from self._one()
         yield Heading("rollout to every position", "shares of the tokens, across", "attention")
         yield self._heat(self.found.shares)
-        if flow is not None and len(flow.queries) == len(self.names):
-            yield Heading("flow to every position", "the most that each token, across, can send", "v")
-            yield self._heat(flow.values)
         yield Line("")
         yield self._check()
 
@@ -73,24 +69,15 @@ class RolloutView:
             Column("piece", names, shrink=6, said=""),
             share_column("rollout", shares, "attention"),
         ]
-        if (flow := found.own_flow) is not None:
-            columns.append(share_column("flow", flow.tolist(), "v"))
         yield from folded(Table(columns), places, most_rows(self.rows, _ROWS), "tokens")
         if most > _ALL and shares.index(most) != found.query:
             said = "nearly all is of one token: over many layers rollout ends where every position looks a little"
             yield note(f"{said}; --layer stops earlier")
-        if found.skipped:
-            pipes = f"{found.skipped:,} pipes for {len(names)} tokens"
-            yield note(f"no flow: {pipes} would take long; --flow query computes it anyway")
 
     def _check(self) -> Line:
-        found, flow = self.found, self.found.flow
+        found = self.found
         off: list[Piece] = ["off by ", Figure(found.deviation, "%.1e")] if found.deviation else ["exactly"]
         said: list[Piece] = ["the shares in each position sum to 1, ", *off]
         if not found.holds:
             said = ["the shares in a position do not sum to 1, ", *off, f" (allowed {ALLOWED:.0e})"]
-        if flow is not None:
-            count = flow.values.numel()
-            each = "the flow" if count == 1 else f"each of {count} flows"
-            said.append(f"; {each} equals a cut through the network, so none is larger")
         return verdict(found.holds, said)
