@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tinytf.report import SCHEMA_VERSION
+from tinytf.report import SCHEMA_VERSION, Report
 from tinytf.sheet import Array, Sheet, joined
 from tinytf_cli.output import Output, Result, View
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
+from tinytf_cli.views.draw import Display
 
 
 def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) -> None:
@@ -40,16 +41,19 @@ def _numbered(number: int, result: Result) -> Result:
     return replace(result, events=events)
 
 
-def show_views(output: Output, views: Iterable[View], kind: str, lines: bool) -> int:
-    """Show each view as it is made. Returns the exit status: 1 where a check of one of the reports fails, else 0."""
+def show_views(
+    output: Output, reports: "Iterable[Report | View]", kind: str, lines: bool, display: Display | None = None
+) -> int:
+    """Show each report as it is made. Returns the exit status: 1 where a check of one of them fails, else 0."""
     holds = True
 
     def results() -> Iterator[Result]:
         nonlocal holds
-        for view in views:
-            holds = holds and view.found.holds
-            yield Result.of(view)
-            if view.found.interrupted:
+        for one in reports:
+            report = one if isinstance(one, Report) else one.found
+            holds = holds and report.holds
+            yield Result.of(one, display)
+            if report.interrupted:
                 return
 
     show_all(output, results(), kind, lines)

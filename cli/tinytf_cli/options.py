@@ -22,8 +22,10 @@ from tinytf_cli.output import Output, View, require_place
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
     from tinytf.loading import Model
+    from tinytf.report import Report
     from tinytf.text.chat import Written
     from tinytf.trace.trace import Trace
+    from tinytf_cli.views.draw import Display
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
 SMALL = 10_000_000
@@ -329,12 +331,15 @@ class Traced:
         more = ("-m", model if model.isprintable() else "MODEL", *more) if given("model") else more
         return lambda *command, options=(): shlex.join(["tinytf", *command, said, *options, *more])
 
-    def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
-        """Record each text and show its view; the exit status, 1 where a check does not hold."""
+    def show(
+        self, question: "Callable[[Trace], Report | View]", plural: str, display: "Display | None" = None,
+        layers: Any = None,
+    ) -> int:  # fmt: skip
+        """Record each text, ask the question of it, and draw the answer. The exit status: 1 where a check fails."""
         from tinytf_cli.joining import show_views
 
-        views = (view_of(self.trace(text, layers)) for text in self.texts)
-        return show_views(self.output, views, plural, self.texts.lines)
+        reports = (question(self.trace(text, layers)) for text in self.texts)
+        return show_views(self.output, reports, plural, self.texts.lines, display)
 
 
 @dataclass(frozen=True, kw_only=True)

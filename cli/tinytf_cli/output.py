@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
@@ -20,15 +21,16 @@ import click
 from tinytf import __version__, outputs
 from tinytf.errors import TinytfError, UsageError
 from tinytf.outputs import expect_output, remedy, writing
+from tinytf.report import Report
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import Host, host
 from tinytf_cli.pager import Pager, find_pager, is_screen
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
+from tinytf_cli.views.draw import Display, blocks_of
 from tinytf_cli.working import quiet
 
 if TYPE_CHECKING:
-    from tinytf.report import Report
     from tinytf.sheet import Array, Sheet
     from tinytf_cli.views.blocks import Block, Span
 
@@ -77,12 +79,16 @@ class Result:
     film: "Callable[[Terminal], Iterable[Sequence[str]]] | None" = None
 
     @classmethod
-    def of(cls, view: View) -> "Result":
-        """What a view draws, and its report in the other forms."""
-        found = view.found
+    def of(cls, report: "Report | View", display: Display | None = None) -> "Result":
+        """A report in every form, drawn by the view of its type with the options of ``display``."""
+        if not isinstance(report, Report):
+            view, report = report, report.found
+            blocks: Any = view.blocks
+        else:
+            blocks = partial(blocks_of, report, display=display)
         return cls(
-            view.blocks, found.to_dict, found.events, found.stored, metadata=found.metadata,
-            sheet=lambda long: found.sheet(long=long),
+            blocks, report.to_dict, report.events, report.stored, metadata=report.metadata,
+            sheet=lambda long: report.sheet(long=long),
         )  # fmt: skip
 
 
@@ -101,6 +107,10 @@ class Output:
     def wants_data(self) -> bool:
         """Whether what is written is JSON, NDJSON or CSV."""
         return self.format != "text" or (self.file is not None and _form_of(self.file) != "text")
+
+    def draw(self, report: "Report", display: Display | None = None) -> None:
+        """Write one report, drawn by the view of its type with the options of ``display``."""
+        self.show(Result.of(report, display))
 
     def show(self, result: Result) -> None:
         """Write one result; a file appears whole or not at all."""

@@ -26,7 +26,6 @@ _OF_A_MODEL: dict[str, tuple[Any, ...]] = {
     "Experts": ("experts", "ExpertsView"),
     "Explained": ("explain", "ExplainView"),
     "LeftOut": ("without", "WithoutView"),
-    "Lens": ("lens", "LensView", False),
     "Neighbours": ("neighbours", "NeighboursView", None),
     "Parameters": ("parameters", "ParametersView"),
     "Positions": ("positions", "PositionsView"),
@@ -40,7 +39,6 @@ _ALONE: dict[str, tuple[Any, ...]] = {
     "Course": ("learn", "CourseView"),
     "Difference": ("difference", "DifferenceView", None, False, False, 5),
     "ExampleScores": ("verify", "ScoresView"),
-    "Exported": ("export", "ExportView"),
     "Film": ("film", "FilmView"),
     "Films": ("film", "FilmView"),
     "Info": ("info", "InfoView"),
@@ -100,6 +98,11 @@ _OTHERWISE: dict[str, Callable[[Any, Any], View]] = {
 }
 
 
+def result_of(found: Report) -> Result:
+    """A report in every form. Raises UsageError for one that has no view, or that is of no model."""
+    return Result.of(view_of(found) if type(found).__name__ in {*_ALONE, *_OF_A_MODEL, *_OTHERWISE} else found)
+
+
 def view_of(found: Report) -> View:
     """The view of a report. Raises UsageError for one that has none, or that is of no model."""
     name, model = type(found).__name__, None if found.about is None else found.about.model
@@ -121,8 +124,8 @@ def view_of(found: Report) -> View:
 
 
 def show(found: Report) -> None:
-    """Print what the command of the report prints. Raises as ``view_of`` does."""
-    Output(detect(sys.stdout), stdout=sys.stdout).show(Result.of(view_of(found)))
+    """Print what the command of the report prints. Raises as ``result_of`` does."""
+    Output(detect(sys.stdout), stdout=sys.stdout).show(result_of(found))
 
 
 def html(found: Report) -> str | None:
@@ -132,7 +135,7 @@ def html(found: Report) -> str | None:
 
     screen = Terminal(depth="truecolor", cuts=True)
     try:
-        lines: Iterator[str] = iter(paint(view_of(found).blocks(screen), screen))
+        lines: Iterator[str] = iter(paint(result_of(found).blocks(screen), screen))
     except UsageError:
         return None
     return fragment(lines, screen)

@@ -9,7 +9,8 @@ from answers import ANSWERS, OTHER, TEXT
 import tinytf
 from tinytf.errors import UsageError
 from tinytf_cli.main import run
-from tinytf_cli.showing import view_of
+from tinytf_cli.showing import result_of
+from tinytf_cli.views.draw import import_views
 
 COMMANDS = {
     "Ablation": ("ablate", TEXT, "--at", "L0H1"),
@@ -112,10 +113,11 @@ def test_every_report_is_drawn_but_what_a_session_prints(model: tinytf.Model) ->
     from tinytf_cli import showing
 
     drawn = {*showing._ALONE, *showing._OF_A_MODEL, *showing._OTHERWISE}
+    drawn |= {report.__name__ for report in import_views()}
     reports = {name for name in tinytf.__all__ if isinstance(getattr(tinytf, name), type)}
     reports = {name for name in reports if issubclass(getattr(tinytf, name), tinytf.Report)} - {"Report"}
     assert reports - drawn == {"AddressValues"}
     from dataclasses import replace
 
     with pytest.raises(UsageError, match="of no model"):
-        view_of(replace(model.score(TEXT), about=None))
+        result_of(replace(model.score(TEXT), about=None))

@@ -7,7 +7,7 @@ import click
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.options import complete_model
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,5 @@ def export(asked: Asked, output: Output) -> None:
     transformers opens it and gives the same logits, its tokenizer included.
     """
     from tinytf.loading import load
-    from tinytf_cli.views.export import ExportView
 
-    output.show(Result.of(ExportView(load(asked.model, device="cpu", adapter=asked.adapter).export(asked.directory))))
+    output.draw(load(asked.model, device="cpu", adapter=asked.adapter).export(asked.directory))

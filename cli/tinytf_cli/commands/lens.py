@@ -10,8 +10,8 @@ from tinytf_cli.host import given
 from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
+    from tinytf.look.lens import Lens
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.lens import LensView
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,15 @@ def lens(asked: Asked, extent: Extent, on: Traced) -> int:
     """
     from tinytf.look.lens import require_readable
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.lens import LensView
+    from tinytf_cli.views.lens import LensDisplay
 
     require_readable(on.model.transformer)
 
-    def view_of(trace: "Trace") -> "LensView":
+    def question(trace: "Trace") -> "Lens":
         with progress_line(on.output.stderr, "lens: layer") as on_progress:
-            found = on.model.lens(
+            return on.model.lens(
                 trace, position=asked.position, top=asked.top, track=asked.track, sublayers=asked.sublayers,
                 on_progress=on_progress, force=on.force,
             )  # fmt: skip
-        return LensView(on.model, found, asked.position is not None, given("top"), extent.all)
 
-    return on.show(view_of, "lenses")
+    return on.show(question, "lenses", LensDisplay(asked.position is not None, given("top"), extent.all))

@@ -71,4 +71,4 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
             found = replace(found, examples=replace(places, corpus=corpus))
         return NeuronsView(model, trace, found, bool(asked.units), extent.rows(asked.rows))
 
-    return on.show(view_of, "neurons", layers)
+    return on.show(view_of, "neurons", layers=layers)

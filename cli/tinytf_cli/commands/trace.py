@@ -101,7 +101,7 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
         again = on.again(trace.encoding.text)
         return TraceView(model, found, detail.dims, detail.rows, parts=parts, top=asked.top, again=again)
 
-    return on.show(view_of, "traces", recorded)
+    return on.show(view_of, "traces", layers=recorded)
 
 
 def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":

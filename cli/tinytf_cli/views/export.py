@@ -6,6 +6,7 @@ from tinytf.checkpoints.huggingface.export import Exported
 from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
+from tinytf_cli.views.draw import Display, draws
 
 _OPENED_BY = {
     "ForCausalLM": "AutoModelForCausalLM",
@@ -14,19 +15,13 @@ _OPENED_BY = {
 }
 
 
-class ExportView:
-    """The files that were written, drawn."""
-
-    def __init__(self, found: Exported) -> None:
-        self.found = found
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """One line per file, then the line of Python that opens them."""
-        found = self.found
-        name = printable(found.model, spaces=False)
-        yield Line([Span(name, "strong"), Span(f" · written as {found.family} ({found.architecture})")])
-        for path, size in found.files:
-            yield Line([Span(printable(str(path), spaces=False)), Span(f"  {size:,} bytes", "dim")], 2)
-        endings = (opener for ending, opener in _OPENED_BY.items() if found.architecture.endswith(ending))
-        call = f"transformers.{next(endings, 'AutoModel')}.from_pretrained({str(found.directory)!r})"
-        yield Line([Span("open it with ", "dim"), Span(call)])
+@draws(Exported)
+def export(report: Exported, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """One line per file, then the line of Python that opens them."""
+    name = printable(report.model, spaces=False)
+    yield Line([Span(name, "strong"), Span(f" · written as {report.family} ({report.architecture})")])
+    for path, size in report.files:
+        yield Line([Span(printable(str(path), spaces=False)), Span(f"  {size:,} bytes", "dim")], 2)
+    endings = (opener for ending, opener in _OPENED_BY.items() if report.architecture.endswith(ending))
+    call = f"transformers.{next(endings, 'AutoModel')}.from_pretrained({str(report.directory)!r})"
+    yield Line([Span("open it with ", "dim"), Span(call)])

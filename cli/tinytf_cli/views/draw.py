@@ -1,0 +1,66 @@
+"""Views: functions from a report to blocks, registered by the type of the report that they draw."""
+
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tinytf.errors import UsageError
+from tinytf.report import Report
+from tinytf_cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from tinytf.loading import Model
+    from tinytf_cli.views.blocks import Block
+
+
+@dataclass(frozen=True)
+class Display:
+    """The options of a view. A view with any declares them, with their defaults, in a subclass."""
+
+
+R = TypeVar("R", bound=Report)
+D = TypeVar("D", bound=Display)
+View = Callable[[R, Terminal, D], "Iterable[Block]"]
+_VIEWS: dict[type[Report], tuple[View[Any, Any], type[Display]]] = {}
+
+
+def draws(report: type[R], display: type[D] = Display) -> Callable[[View[R, D]], View[R, D]]:  # type: ignore[assignment]
+    """Register a function as the view of a type of report, with the type of its options."""
+
+    def register(view: View[R, D]) -> View[R, D]:
+        _VIEWS[report] = view, display
+        return view
+
+    return register
+
+
+def blocks_of(report: Report, terminal: Terminal, display: Display | None = None) -> "Iterable[Block]":
+    """A report as blocks, by the view of its type. Raises UsageError for a type without one."""
+    if type(report) not in _VIEWS:
+        import_views()
+    if type(report) not in _VIEWS:
+        raise UsageError(f"a {type(report).__name__} is not drawn", "to_dict() has all of it")
+    view, options = _VIEWS[type(report)]
+    return view(report, terminal, options() if display is None else display)
+
+
+def import_views() -> "dict[type[Report], tuple[View[Any, Any], type[Display]]]":
+    """Import every view; the register of them all."""
+    views = import_module("tinytf_cli.views")
+
+    for module in pkgutil.iter_modules(views.__path__):
+        import_module(f"{views.__name__}.{module.name}")
+    return _VIEWS
+
+
+def model_of(report: Report) -> "Model":
+    """The model that a report is of. Raises UsageError where it is of none."""
+    if report.about is None:
+        name = type(report).__name__
+        raise UsageError(
+            f"this {name} is of no model, whose tokens it would name", "a method of Model gives one that is"
+        )
+    model: Any = report.about.model
+    return model
