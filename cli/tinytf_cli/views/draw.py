@@ -4,6 +4,7 @@ import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinytf.errors import UsageError
@@ -38,6 +39,9 @@ def draws(report: type[R], display: type[D] = Display) -> Callable[[View[R, D]],
 
 def blocks_of(report: Report, terminal: Terminal, display: Display | None = None) -> "Iterable[Block]":
     """A report as blocks, by the view of its type. Raises UsageError for a type without one."""
+    kind = f"tinytf_cli.views.{report.KIND}"
+    if type(report) not in _VIEWS and find_spec(kind):  # most views are in a file named after the report's kind
+        import_module(kind)
     if type(report) not in _VIEWS:
         import_views()
     if type(report) not in _VIEWS:
