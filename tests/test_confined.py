@@ -118,7 +118,7 @@ def test_nothing_is_unpickled_but_requests_in_the_process_that_they_are_sent_to(
             if isinstance(function, ast.FunctionDef):
                 found += [f"{file.name}: {function.name}" for node in ast.walk(function)
                           if isinstance(node, ast.Attribute) and ast.unparse(node) in UNPICKLING]  # fmt: skip
-    assert found == ["apart.py: serve"]
+    assert found == ["worker.py: serve"]
 
 
 UNPICKLING = {"pickle.load", "pickle.loads", "pickle.Unpickler"}

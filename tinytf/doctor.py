@@ -68,10 +68,13 @@ class Place(Data):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkup(Report):
-    """All of it; ``threads`` are those of torch, ``cores`` those that this process may use."""
+    """All of it; ``threads`` are those of torch, ``cores`` those that this process may use.
+
+    ``terminal`` is what a command knows of the screen that it writes to.
+    """
 
     KIND = "doctor"
-    EVENTS: ClassVar = {"devices": "device", "places": "place", "extras": "extra"}
+    EVENTS: ClassVar = {"devices": "device", "places": "place", "extras": "extra", "terminal": "terminal"}
 
     system: str
     versions: dict[str, str]
@@ -81,6 +84,7 @@ class Checkup(Report):
     devices: tuple[Device, ...]
     places: tuple[Place, ...]
     extras: tuple[Extra, ...]
+    terminal: dict[str, Any] | None = None
 
     @property
     def holds(self) -> bool:
@@ -88,9 +92,8 @@ class Checkup(Report):
         return all(one.check is not None and one.check.holds for one in self.devices)
 
     def fields(self) -> dict[str, Any]:
-        return self.members(
-            "system", "versions", "threads", "cores", "variables", "devices", "places", "extras", "holds"
-        )
+        names = ("system", "versions", "threads", "cores", "variables", "devices", "places", "extras", "holds")
+        return self.members(*names, *(("terminal",) if self.terminal is not None else ()))
 
 
 def checkup(folder: Path = Path()) -> Checkup:

@@ -1,13 +1,18 @@
-"""The nearest known name to one that is not known."""
+"""Hints for unknown names."""
 
 import difflib
 from collections.abc import Iterable
 
+_LISTED = 12
 
-def did_you_mean(word: str, known: Iterable[str], *others: str) -> str:
-    """One line for a hint: the closest known name; else all names (and ``others``), where they are at most 12."""
+
+def did_you_mean(word: str, known: Iterable[str], *others: str, otherwise: str = "") -> str:
+    """A one-line hint: the closest known name; else all names and ``others``, if they are few, or ``otherwise``."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]}?"
-    return f"known: {', '.join([*names, *others])}" if len([*names, *others]) > 0 and len(names) <= 12 else ""
+    few, names = len(names) <= _LISTED, [*names, *others]
+    if not names or (otherwise and not few):
+        return otherwise
+    return f"known: {', '.join(names)}" if few else f"known: {', '.join(names[:_LISTED])}, … ({len(names)} in all)"

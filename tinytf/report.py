@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from tinytf.brief import Brief
-from tinytf.sheet import Array, Sheet, of_arrays, of_records, records_in
+from tinytf.short_repr import ShortRepr
+from tinytf.tables import Array, Sheet, of_arrays, of_records, records_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
-DRAWN_BY = "tinytf_cli.showing"
+DRAWN_BY = "tinytf_cli.notebook"
 """What draws a report that is asked to show itself: imported by this name, since the library knows no more of it."""
 
 _WORDS = frozenset({"shown", "at", "after"})
@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
-class Data(Brief):
+class Data(ShortRepr):
     """A frozen part of a report: its fields but those of ``LESS``, and the properties of ``ALSO``, as JSON data."""
 
     LESS: ClassVar[tuple[str, ...]] = ()
@@ -97,7 +97,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Brief):
+class Report(ShortRepr):
     """A frozen answer. ``about`` is what it is of, as a Model's methods fill it in; without it tokens have no names.
 
     ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
@@ -128,7 +128,7 @@ class Report(Brief):
         assert self.about.text is not None
         return self.about.text
 
-    def told(self) -> dict[str, Any]:
+    def repr_members(self) -> dict[str, Any]:
         """The model and the text, which its ``repr`` begins with."""
         of = self.about
         return {} if of is None else {"model": of.model.name, "text": of.text and of.text.text}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tinytf.sheet import Array
+from tinytf.tables import Array
 
 _TYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16",

@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tinytf.brief import Brief, brief, shown
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
@@ -14,6 +13,7 @@ from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About
+from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, Written
 from tinytf.text.library import MOST, Limit
 from tinytf.text.printable import printable
@@ -24,7 +24,7 @@ from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True)
-class TextModel(Brief):
+class TextModel(ShortRepr):
     """A transformer with its tokenizer: all of a Model that questions need.
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its

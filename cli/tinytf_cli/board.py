@@ -34,7 +34,7 @@ def quiet_seconds(run: Path) -> float | None:
 class Board:
     """Draws a run from its files, in the largest layout that fits the rows. ``fixed`` keeps the terminal's width.
 
-    ``log`` is that of ``RunView``.
+    ``log`` counts steps in powers of ten.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class Board:
         from tinytf.training.folder.run_report import RunReport
         from tinytf_cli.paint.painter import paint
         from tinytf_cli.views.blocks import Line, Span
-        from tinytf_cli.views.run import LAYOUTS, RunView
+        from tinytf_cli.views.run import LAYOUTS, RunDisplay, run
 
         history = self.reader.read()
-        run = RunReport(self.name, self.reader.directory, history)
+        report = RunReport(self.name, self.reader.directory, history)
         columns, rows = self.screen.size
         terminal = self.terminal if self.fixed else replace(self.terminal, width=max(20, columns))
         left = self._seconds_left(history)
         for layout in LAYOUTS:
-            view = RunView(run, left, quiet_seconds(self.reader.directory), layout, doing, self.log)
-            lines = list(paint(view.blocks(terminal), terminal))
+            display = RunDisplay(left, quiet_seconds(self.reader.directory), layout, doing, self.log)
+            lines = list(paint(run(report, terminal, display), terminal))
             if len(lines) < rows:
                 break
         if len(lines) >= rows > 2:

@@ -15,7 +15,7 @@ from click.types import FloatParamType, IntParamType
 from tinytf.errors import TinytfError
 from tinytf.files import command_files
 from tinytf_cli.host import host
-from tinytf_cli.truncated import tell_of_cut_files
+from tinytf_cli.sigbus import tell_of_cut_files
 from tinytf_cli.working import working
 
 GROUPS: Mapping[str, Mapping[str, str]] = {

@@ -19,8 +19,9 @@ from tinytf_cli.paged import screen_of
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.screen import clean_exit
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views import explain  # noqa: F401 - registers it
 from tinytf_cli.views.blocks import Line, Span
-from tinytf_cli.views.explain import ExplainView
+from tinytf_cli.views.draw import blocks_of
 from tinytf_cli.views.learn import LessonView
 
 _PROSE = 110
@@ -193,8 +194,8 @@ class Pages:
 
     def _explanation(self, terminal: Terminal) -> list[str]:
         prose = replace(terminal, width=min(terminal.width, _PROSE))
-        found = self.live.model.explain(self.live.trace, self.lesson().cell)
-        return list(paint(ExplainView(self.live.model, found).blocks(prose), prose))
+        report = self.live.model.explain(self.live.trace, self.lesson().cell)
+        return list(paint(blocks_of(report, prose), prose))
 
     def _foot(self, *, longer: bool) -> Line:
         """What the keys do, and which model and text this is; or a note."""

@@ -17,7 +17,7 @@ from tinytf.nearest import did_you_mean
 from tinytf_cli.command import argument, option
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
-from tinytf_cli.output import Output, View, require_place
+from tinytf_cli.output import Output, require_place
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
@@ -316,27 +316,32 @@ class Traced:
         """The recording of one text, of all layers or of some."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
 
-    def again(self, text: "Written") -> "Callable[..., str]":
-        """Makes the line that asks another command, with ``options`` after the text, about one of the texts.
+    def again(self) -> "Callable[[Written], Callable[..., str]]":
+        """Make command lines that ask another command, with ``options`` after the text, about one of the texts.
 
         As it is typed here; a text that is no short line is TEXT.
         """
         more = ("--chat",) if self.texts.chat else ()
         more = (*more, "--system", self.texts.system) if self.texts.system is not None else more
         if host() is not None:
-            return lambda *command, options=(): shlex.join([*command, *options, *more])
-        typed = " ".join(self.texts.words) if self.texts.chat else str(text)
-        short = typed.isprintable() and 0 < len(typed) <= _QUOTED and not typed.startswith("-")
-        said, model = typed if short else "TEXT", self.opening.model
+            return lambda text: lambda *command, options=(): shlex.join([*command, *options, *more])
+        model = self.opening.model
         more = ("-m", model if model.isprintable() else "MODEL", *more) if given("model") else more
-        return lambda *command, options=(): shlex.join(["tinytf", *command, said, *options, *more])
+
+        def about(text: "Written") -> "Callable[..., str]":
+            typed = " ".join(self.texts.words) if self.texts.chat else str(text)
+            short = typed.isprintable() and 0 < len(typed) <= _QUOTED and not typed.startswith("-")
+            word = typed if short else "TEXT"
+            return lambda *command, options=(): shlex.join(["tinytf", *command, word, *options, *more])
+
+        return about
 
     def show(
-        self, question: "Callable[[Trace], Report | View]", plural: str, display: "Display | None" = None,
+        self, question: "Callable[[Trace], Report]", plural: str, display: "Display | None" = None,
         layers: Any = None,
     ) -> int:  # fmt: skip
         """Record each text, ask the question of it, and draw the answer. The exit status: 1 where a check fails."""
-        from tinytf_cli.joining import show_views
+        from tinytf_cli.results import show_views
 
         reports = (question(self.trace(text, layers)) for text in self.texts)
         return show_views(self.output, reports, plural, self.texts.lines, display)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import click
 
@@ -31,7 +31,7 @@ from tinytf_cli.views.draw import Display, blocks_of
 from tinytf_cli.working import quiet
 
 if TYPE_CHECKING:
-    from tinytf.sheet import Array, Sheet
+    from tinytf.tables import Array, Sheet
     from tinytf_cli.views.blocks import Block, Span
 
 FORMATS = ("text", "json", "ndjson", "csv")
@@ -46,15 +46,6 @@ FILM = ".cast"
 
 class ReaderGone(Exception):
     """Whoever read stdout has had enough."""
-
-
-class View(Protocol):
-    """A report, and how it is drawn."""
-
-    @property
-    def found(self) -> "Report": ...
-
-    def blocks(self, terminal: Terminal) -> "Iterable[Block]": ...
 
 
 @dataclass(frozen=True)
@@ -79,17 +70,16 @@ class Result:
     film: "Callable[[Terminal], Iterable[Sequence[str]]] | None" = None
 
     @classmethod
-    def of(cls, report: "Report | View", display: Display | None = None) -> "Result":
+    def of(cls, report: Report, display: Display | None = None) -> "Result":
         """A report in every form, drawn by the view of its type with the options of ``display``."""
-        if not isinstance(report, Report):
-            view, report = report, report.found
-            blocks: Any = view.blocks
-        else:
-            blocks = partial(blocks_of, report, display=display)
         return cls(
-            blocks, report.to_dict, report.events, report.stored, metadata=report.metadata,
+            partial(blocks_of, report, display=display),
+            report.to_dict,
+            report.events,
+            report.stored,
+            metadata=report.metadata,
             sheet=lambda long: report.sheet(long=long),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -108,7 +98,7 @@ class Output:
         """Whether what is written is JSON, NDJSON or CSV."""
         return self.format != "text" or (self.file is not None and _form_of(self.file) != "text")
 
-    def draw(self, report: "Report", display: Display | None = None) -> None:
+    def draw(self, report: Report, display: Display | None = None) -> None:
         """Write one report, drawn by the view of its type with the options of ``display``."""
         self.show(Result.of(report, display))
 

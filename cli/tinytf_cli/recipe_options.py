@@ -27,7 +27,7 @@ _GROUPS = {
         "repeats_first",
     ),
     "Optimiser": (
-        "steps", "lr", "warmup", "schedule", "final_lr", "optimiser", "weight_decay", "beta1", "beta2", "clip",
+        "steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip",
         "lora", "lora_alpha", "first_weights", "seed",
     ),
     "Watching": (

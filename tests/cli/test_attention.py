@@ -17,7 +17,8 @@ from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.attention import AttentionView, thumbnails
+from tinytf_cli.views.attention import AttentionDisplay, thumbnails
+from tinytf_cli.views.draw import blocks_of
 
 
 class Known(Trace):
@@ -83,7 +84,7 @@ def test_json_derives_the_weights_of_a_layer_once_for_all_measures(known: Known,
 
 def _drawn(model: Model, trace: Trace, by: str, width: int = 100) -> list[str]:
     terminal = Terminal(width)
-    return list(paint(AttentionView(model, model.attention(trace), by).blocks(terminal), terminal))
+    return list(paint(blocks_of(model.attention(trace), terminal, AttentionDisplay(by)), terminal))
 
 
 @pytest.mark.parametrize("by", MEASURES)
@@ -224,10 +225,10 @@ def test_shared_keys_and_values_and_heads_that_do_not_fit_are_said(opened: Model
     )
     found = model.attention("The cat sat", layer=1)
     for terminal in (Terminal(80), Terminal(80, "truecolor", cuts=True), Terminal(80, plain=True)):
-        text = "\n".join(paint(AttentionView(model, found, "entropy").blocks(terminal), terminal))
+        text = "\n".join(paint(blocks_of(found, terminal), terminal))
         bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
         assert set(re.findall(r"q\d k\d v\d", bare)) == {"q0 k0 v0", "q1 k0 v0", "q2 k1 v1", "q3 k1 v1"}
-    narrow = list(paint(AttentionView(model, found, "entropy").blocks(Terminal(50)), Terminal(50)))
+    narrow = list(paint(blocks_of(found, Terminal(50)), Terminal(50)))
     assert any("3 of 4, those that add most; --head L1H*" in line for line in narrow)
     assert sum(len(re.findall(r"q\d k\d v\d", line)) for line in narrow) == 3
 

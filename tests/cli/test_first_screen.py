@@ -26,7 +26,8 @@ from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Heading, Line, Miniature, Miniatures
 from tinytf_cli.views.flow import Drawing
-from tinytf_cli.views.trace import TraceView
+from tinytf_cli.views.trace import TraceDisplay
+from tinytf_cli.views.trace import trace as draw
 
 LONG = " ".join(["the cat sat on the mat and"] * 30)
 PAPER = Terminal(100)
@@ -48,7 +49,7 @@ def deep_traces(deep: Model) -> dict[str, Traced]:
 
 
 def screen(model: Model, found: Traced, terminal: Terminal, rows: int | None = None) -> list[str]:
-    return list(paint(TraceView(model, found, 8, rows).blocks(terminal), terminal))
+    return list(paint(draw(found, terminal, TraceDisplay(rows=rows)), terminal))
 
 
 def section(lines: list[str], title: str) -> list[str]:

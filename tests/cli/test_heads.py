@@ -13,7 +13,7 @@ from tinytf.loading import Model, load
 from tinytf.look.census import SCORES
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.heads import HeadsView
+from tinytf_cli.views.draw import blocks_of
 
 QUICK = ("heads", "--length", "6", "--count", "3")
 
@@ -123,8 +123,7 @@ def test_a_hundred_and_forty_four_heads_fit_the_screen(twelve_by_twelve: Model, 
     found = twelve_by_twelve.heads(length=6, count=2, by="first")
     for seven_bit in (False, True):
         screen = Terminal(width, "none", ascii=seven_bit, cuts=True)
-        view = HeadsView(twelve_by_twelve, found)
-        shown = list(paint(view.blocks(screen), screen))
+        shown = list(paint(blocks_of(found, screen), screen))
         assert max(map(cell_len, shown)) <= width
         assert sum(line.lstrip().startswith("L11H") for line in shown) <= 16
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tinytf.loading import Model
 from tinytf.look.values import array_at, single_addresses
-from tinytf.sheet import Array
+from tinytf.tables import Array
 from tinytf.tensor_file import safetensors
 from tinytf.trace.address import parse_address
 from tinytf.trace.record import record

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from tinytf.worked import Verification, open_example, shipped, verify
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.verify import VerifyView
+from tinytf_cli.views.verify import VerificationDisplay, verification
 
 EXAMPLE = """
 title = "two products\\u001b[31m"
@@ -167,7 +167,7 @@ def checked(name: str) -> Verification:
 
 def painted(found: Verification, width: int, **how: bool) -> list[str]:
     terminal = Terminal(width=width)
-    return list(paint(VerifyView(found, **how).blocks(terminal), terminal))
+    return list(paint(verification(found, terminal, VerificationDisplay(**how)), terminal))
 
 
 @pytest.mark.parametrize("name", shipped())

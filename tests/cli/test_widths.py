@@ -11,13 +11,12 @@ from rich.cells import cell_len
 
 from tinytf.loading import Model
 from tinytf.look.tokens import Tokenized
+from tinytf.report import Report
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.attention import AttentionView
 from tinytf_cli.views.blocks import Block, Heading, Line
-from tinytf_cli.views.tokens import TokensView
-from tinytf_cli.views.trace import TraceView
+from tinytf_cli.views.draw import blocks_of
 
 WIDTHS = (40, 80, 100, 120, 200)
 LONG = " ".join(["cat", "dog", "the", "mat", "ran"] * 40)
@@ -86,21 +85,19 @@ def traces(twelve_by_twelve: Model) -> dict[str, Trace]:
     return {text: twelve_by_twelve.trace(text, truncate=True) for text in (SENTENCE, LONG)}
 
 
-def _views(model: Model, trace: Trace) -> dict[str, TraceView | AttentionView | TokensView]:
-    def attention(heads: tuple[tuple[int, int], ...] = (), **more: object) -> AttentionView:
-        return AttentionView(model, model.attention(trace, heads=heads, **more), "entropy")  # type: ignore[arg-type]
+def _reports(model: Model, trace: Trace) -> dict[str, Report]:
+    def attention(heads: tuple[tuple[int, int], ...] = (), **more: object) -> Report:
+        return model.attention(trace, heads=heads, **more)  # type: ignore[arg-type]
 
     return {
-        "trace": TraceView(model, model.traced(trace, layers=(11,), head=11), 8, None),
-        "addresses": TraceView(
-            model, model.traced(trace, at=("L0H0.masked", "L11H11.weights", "L3.q", "logits")), 8, None
-        ),
+        "trace": model.traced(trace, layers=(11,), head=11),
+        "addresses": model.traced(trace, at=("L0H0.masked", "L11H11.weights", "L3.q", "logits")),
         "overview": attention(),
         "head": attention(((11, 11),)),
         "window": attention(((11, 11),), window=(1, 5, 0, 6)),
         "row": attention(((11, 11),), row="4"),
         "top": attention(((11, 11),), top=20),
-        "tokens": TokensView(Tokenized("twelve", model.tokenizer, "", trace.encoding)),
+        "tokens": Tokenized("twelve", model.tokenizer, "", trace.encoding),
     }  # fmt: skip
 
 
@@ -110,9 +107,9 @@ def test_twelve_by_twelve_heads_fit_the_screen(
     twelve_by_twelve: Model, traces: dict[str, Trace], text: str, width: int
 ) -> None:
     bad: dict[str, list[str]] = {}
-    for name, view in _views(twelve_by_twelve, traces[text]).items():
+    for name, report in _reports(twelve_by_twelve, traces[text]).items():
         for screen in screens(width):
-            blocks: list[Block] = list(view.blocks(screen))
+            blocks: list[Block] = list(blocks_of(report, screen))
             if found := too_wide(paint(blocks, screen), width):
                 bad[name] = found[:2]
     assert bad == {}
@@ -122,8 +119,8 @@ def test_the_overview_of_144_heads_has_them_all_in_80_columns(
     twelve_by_twelve: Model, traces: dict[str, Trace]
 ) -> None:
     screen = Terminal(80, "none", cuts=True)
-    view = _views(twelve_by_twelve, traces[LONG])["overview"]
-    lines = list(paint(view.blocks(screen), screen))
+    report = _reports(twelve_by_twelve, traces[LONG])["overview"]
+    lines = list(paint(blocks_of(report, screen), screen))
     numbers = [line for line in lines if re.fullmatch(r"  L\d+ .*(\d\.\d\d.*){12}", line)]
     assert len(numbers) == 12
     start = next(i for i, line in enumerate(lines) if line.startswith("weights of every head"))

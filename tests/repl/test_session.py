@@ -253,7 +253,9 @@ def test_exit_of_python_leaves_the_session_without_a_fault(ran: Talk) -> None:
 
 
 def test_a_fault_of_our_own_is_a_line_too(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinytf_cli.views.at_address.heat_blocks", lambda *_: 1 / 0)
+    import tinytf_cli.views.values
+
+    monkeypatch.setattr(tinytf_cli.views.values, "heat_blocks", lambda *_: 1 / 0)
     outcome = ran.session.execute("heat L0H0")
     assert outcome.status == 1
     assert outcome.failure is not None

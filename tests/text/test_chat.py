@@ -43,8 +43,8 @@ def test_each_message_is_found_where_the_template_puts_it():
     ],
 )  # fmt: skip
 def test_a_template_without_an_end_is_stopped(template, said, monkeypatch):
-    monkeypatch.setattr("tinytf.text.apart.SECONDS", 1 if said == "seconds" else 60)
-    monkeypatch.setattr("tinytf.text.apart.GROWTH", 2**26)
+    monkeypatch.setattr("tinytf.text.worker.SECONDS", 1 if said == "seconds" else 60)
+    monkeypatch.setattr("tinytf.text.worker.GROWTH", 2**26)
     with pytest.raises(CheckpointError, match=said):
         rendered(template, {})
 

@@ -5,9 +5,9 @@ A file each question, imported when it is first asked.
 
 from typing import TYPE_CHECKING
 
-from tinytf import lazily
+from tinytf import lazy_modules
 
 if TYPE_CHECKING:  # those that Model has
     from tinytf.cause import blame, budget, interventions, left_out, restoring, step_errors
 
-__getattr__ = lazily.modules(__name__)
+__getattr__ = lazy_modules.modules(__name__)

@@ -16,9 +16,9 @@ from tinytf.cause.differing import Differing, Texts
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
 from tinytf.compare.compared import moved_weights
-from tinytf.kept import Kept, checksum
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, plain, unheard
+from tinytf.resume_log import ResumeLog, checksum
 from tinytf.text.chat import Conversation, Written
 from tinytf.text_model import TextModel
 
@@ -136,7 +136,7 @@ def blame(
 
     Each is put into the model alone; with ``top`` only those that are expected to do most damage. The ``restore`` that
     do most are put from the model into ``versus``. An interrupt ends it after the last whole text; with ``resume`` what
-    was measured is ``Kept`` in this file, and continued from it. Raises UsageError as ``Differing`` and ``Texts`` do.
+    was measured is kept in this file and continued from it. Raises UsageError as ``Differing`` and ``Texts`` do.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     both, asked = Differing(model, versus), texts.asked(model)
@@ -152,7 +152,7 @@ class _Blaming:
     def __init__(self, both: Differing, asked: Sequence[Asked], seed: int, resume: Path | None) -> None:
         self.both, self.asked, self.seed = both, asked, seed
         texts = [(one.ids.tolist(), one.positions, one.targets, one.pair) for one in asked]
-        self.kept = Kept(resume, "blame", both.first.model, both.second.model, seed, texts)
+        self.kept = ResumeLog(resume, "blame", both.first.model, both.second.model, seed, texts)
 
     def run(self, top: int | None, restore: int, on_progress: Progress) -> Blame:
         if "expected" not in self.kept.found:

@@ -64,7 +64,7 @@ def _file_of(folder: Path, file: str, name: str) -> Path:
         known = [f"{name}/{one}" for one in files if one] or [name]
         said = f"has no file {file}" if file else f"holds {len(files)} models"
         raise UsageError(
-            f"{name} {said}", did_you_mean(f"{name}/{file}" if file else "", known) or f"such as {known[0]}"
+            f"{name} {said}", did_you_mean(f"{name}/{file}" if file else "", known, otherwise=f"such as {known[0]}")
         )
     return files[file]
 

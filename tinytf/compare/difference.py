@@ -15,12 +15,12 @@ from tinytf.compare.causes import Cause
 from tinytf.compare.compared import BothPredict, Compared, Moved, Position, moved_weights
 from tinytf.compare.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.compare.dumps.read import Dump
-from tinytf.compare.in_step import Attention, Incomparable, Rescaled, Walk
+from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.report import About, Report, plain
-from tinytf.sheet import Array
 from tinytf.steps.table import StepTable, table_of
+from tinytf.tables import Array
 from tinytf.text.chat import Conversation, Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
@@ -51,7 +51,7 @@ class Difference(Report):
     """
 
     KIND = "difference"
-    SAID = ("equal", "first", "worst")
+    REPR_FIRST = ("equal", "first", "worst")
     EVENTS: ClassVar = {
         "steps": "step",
         "incomparable": "incomparable",

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from tinytf import lazily
+from tinytf import lazy_modules
 
 if TYPE_CHECKING:
     from tinytf.generate import continuing, report, score
 
-__getattr__ = lazily.modules(__name__)
+__getattr__ = lazy_modules.modules(__name__)

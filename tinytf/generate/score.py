@@ -76,7 +76,7 @@ class Score(Report):
     """
 
     KIND = "score"
-    SAID = ("loss", "perplexity")
+    REPR_FIRST = ("loss", "perplexity")
     EVENTS: ClassVar = {"scores": "token_score"}
 
     tokens: tuple[Scored, ...]

@@ -26,8 +26,8 @@ from tinytf.gradients.saliency import (
 )
 from tinytf.gradients.trace import GradientTrace, grad
 from tinytf.report import About, Progress, Report, plain, unheard
-from tinytf.sheet import Array
 from tinytf.steps.operations.softmax import probabilities
+from tinytf.tables import Array
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 from tinytf.tolerance import Compared

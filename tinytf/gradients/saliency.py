@@ -12,10 +12,10 @@ from torch import Tensor
 
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable
-from tinytf.kept import Kept
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data, Progress, unheard
+from tinytf.resume_log import ResumeLog
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.hooks import tapped
 
@@ -90,12 +90,12 @@ def integrated_gradients(
     more than SHARE, or at MOST_POINTS; ``holds`` says whether they sufficed. Where a token changes its experts on the
     way they cannot: the log-probability jumps there, and no gradient sees it. A model in 16 bits is computed in
     float32: what is rounded goes in steps, and has no slope to integrate. ``on_progress`` is called with the points so
-    far, and MOST_POINTS. An interrupt ends it with the points so far; with ``resume`` they are ``Kept`` in this file,
-    and continued from it. The model does not change. Raises what ``require_targets`` and ``differentiable`` raise.
+    far, and MOST_POINTS. An interrupt ends it with the points so far; with ``resume`` they are kept in this file and
+    continued from it. The model does not change. Raises what ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
     model = _unrounded(model)
-    kept = Kept(resume, "integrated gradients", model, encoding.ids, targets.positions, targets.ids)
+    kept = ResumeLog(resume, "integrated gradients", model, encoding.ids, targets.positions, targets.ids)
     path = _Path(model, encoding, targets, kept)
     points = path.at([place / (2 * PIECES) for place in range(2 * PIECES + 1)])
     pieces = [_Piece(*points[first : first + 3]) for first in range(0, 2 * PIECES, 2)]
@@ -168,7 +168,7 @@ class _Piece(NamedTuple):
 class _Path:
     """The straight line from baseline to text, in the space of the token embeddings."""
 
-    def __init__(self, model: Transformer, encoding: Encoding, targets: Targets, kept: Kept) -> None:
+    def __init__(self, model: Transformer, encoding: Encoding, targets: Targets, kept: ResumeLog) -> None:
         self._model, self._targets, self._kept = model, targets, kept
         table = model.embed.tokens.weight
         self._ids = torch.tensor([encoding.ids], device=table.device)

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinytf.brief import brief
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_targets
 from tinytf.gradients.targets import choose_targets
@@ -16,6 +15,7 @@ from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import About
+from tinytf.short_repr import brief
 from tinytf.steps.table import table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding

@@ -44,4 +44,6 @@ def find(word: str) -> int:
         end = 1 if text.startswith("-") or not text.strip("0") else len(NAMES)
         said = f"there is no lesson {text[:12]}: there are {len(NAMES)}, 1 to {len(NAMES)}"
         raise UsageError(said, f"the nearest is {end}, {NAMES[end - 1]}")
-    raise UsageError(f"there is no lesson {word!r}", did_you_mean(text, NAMES) or "tinytf learn --list names them all")
+    raise UsageError(
+        f"there is no lesson {word!r}", did_you_mean(text, NAMES, otherwise="tinytf learn --list names them all")
+    )

@@ -5,7 +5,7 @@ A file each question, imported when it is first asked.
 
 from typing import TYPE_CHECKING
 
-from tinytf import lazily
+from tinytf import lazy_modules
 
 if TYPE_CHECKING:  # those that Model has
     from tinytf.look import (
@@ -27,4 +27,4 @@ if TYPE_CHECKING:  # those that Model has
         traced,
     )
 
-__getattr__ = lazily.modules(__name__)
+__getattr__ = lazy_modules.modules(__name__)

@@ -10,8 +10,8 @@ from torch import Tensor
 from tinytf.look.neurons import require_units
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.report import About, Data, Report
-from tinytf.sheet import Array
 from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text
 

@@ -16,7 +16,7 @@ from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at
 from tinytf.parts.row import Step
 from tinytf.report import About, Report, plain
-from tinytf.sheet import Array, Sheet, of_records
+from tinytf.tables import Array, Sheet, of_records
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check

@@ -17,9 +17,9 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Report
-from tinytf.sheet import Array
 from tinytf.steps.operations import Activate, Add, Multiply, Norm, SumExperts
 from tinytf.steps.operations.norm import gain_of
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.tolerance import PARTS, allowed
 from tinytf.trace.faults import require_finite

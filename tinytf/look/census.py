@@ -39,9 +39,9 @@ from tinytf.look.heads import (
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, plain, unheard
-from tinytf.sheet import Array
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
+from tinytf.tables import Array
 from tinytf.text.windows import text_windows
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import tapped

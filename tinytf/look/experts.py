@@ -14,9 +14,9 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.look.examples import BATCH, padded, run_windows, windows_of
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Progress, Report, plain, unheard
-from tinytf.sheet import Array
 from tinytf.steps.operations.operation import ALONE
 from tinytf.steps.table import StepTable, table_of
+from tinytf.tables import Array
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import between_words
 from tinytf.text_model import TextModel

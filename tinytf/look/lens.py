@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.brief import Brief
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
-from tinytf.sheet import Array
+from tinytf.short_repr import ShortRepr
 from tinytf.steps.operations.operation import wide
 from tinytf.steps.table import Place
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.trace import Text, Trace
@@ -31,7 +31,7 @@ _CACHE_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
-class Stage(Brief):
+class Stage(ShortRepr):
     """What the residual stream says at one place, P positions.
 
     ``name`` is its address. ``top_ids`` and ``top_probabilities`` are (P, k), the most probable token first;

@@ -14,7 +14,7 @@ from torch import Tensor
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Report
-from tinytf.sheet import Array
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Text, Trace

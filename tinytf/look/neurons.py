@@ -17,10 +17,10 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
-from tinytf.sheet import Array
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import one_number
 from tinytf.trace.trace import Text, Trace

@@ -11,8 +11,8 @@ from torch import Tensor
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
-from tinytf.sheet import Array
 from tinytf.steps.table import table_of
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.parameters import ParameterAddress, parse_any

@@ -15,7 +15,6 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report, Verified
-from tinytf.sheet import Array
 from tinytf.steps.operations.positions import (
     LearnedPositions,
     SinusoidalPositions,
@@ -23,6 +22,7 @@ from tinytf.steps.operations.positions import (
     sinusoidal_table,
 )
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 
 LENGTH = 64

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tinytf.brief import Brief
+from tinytf.short_repr import ShortRepr
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Trace
 
@@ -28,7 +28,7 @@ class Likely:
 
 
 @dataclass(frozen=True)
-class Prediction(Brief):
+class Prediction(ShortRepr):
     """The most probable ones, the best first, read at the token ``shown`` at ``position``.
 
     ``what`` says of what: the ``next`` token, one that ``fills`` a mask, the ``class`` or ``number`` of the text, the
@@ -43,7 +43,7 @@ class Prediction(Brief):
     top: tuple[Likely, ...]
     label: str = ""
 
-    def told(self) -> dict[str, Any]:
+    def repr_members(self) -> dict[str, Any]:
         """The best ones, with what each has."""
         given = ((one.shown, one.logit if one.probability is None else one.probability) for one in self.top[:_TOLD])
         return {"best": " ".join(f"{name} {share:.3g}" for name, share in given)}

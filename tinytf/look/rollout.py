@@ -16,7 +16,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.memory import require_free
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report
-from tinytf.sheet import Array
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import span
 from tinytf.trace.faults import require_finite

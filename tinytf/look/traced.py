@@ -14,7 +14,7 @@ from tinytf.look.parameters import Parameters, parameters
 from tinytf.look.prediction import Prediction, predictions
 from tinytf.look.values import array_at
 from tinytf.report import About, Report, plain
-from tinytf.sheet import Array
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from tinytf.report import Report, plain
-from tinytf.sheet import Array
+from tinytf.tables import Array
 from tinytf.trace.address import Address
 from tinytf.trace.measures import MEASURES, measure
 from tinytf.trace.seen import Seen

@@ -10,11 +10,11 @@ from torch import Tensor
 from tinytf.lessons import NAMES, TITLES
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
-from tinytf.student.apart import SECONDS, Ended, apart, printed
 from tinytf.student.explained import Confirmed, Explanation
 from tinytf.student.invariances import Invariance, invariances
 from tinytf.student.lesson import lesson_of
 from tinytf.student.opened import Line, Student, StudentError, failed, open_student, split_target
+from tinytf.student.process import SECONDS, Ended, apart, printed
 from tinytf.student.running import Runner
 from tinytf.student.seen import watch
 from tinytf.student.steps import Compared, Tensors

@@ -25,7 +25,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.files import SMALL, read_bytes
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
-from tinytf.student.apart import limited
+from tinytf.student.process import limited
 from tinytf.student.sizes import SIZES, Sizes, sizes_of
 
 HOW = "such as my_gpt.py:GPT"
@@ -186,7 +186,7 @@ def open_student(target: str, config: ModelConfig, args: Mapping[str, Any]) -> S
             f"{name} of {file} is built already, in a size of its own", f"name its class: {type(made).__name__}"
         )
     if not callable(made):
-        raise UsageError(f"{file} has no class or function {name!r}", did_you_mean(name, own) or HOW)
+        raise UsageError(f"{file} has no class or function {name!r}", did_you_mean(name, own, otherwise=HOW))
     with running(file):
         build = _Call(made, module, sizes_of(config), args)
         result, words = build.made()

@@ -115,7 +115,8 @@ def _fixed(named: Mapping[str, str], theirs: list[Theirs], ours: list[Ours]) -> 
         for name in found[template]:
             if name not in single:
                 raise UsageError(
-                    f"the reference has no parameter {name!r}", did_you_mean(name, single) or f"such as {single[-1]}"
+                    f"the reference has no parameter {name!r}",
+                    did_you_mean(name, single, otherwise=f"such as {single[-1]}"),
                 )
         if found[template] not in [one.names for one in ours]:
             raise UsageError(f"{words} do not lie side by side in one parameter", "W_Q | W_K | W_V do")

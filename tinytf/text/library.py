@@ -10,9 +10,9 @@ from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, TinytfError, TokenizerError, UsageError
 from tinytf.files import MEBI
-from tinytf.text.apart import Apart
+from tinytf.text.hazards import is_hazardous
 from tinytf.text.printable import printable
-from tinytf.text.strange import is_strange
+from tinytf.text.worker import Worker
 
 
 class Pieces(NamedTuple):
@@ -80,7 +80,7 @@ class Stranger:
     """
 
     def __init__(self, data: Mapping[str, Any], path: Path) -> None:
-        self.path, self._apart = str(path), Apart(str(path))
+        self.path, self._apart = str(path), Worker(str(path))
         self._apart(_keep, json.dumps(data), self.path)
 
     def follow(self, library: Library) -> None:
@@ -121,4 +121,4 @@ def stranger_in(data: Mapping[str, Any], path: Path) -> Stranger | None:
 
     Raises CheckpointError for a bomb, and as Stranger does.
     """
-    return Stranger(data, path) if is_strange(data, path) else None
+    return Stranger(data, path) if is_hazardous(data, path) else None

@@ -17,11 +17,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import MEBI, SMALL
-from tinytf.text.apart import Apart
+from tinytf.text.worker import Worker
 
 CHARACTERS = 8 * MEBI
 """How much a template may write."""
-_APART = Apart("the chat template")
+_APART = Worker("the chat template")
 
 
 class _Generation(Extension):

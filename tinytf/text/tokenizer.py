@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import tokenizers
 
-from tinytf.brief import Brief, shown
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
+from tinytf.short_repr import ShortRepr, shown
 from tinytf.text.chat import ChatTemplate, Conversation, Said, template_of
 from tinytf.text.library import MOST, Limit, Pieces, Stranger, library_errors, split, stranger_in
 from tinytf.text.printable import printable
@@ -57,7 +57,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Encoding(Brief):
+class Encoding(ShortRepr):
     """A text with its tokens; ``added`` says in words which special tokens the tokenizer put in.
 
     ``said`` is what of a conversation's text each message says; the rest is of the chat template.
@@ -68,7 +68,7 @@ class Encoding(Brief):
     added: str
     said: tuple[Said, ...] | None = None
 
-    def told(self) -> dict[str, Any]:
+    def repr_members(self) -> dict[str, Any]:
         """The first tokens as they are shown."""
         return {"shown": " ".join(token.shown for token in self.tokens[:_NAMED])}
 

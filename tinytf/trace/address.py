@@ -276,4 +276,5 @@ def _unknown(name: str, table: StepTable) -> AddressError:
     if name in own:
         shown = f"L0.{name}" if own[name].in_layer else name
         return AddressError(f"{name} is a parameter, and not a step", f"tinytf trace --at {shown} shows it")
-    return AddressError(f"there is no step {name!r}", did_you_mean(name, [*table.by_name, *own]))
+    lists = "tinytf trace TEXT --pipeline lists the steps of a model"
+    return AddressError(f"there is no step {name!r}", did_you_mean(name, [*table.by_name, *own], otherwise=lists))

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.brief import Brief
 from tinytf.parts.row import Step
+from tinytf.short_repr import ShortRepr
 from tinytf.steps.operations import Lookup, Positions
 from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
 from tinytf.trace.site import Site
@@ -21,13 +21,13 @@ _CHUNK_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Check(Brief):
+class Check(ShortRepr):
     """Every comparison, in the order of the steps, and the one that tells; a NaN anywhere fails.
 
     ``exchanged`` are the steps that an intervention replaced, which there is nothing to compare with.
     """
 
-    SAID = ("holds", "telling")
+    REPR_FIRST = ("holds", "telling")
 
     items: tuple[Compared, ...]
     exchanged: tuple[str, ...] = ()

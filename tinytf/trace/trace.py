@@ -13,12 +13,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tinytf.brief import brief, shown
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import About
+from tinytf.short_repr import brief, shown
 from tinytf.steps.operations import Mask, Sight, Unembed
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text.chat import Written

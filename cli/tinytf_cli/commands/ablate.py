@@ -11,8 +11,8 @@ from tinytf_cli.command import command, option
 from tinytf_cli.options import Extent, Keeping, Traced
 
 if TYPE_CHECKING:
+    from tinytf.cause.interventions import Ablation, AblationSweep
     from tinytf.trace.trace import Trace
-    from tinytf_cli.output import View
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def ablate(asked: Asked, keeping: Keeping, extent: Extent, on: Traced) -> int:
     first [MASK]. Ctrl-C shows what a sweep has measured so far.
     """
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.ablate import AblationSweepView, AblationView
+    from tinytf_cli.views.ablate import AblationSweepDisplay
 
     if bool(asked.addresses) == (asked.sweep is not None):
         said = "--at and --sweep ask for two things at once" if asked.addresses else "nothing is named to ablate"
@@ -60,13 +60,11 @@ def ablate(asked: Asked, keeping: Keeping, extent: Extent, on: Traced) -> int:
     if asked.how != "zero":
         settings["reference"] = model.reference(asked.reference)
 
-    def view_of(trace: "Trace") -> "View":
+    def question(trace: "Trace") -> "Ablation | AblationSweep":
         what = "texts and ablations:" if asked.sweep else "texts of the mean:"
         with progress_line(on.output.stderr, what) as on_progress:
             if asked.sweep is not None:
-                sweep = model.ablation_sweep(trace, asked.sweep, resume=resume, on_progress=on_progress, **settings)
-                return AblationSweepView(model, trace, sweep, asked.top or 8, extent.all)
-            found = model.ablate(trace, asked.addresses, top=asked.top or 5, on_progress=on_progress, **settings)
-            return AblationView(model, trace, found)
+                return model.ablation_sweep(trace, asked.sweep, resume=resume, on_progress=on_progress, **settings)
+            return model.ablate(trace, asked.addresses, top=asked.top or 5, on_progress=on_progress, **settings)
 
-    return on.show(view_of, "ablations")
+    return on.show(question, "ablations", AblationSweepDisplay(asked.top or 8, extent.all) if asked.sweep else None)

@@ -10,8 +10,8 @@ from tinytf_cli.command import command, option
 from tinytf_cli.options import Traced
 
 if TYPE_CHECKING:
+    from tinytf.look.attended import Attended
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.attention import AttentionView
 
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
 
@@ -42,7 +42,7 @@ def attention(asked: Asked, on: Traced) -> int:
     """Without a selection: one number a head and a small map of each. --row, --top and --window need a --head."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import one_number
-    from tinytf_cli.views.attention import AttentionView
+    from tinytf_cli.views.attention import AttentionDisplay
 
     if not asked.heads:
         for name, value in (("--row", asked.row), ("--top", asked.top), ("--window", asked.window)):
@@ -56,12 +56,11 @@ def attention(asked: Asked, on: Traced) -> int:
     layer = None if asked.layer is None else one_number(asked.layer, model.config.n_layers, "layer")
     chosen = _heads(asked.heads, StepTable(model.config))
 
-    def view_of(trace: "Trace") -> "AttentionView":
+    def question(trace: "Trace") -> "Attended":
         window = None if asked.window is None else _window(asked.window, trace)
-        found = model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window, layer=layer)
-        return AttentionView(model, found, asked.by, asked.rows)
+        return model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window, layer=layer)
 
-    return on.show(view_of, "attentions")
+    return on.show(question, "attentions", AttentionDisplay(asked.by, asked.rows))
 
 
 def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:

@@ -9,6 +9,7 @@ from tinytf_cli.command import command, option
 from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
+    from tinytf.look.attribution import Attribution
     from tinytf.trace.trace import Trace
 
 
@@ -30,13 +31,12 @@ def attribute(asked: Asked, extent: Extent, on: Traced) -> int:
     it, which is checked.
     """
     from tinytf.look.attribution import require_logits
-    from tinytf_cli.views.attribute import AttributionView
+    from tinytf_cli.views.attribute import AttributionDisplay
 
     model = on.model
     require_logits(model.transformer)
 
-    def view_of(trace: "Trace") -> AttributionView:
-        found = model.attribute(trace, token=asked.token, versus=asked.versus, position=asked.position)
-        return AttributionView(model, found, asked.top, extent.all)
+    def question(trace: "Trace") -> "Attribution":
+        return model.attribute(trace, token=asked.token, versus=asked.versus, position=asked.position)
 
-    return on.show(view_of, "attributions")
+    return on.show(question, "attributions", AttributionDisplay(asked.top, extent.all))

@@ -12,7 +12,7 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import line_texts
 from tinytf_cli.options import Chat, Extent, Keeping, Opening
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written
@@ -71,8 +71,8 @@ def blame(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
     from tinytf.cause.differing import Texts
     from tinytf.loading import load
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.blame import BlameView
-    from tinytf_cli.views.budget import BudgetView
+    from tinytf_cli.views.blame import BlameDisplay
+    from tinytf_cli.views.budget import BudgetDisplay
 
     if (asked.versus is None) == (asked.budget is None):
         said = "there is no other model to blame" if asked.versus is None else "--budget is about the first model alone"
@@ -89,18 +89,18 @@ def blame(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
     if asked.versus is None:
         with progress_line(output.stderr, "text") as on_progress:
             plan = model.budget(texts, asked.budget or 0, seed=opening.seed, on_progress=on_progress)
-        output.show(Result.of(BudgetView(model, plan, extent.rows(asked.rows))))
+        output.draw(plan, BudgetDisplay(extent.rows(asked.rows)))
         return 0
     other = load(asked.versus, device=opening.device, dtype=opening.dtype, seed=opening.seed)
     with progress_line(output.stderr, "text") as on_progress:
-        found = model.blame(
+        report = model.blame(
             texts, other, top=asked.top, restore=asked.restore, seed=opening.seed, resume=resume,
             on_progress=on_progress,
         )  # fmt: skip
-    if not found.interrupted:
+    if not report.interrupted:
         with suppress(KeyboardInterrupt), progress_line(output.stderr, "restored", at_most=True) as on_progress:
-            found = replace(found, steps=model.step_errors(texts, other))
-            sets = model.restoring(texts, other, found.gains, seed=opening.seed, on_progress=on_progress)
-            found = replace(found, sets=sets)
-    output.show(Result.of(BlameView(model, other, found, extent.rows(asked.rows), extent.all)))
+            report = replace(report, steps=model.step_errors(texts, other))
+            sets = model.restoring(texts, other, report.gains, seed=opening.seed, on_progress=on_progress)
+            report = replace(report, sets=sets)
+    output.draw(report, BlameDisplay(extent.rows(asked.rows), extent.all))
     return 0

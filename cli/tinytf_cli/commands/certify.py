@@ -8,7 +8,7 @@ import click
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.inputs import line_texts
 from tinytf_cli.options import DEVICES, DTYPES, Extent, complete_model
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ def certify(asked: Asked, extent: Extent, output: Output) -> int:
     from tinytf.certification.certify import certify as compare
     from tinytf.certification.texts import HARD_TEXTS, HardText
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.certify import CertifyView
+    from tinytf_cli.views.certify import CertificateDisplay
 
     texts: tuple[HardText, ...] = HARD_TEXTS
     if asked.texts is not None:
         texts = tuple(HardText(f"text {number}", line) for number, line in enumerate(line_texts(asked.texts), 1))
     with progress_line(output.stderr, "texts") as progress:
-        found = compare(
+        report = compare(
             asked.model, versus=asked.versus, texts=texts, dtype=asked.dtype, device=asked.device,
             tolerance=asked.tolerance, longest=asked.longest, adapter=asked.adapter, progress=progress,
         )  # fmt: skip
-    output.show(Result.of(CertifyView(found, extent.rows())))
-    return 0 if found.holds else 1
+    output.draw(report, CertificateDisplay(extent.rows()))
+    return 0 if report.holds else 1

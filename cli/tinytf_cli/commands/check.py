@@ -8,7 +8,7 @@ import click
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.host import host
 from tinytf_cli.options import complete_model
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def check(asked: Asked, output: Output) -> int:
     from tinytf.student.checked import check as checked
     from tinytf.student.opened import parse_args
     from tinytf.student.reference import reference
-    from tinytf_cli.views.check import CheckView
+    from tinytf_cli.views.check import CheckDisplay
 
     model = reference(asked.like, parse_args(asked.with_), asked.seed)
-    found = checked(
+    report = checked(
         model,
         asked.target,
         text=asked.text,
@@ -61,5 +61,5 @@ def check(asked: Asked, output: Output) -> int:
         tolerance=asked.tolerance,
         seconds=asked.timeout,
     )
-    output.show(Result.of(CheckView(found, asked.full)))
-    return 0 if found.holds else 1
+    output.draw(report, CheckDisplay(asked.full))
+    return 0 if report.holds else 1

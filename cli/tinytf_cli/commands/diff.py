@@ -11,7 +11,7 @@ from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.host import given
 from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import DTYPES, Chat, Extent, Opening
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.compare.difference import Difference
@@ -69,16 +69,14 @@ def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
 
     One of the texts may be -, which is read from a pipe.
     """
-    from tinytf_cli.views.difference import DifferenceView
+    from tinytf_cli.views.difference import DifferenceDisplay
 
-    found = _found(asked, opening)
-    output.show(
-        Result.of(DifferenceView(found, extent.rows(asked.rows), asked.full, asked.head is not None, asked.top))
-    )
-    return 0 if found.holds else 1
+    report = _compared(asked, opening)
+    output.draw(report, DifferenceDisplay(extent.rows(asked.rows), asked.full, asked.head is not None, asked.top))
+    return 0 if report.holds else 1
 
 
-def _found(asked: Asked, opening: Opening) -> "Difference":
+def _compared(asked: Asked, opening: Opening) -> "Difference":
     """The difference that is asked for: of texts, of models, or from a file of activations."""
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump

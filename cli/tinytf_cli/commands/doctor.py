@@ -1,12 +1,12 @@
 """``tinytf doctor``: what there is here to work with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from tinytf_cli.command import argument, command
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,12 @@ def doctor(asked: Asked, output: Output) -> int:
     the built-in model on every device; exit status 1 if one computes something wrong. Nothing is downloaded.
     """
     from tinytf.doctor import checkup
-    from tinytf_cli.views.doctor import DoctorView
 
-    view = DoctorView(checkup(asked.folder), output.terminal, output.pager)
-    output.show(Result(view.blocks, view.data, view.events, sheet=lambda long: view.found.sheet(long=long)))
-    return 0 if view.found.holds else 1
+    screen = output.terminal
+    terminal = {
+        "screen": screen.cuts, "width": screen.width, "height": screen.height, "colours": screen.depth,
+        "unicode": not screen.ascii, "theme": screen.theme, "pager": list(output.pager or ()),
+    }  # fmt: skip
+    report = replace(checkup(asked.folder), terminal=terminal)
+    output.draw(report)
+    return 0 if report.holds else 1

@@ -11,8 +11,8 @@ from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
+    from tinytf.look.experts import Experts
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.experts import ExpertsView
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ def experts(asked: Asked, extent: Extent, on: Traced) -> int:
     """
     from tinytf.trace.address import one_number
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.experts import ExpertsView
+    from tinytf_cli.views.experts import ExpertsDisplay
 
     model = on.model
     layer = None if asked.layer is None else one_number(asked.layer, model.config.n_layers, "layer")
     files = corpus_files(asked.corpus, on.texts.words) if asked.corpus else None
 
-    def view_of(trace: "Trace") -> "ExpertsView":
-        found = model.experts(trace, layer=layer)
-        if files is not None:
-            with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
-                loads = model.expert_load(files, layer=layer, window=asked.window, on_progress=on_progress)
-            name = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
-            found = replace(found, corpus=loads, corpus_name=name)
-        return ExpertsView(model, found, extent.rows(asked.rows), extent.all)
+    def question(trace: "Trace") -> "Experts":
+        report = model.experts(trace, layer=layer)
+        if files is None:
+            return report
+        with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
+            loads = model.expert_load(files, layer=layer, window=asked.window, on_progress=on_progress)
+        name = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
+        return replace(report, corpus=loads, corpus_name=name)
 
-    return on.show(view_of, "routes")
+    return on.show(question, "routes", ExpertsDisplay(extent.rows(asked.rows), extent.all))

@@ -7,11 +7,10 @@ import click
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.options import Addressed, complete_address
-from tinytf_cli.output import Result
 
 if TYPE_CHECKING:
+    from tinytf.look.arithmetic import Explained
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.explain import ExplainView
 
 
 @dataclass(frozen=True)
@@ -35,17 +34,15 @@ def explain(asked: Asked, on: Addressed) -> int:
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.parameters import parse_parameter
-    from tinytf_cli.views.explain import ExplainView
-    from tinytf_cli.views.parameters import ParametersView
+    from tinytf_cli.views import explain as _  # noqa: F401 - registers it
 
     weight = parse_parameter(asked.address, StepTable(on.model.config))
     if weight is not None:
         on.note_unread_text()
-        on.output.show(Result.of(ParametersView(on.model, on.model.parameters(weight))))
+        on.output.draw(on.model.parameters(weight))
         return 0
 
-    def view_of(trace: "Trace") -> "ExplainView":
-        found = on.model.explain(trace, asked.address, depth=asked.depth, top=asked.top, temperature=asked.temperature)
-        return ExplainView(on.model, found)
+    def question(trace: "Trace") -> "Explained":
+        return on.model.explain(trace, asked.address, depth=asked.depth, top=asked.top, temperature=asked.temperature)
 
-    return on.show(view_of, "explanations")
+    return on.show(question, "explanations")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tinytf.generate.samplers import Sampling
     from tinytf.loading import Model
     from tinytf.model.cache import KVCache
-    from tinytf.sheet import Sheet
+    from tinytf.tables import Sheet
     from tinytf.text.tokenizer import Encoding
     from tinytf_cli.views.beams import BeamView
     from tinytf_cli.views.cached import CachedView
@@ -111,7 +111,7 @@ def generate(
     from tinytf.generate.loop import StreamOptions, cache_for, require_prompt
     from tinytf.generate.report import BeamSearch, CacheComparison, Generation
     from tinytf.report import About
-    from tinytf_cli.joining import show_all
+    from tinytf_cli.results import show_all
     from tinytf_cli.views.beams import BeamView
     from tinytf_cli.views.cached import CachedView
     from tinytf_cli.views.generate import GenerateView

@@ -11,8 +11,8 @@ from tinytf_cli.host import given
 from tinytf_cli.options import Detail, Faults, Keeping, Sections, Traced
 
 if TYPE_CHECKING:
+    from tinytf.gradients.report import Backward
     from tinytf.text.chat import Written
-    from tinytf_cli.views.grad import GradView
 
 MOST_CHECKED = 10_000
 """Entries that finite differences may check; each takes two runs of the model or more."""
@@ -69,9 +69,9 @@ def grad(
     """The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address, parse_block
-    from tinytf_cli.joining import show_views
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.grad import GradView
+    from tinytf_cli.results import show_views
+    from tinytf_cli.views.grad import GradDisplay
 
     resume = keeping.place("" if asked.integrated else "--integrated")
     fail_on, model = faults.kinds, on.model
@@ -84,18 +84,18 @@ def grad(
         shown |= {"weights"}
     rows = 0 if sections.every and detail.rows is None else detail.rows
 
-    def view_of(text: "Written") -> "GradView":
+    def question(text: "Written") -> "Backward":
         trace = model.grad(
             text, target=loss.target, positions=loss.positions, truncate=on.texts.truncate, force=on.force
         )
         points = progress_line(on.output.stderr, "integrated gradients: point", at_most=True)
         entries = progress_line(on.output.stderr, "finite differences: entry")
         with points as on_point, entries as on_entry:
-            found = model.backward(
+            return model.backward(
                 trace, layers=() if detail.no_detail else layers, head=detail.head_of(model), at=at, derived=derived,
                 by=asked.by, lr=asked.lr, integrated=asked.integrated, check=asked.check, seed=on.opening.seed,
                 fail_on=fail_on, resume=resume, on_point=on_point, on_entry=on_entry, force=on.force,
             )  # fmt: skip
-        return GradView(model, found, detail.dims, rows, shown, on.again(text))
 
-    return show_views(on.output, map(view_of, on.texts), "grads", on.texts.lines)
+    display = GradDisplay(detail.dims, rows, shown, on.again())
+    return show_views(on.output, map(question, on.texts), "grads", on.texts.lines, display)

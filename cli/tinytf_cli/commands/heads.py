@@ -9,7 +9,7 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import Extent, Opening
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
        "agreement")  # fmt: skip
@@ -42,18 +42,18 @@ def heads(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
     scores are from random tokens.
     """
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.heads import HeadsView
+    from tinytf_cli.views.heads import CensusDisplay
 
     if asked.random and asked.corpus is not None:
         raise UsageError("--random is without a text, and there is one", "leave one of them out")
     text = read_texts(("-",), lines=False)[0] if asked.corpus == Path("-") else None
     model = opening.open()
     with progress_line(output.stderr, "sequences", at_most=True) as progress:
-        found = model.heads(
+        report = model.heads(
             asked.corpus if text is None else None, text=text, random_only=asked.random, length=asked.length,
             count=asked.count, seed=opening.seed, by=asked.by, top=asked.top, progress=progress,
         )  # fmt: skip
     if text is not None:
-        found = replace(found, corpus="standard input")
-    output.show(Result.of(HeadsView(model, found, asked.by is not None, extent.all)))
+        report = replace(report, corpus="standard input")
+    output.draw(report, CensusDisplay(asked.by is not None, extent.all))
     return 0

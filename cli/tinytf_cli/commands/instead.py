@@ -14,9 +14,10 @@ from tinytf_cli.options import Detail
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
+    from tinytf.report import Report
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
-    from tinytf_cli.output import View
+    from tinytf_cli.views.draw import Display
 
 
 @dataclass(frozen=True)
@@ -41,26 +42,24 @@ class Instead:
         if self.asked:
             raise UsageError(f"--{self.asked[0]} is not of parameters", "ask for the parameter alone")
 
-    def view_of(
+    def question(
         self, model: "Model", detail: Detail, at: "list[Address]", top: int
-    ) -> "Callable[[Trace], View] | None":
-        """What draws the one that is asked for, or None. Raises UsageError for two at once, or with single steps."""
-        asked = self.asked
-        if not asked:
-            return None
-        from tinytf_cli.views.activations import ActivationsView
-        from tinytf_cli.views.code import CodeView
-        from tinytf_cli.views.without import WithoutView
+    ) -> "tuple[Callable[[Trace], Report], Display | None]":
+        """The question that is asked of a trace, and how its answer is displayed.
+
+        Raises UsageError for two at once, or with single steps.
+        """
+        from tinytf_cli.views.activations import ActivationsDisplay
 
         (layer, *_), number = detail.layers(model), detail.head_of(model)
         head = f"L{layer}H{number}" if given("layer", "head") else None
-        views: dict[str, Callable[[Trace], View]] = {
-            "code": lambda trace: CodeView(model, model.code(trace, detail.layers(model), at)),
-            "activations": lambda trace: ActivationsView(model, model.activations(trace, layer), detail.rows),
-            "without": lambda trace: WithoutView(model, model.compare_without(trace, self.without, head=head, top=top)),
-        }
-        if len(asked) > 1:
-            raise UsageError(f"--{asked[0]} and --{asked[1]} each replace the trace", "ask for one at a time")
-        if at and asked in (["activations"], ["without"]):
-            raise UsageError(f"--{asked[0]} shows no single steps", "leave out --at and --step")
-        return views[asked[0]]
+        asked, *others = self.asked
+        if others:
+            raise UsageError(f"--{asked} and --{others[0]} each replace the trace", "ask for one at a time")
+        if at and asked != "code":
+            raise UsageError(f"--{asked} shows no single steps", "leave out --at and --step")
+        if asked == "code":
+            return lambda trace: model.code(trace, detail.layers(model), at), None
+        if asked == "activations":
+            return lambda trace: model.activations(trace, layer), ActivationsDisplay(detail.rows)
+        return lambda trace: model.compare_without(trace, self.without, head=head, top=top), None

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import Opening
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 
 def _complete_lesson(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -38,9 +38,7 @@ def learn(asked: Asked, opening: Opening, output: Output) -> None:
 
     number = None if asked.lesson is None else find(asked.lesson)
     if asked.listed:
-        from tinytf_cli.views.learn import ListView
-
-        output.show(Result.of(ListView(LessonList())))
+        output.draw(LessonList())
         return
     from tinytf.lessons.course import Course
     from tinytf.lessons.live import Live
@@ -54,6 +52,5 @@ def learn(asked: Asked, opening: Opening, output: Output) -> None:
 
         run_lessons(live, number, output, fixed=bool(click.get_current_context().params.get("width")))
         return
-    from tinytf_cli.views.learn import CourseView
 
-    output.show(Result.of(CourseView(Course.of(live, number))))
+    output.draw(Course.of(live, number))

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tinytf_cli.command import argument, command
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,5 @@ def models(asked: Asked, output: Output) -> None:
     No weights are read.
     """
     from tinytf.catalogue import catalogue
-    from tinytf_cli.views.models import ModelsView
 
-    output.show(Result.of(ModelsView(catalogue(asked.folder))))
+    output.draw(catalogue(asked.folder))

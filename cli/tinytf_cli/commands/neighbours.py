@@ -33,15 +33,15 @@ def neighbours(asked: Asked, on: Words, opening: Opening, output: Output) -> int
     """Compares embeddings, and unembeddings where the head has its own, by cosine. Of several words it also shows how
     similar each pair is. A word is one token, by its text or its number: cat, '#514'. With --at, give a TEXT.
     """
-    from tinytf_cli.joining import show_views
-    from tinytf_cli.views.neighbours import NeighboursView
+    from tinytf_cli.results import show_views
+    from tinytf_cli.views.neighbours import NeighboursDisplay
 
     if asked.at is None and not on.words:
         raise UsageError("there is no word", "name one or more, such as: tinytf neighbours cat dog")
     texts = on.given if asked.at is not None else ()
     model = opening.open()
     traces = (model.trace(text, truncate=on.truncate) for text in texts)
-    found = (model.neighbours(text=trace, at=asked.at, top=asked.top) for trace in traces)
+    reports = (model.neighbours(text=trace, at=asked.at, top=asked.top) for trace in traces)
     if asked.at is None:
-        found = (model.neighbours(words, top=asked.top) for words in [on.words])
-    return show_views(output, (NeighboursView(model, one, asked.rows) for one in found), "neighbours", on.lines)
+        reports = (model.neighbours(words, top=asked.top) for words in [on.words])
+    return show_views(output, reports, "neighbours", on.lines, NeighboursDisplay(asked.rows))

@@ -12,8 +12,8 @@ from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
+    from tinytf.look.neurons import Neurons
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.neurons import NeuronsView
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
     from tinytf.look.neurons import parse_unit
     from tinytf.trace.address import one_number
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.neurons import NeuronsView
+    from tinytf_cli.views.neurons import NeuronsDisplay
 
     if asked.units and asked.layer is not None:
         raise UsageError("--unit names its layer, and --layer another one", "leave one of them out")
@@ -59,16 +59,16 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
         layers = [one_number(asked.layer, model.config.n_layers, "layer")]
     files = corpus_files(asked.corpus, on.texts.words) if asked.corpus else None
 
-    def view_of(trace: "Trace") -> "NeuronsView":
-        found = model.neurons(trace, top=asked.top, by=asked.by, units=asked.units, tokens=asked.tokens)
-        if files is not None:
-            names = [str(unit) for unit in found.units]
-            with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
-                places = model.top_examples(
-                    files, names, top=asked.examples, window=asked.window, on_progress=on_progress
-                )
-            corpus = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
-            found = replace(found, examples=replace(places, corpus=corpus))
-        return NeuronsView(model, trace, found, bool(asked.units), extent.rows(asked.rows))
+    def question(trace: "Trace") -> "Neurons":
+        report = model.neurons(trace, top=asked.top, by=asked.by, units=asked.units, tokens=asked.tokens)
+        if files is None:
+            return report
+        names = [str(unit) for unit in report.units]
+        with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
+            examples = model.top_examples(
+                files, names, top=asked.examples, window=asked.window, on_progress=on_progress
+            )
+        corpus = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
+        return replace(report, examples=replace(examples, corpus=corpus))
 
-    return on.show(view_of, "neurons", layers=layers)
+    return on.show(question, "neurons", NeuronsDisplay(bool(asked.units), extent.rows(asked.rows)), layers)

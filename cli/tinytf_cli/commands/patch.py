@@ -9,7 +9,7 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import Chat, Extent, Keeping, Opening
-from tinytf_cli.output import Output, Result, View
+from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def patch(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
     """
     from tinytf.cause.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.patch import PatchedView, PatchSweepView, aligned_lines
+    from tinytf_cli.views.patch import PatchSweepDisplay, aligned_lines
 
     if asked.addresses and asked.sweep is not None:
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
@@ -73,16 +73,14 @@ def patch(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
             output.note(line)
         raise
     clean, corrupt = (model.trace(text, truncate=asked.truncate, force=asked.force) for text in texts)
-    view: View
     if asked.addresses:
         positions = [place for words in asked.places for place in corrupt.positions(words)] or None
-        found = model.patch(clean, corrupt, asked.addresses, positions=positions, top=asked.top or 5, **tokens)
-        view = PatchedView(model, clean, corrupt, found)
-    else:
-        with progress_line(output.stderr, "patches:") as on_progress:
-            swept = model.patch_sweep(
-                clean, corrupt, asked.sweep or "residual", resume=resume, on_progress=on_progress, **tokens
-            )
-        view = PatchSweepView(model, clean, corrupt, swept, asked.top or 8, extent.all)
-    output.show(Result.of(view))
-    return 0 if view.found.holds else 1
+        report = model.patch(clean, corrupt, asked.addresses, positions=positions, top=asked.top or 5, **tokens)
+        output.draw(report)
+        return 0 if report.holds else 1
+    with progress_line(output.stderr, "patches:") as on_progress:
+        sweep = model.patch_sweep(
+            clean, corrupt, asked.sweep or "residual", resume=resume, on_progress=on_progress, **tokens
+        )
+    output.draw(sweep, PatchSweepDisplay(asked.top or 8, extent.all))
+    return 0 if sweep.holds else 1

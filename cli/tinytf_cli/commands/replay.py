@@ -37,7 +37,7 @@ def replay(asked: Asked, output: Output) -> None:
     """
     from tinytf.training.film.film import Films, read_film
     from tinytf_cli.board import takes_pictures
-    from tinytf_cli.views.film import FilmView
+    from tinytf_cli.views import film as _film  # noqa: F401 - registers it
 
     film, versus = read_film(asked.run), None if asked.versus is None else read_film(asked.versus)
     films = [film] if versus is None else [film, versus]
@@ -51,8 +51,8 @@ def replay(asked: Asked, output: Output) -> None:
 
         return pictures(films, screen, _ROWS)
 
-    found = film if versus is None else Films((film, versus))
-    output.show(replace(Result.of(FilmView(found)), film=pictured))
+    report = film if versus is None else Films((film, versus))
+    output.show(replace(Result.of(report), film=pictured))
 
 
 def _play(films: "list[Film]", output: Output) -> None:

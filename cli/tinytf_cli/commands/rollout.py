@@ -9,8 +9,8 @@ from tinytf_cli.command import command, option
 from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
+    from tinytf.look.rollout import Rollout
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.rollout import RolloutView
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,10 @@ def rollout(asked: Asked, extent: Extent, on: Traced) -> int:
     every layer comes from the residual connection.
     """
     from tinytf.trace.address import one_number
-    from tinytf_cli.views.rollout import RolloutView
+    from tinytf_cli.views.rollout import RolloutDisplay
 
-    def view_of(trace: "Trace") -> "RolloutView":
+    def question(trace: "Trace") -> "Rollout":
         layer = None if asked.layer is None else one_number(asked.layer, trace.config.n_layers, "layer")
-        found = on.model.rollout(trace, heads=asked.heads, layer=layer, query=asked.query, force=on.force)
-        return RolloutView(on.model, found, extent.rows(asked.rows))
+        return on.model.rollout(trace, heads=asked.heads, layer=layer, query=asked.query, force=on.force)
 
-    return on.show(view_of, "rollouts")
+    return on.show(question, "rollouts", RolloutDisplay(extent.rows(asked.rows)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 ORDERS = ("bits", "held-out", "loss", "speed", "time", "step")
 
@@ -26,8 +26,8 @@ class Folders:
 def runs(asked: Folders, output: Output) -> None:
     """Looks in every FOLDER and the folders in it; the default is the folder runs, or this one if there is none."""
     from tinytf.training.folder.run_report import compare_runs
-    from tinytf_cli.views.runs import RunsView
+    from tinytf_cli.views.runs import RunsDisplay
 
     default = Path("runs") if Path("runs").is_dir() else Path()
-    found = compare_runs(asked.folders or (default,), must_open=bool(asked.folders), by=asked.by)
-    output.show(Result.of(RunsView(found, asked.log)))
+    report = compare_runs(asked.folders or (default,), must_open=bool(asked.folders), by=asked.by)
+    output.draw(report, RunsDisplay(asked.log))

@@ -10,7 +10,7 @@ import click
 from tinytf.outputs import require_outside
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import current_interrupt, host
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 from tinytf_cli.recipe_options import Axes
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     from tinytf.training.recipe import Recipe
     from tinytf.training.sweep import grid, values_of
     from tinytf.training.sweep import sweep as swept
-    from tinytf_cli.views.runs import RunsView
 
     if (session := host()) is not None:
         session.require_own("start the processes of a sweep")
@@ -75,7 +74,7 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
             asked.corpus, trials, out, begin=_begin, jobs=jobs, ray=asked.ray,
             on_begin=on_begin, on_end=on_end, interrupted=interrupted,
         )  # fmt: skip
-    output.show(Result.of(RunsView(compare_runs([out]))))
+    output.draw(compare_runs([out]))
     if all(outcome.finished for outcome in outcomes) and len(outcomes) == len(trials):
         return 0
     return 1 if any(outcome.problem for outcome in outcomes) else 130

@@ -10,7 +10,7 @@ from tinytf_cli.command import command, option
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import DEFAULT_MODEL, OptionalTexts, complete_model, default_model
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written
@@ -46,10 +46,10 @@ def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
     from tinytf.sources import find_source, open_tokenizer
-    from tinytf_cli.joining import show_views
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.splits import SplitsView
-    from tinytf_cli.views.tokens import TokensView
+    from tinytf_cli.results import show_views
+    from tinytf_cli.views import splits as _  # noqa: F401 - registers it
+    from tinytf_cli.views.tokens import TokensDisplay
 
     if asked.corpus and (asked.versus is None or texts.words):
         raise UsageError("--corpus is what two tokenizers are compared on, in place of TEXT", "such as --versus gpt2")
@@ -71,16 +71,16 @@ def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
         read = files.documents().texts() if files else texts
         total = sum(file.paragraph_characters for file in files.files) if files else 0
         with progress_line(output.stderr, "reading the corpus: character") as on_progress:
-            found = splits((name, asked.versus), both, read, lambda done: on_progress(min(done, total), total))
-        output.show(Result.of(SplitsView(found)))
-        return 0 if found.holds else 1
+            report = splits((name, asked.versus), both, read, lambda done: on_progress(min(done, total), total))
+        output.draw(report)
+        return 0 if report.holds else 1
 
-    def view(text: "Written") -> TokensView:
+    def question(text: "Written") -> Tokenized:
         if text == "":
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
         encoding = tokenizer.encode(text) if isinstance(text, str) else tokenizer.converse(text)
         if texts.truncate:
             encoding = encoding.truncated(context)
-        return TokensView(Tokenized(name, tokenizer, note, encoding), asked.limit)
+        return Tokenized(name, tokenizer, note, encoding)
 
-    return show_views(output, map(view, texts), "texts", texts.lines)
+    return show_views(output, map(question, texts), "texts", texts.lines, TokensDisplay(asked.limit))

@@ -11,13 +11,12 @@ from tinytf_cli.command import command, option
 from tinytf_cli.commands.instead import Instead
 from tinytf_cli.host import given
 from tinytf_cli.options import Addressed, Detail, Faults, Sections, complete_address
-from tinytf_cli.output import Result
 
 if TYPE_CHECKING:
+    from tinytf.look.traced import Traced
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.trace import TraceView
 
 
 WAYS = ("table", "map", "histogram", "spectrum", "norms")
@@ -55,8 +54,8 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address, parse_block
     from tinytf.trace.parameters import ParameterAddress, parse_any
-    from tinytf_cli.views.parameters import ParametersView
-    from tinytf_cli.views.trace import Parts, TraceView
+    from tinytf_cli.views.parameters import ParametersDisplay
+    from tinytf_cli.views.trace import TraceDisplay
 
     if not asked.addresses:
         on.texts.given  # noqa: B018 - a missing text is told before a model is opened
@@ -79,29 +78,28 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
         )
     if weights and not chosen and not fail_on:
         on.note_unread_text()
-        on.output.show(
-            Result.of(ParametersView(model, model.parameters(weights, way=asked.way), detail.dims, detail.rows))
-        )
+        on.output.draw(model.parameters(weights, way=asked.way), ParametersDisplay(detail.dims, detail.rows))
         return 0
-    if (other := instead.view_of(model, detail, chosen, asked.top or 4)) is not None:
-        return on.show(other, "traces")
+    if instead.asked:
+        other, how = instead.question(model, detail, chosen, asked.top or 4)
+        return on.show(other, "traces", how)
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
     asks = sections.shown(detail)
     in_full = bool(blocks) or "block" in asks or (given("dims") and not detail.no_detail)
-    parts = Parts("pipeline" in asks, in_full, sections.every)
+    display = TraceDisplay(
+        detail.dims, detail.rows, "pipeline" in asks, in_full, sections.every, asked.top, on.again()
+    )  # fmt: skip
 
-    def view_of(trace: "Trace") -> "TraceView":
-        shown = () if parts.pipeline and not parts.blocks else layers
+    def question(trace: "Trace") -> "Traced":
+        shown = () if display.pipeline and not display.blocks else layers
         named = blocks or ([Address(None, layers, (head,))] if given("layer", "head", "full") and shown else [])
-        found = model.traced(
+        return model.traced(
             trace, layers=shown, head=head, blocks=named, at=[*chosen, *weights], way=asked.way,
             top=asked.top or 10, fail_on=fail_on,
         )  # fmt: skip
-        again = on.again(trace.encoding.text)
-        return TraceView(model, found, detail.dims, detail.rows, parts=parts, top=asked.top, again=again)
 
-    return on.show(view_of, "traces", layers=recorded)
+    return on.show(question, "traces", display, layers=recorded)
 
 
 def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":

@@ -85,8 +85,8 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
     from tinytf.training.run.tensorboard import summary_writer
     from tinytf.training.tuning.processes import started_as
     from tinytf_cli.progress import TrainingProgress
-    from tinytf_cli.views.plan import PlanView
-    from tinytf_cli.views.train import TrainView
+    from tinytf_cli.views import plan as _plan  # noqa: F401 - registers it
+    from tinytf_cli.views import train as _train  # noqa: F401 - registers it
 
     if run.out is None and (run.resume or run.overwrite):
         raise UsageError("--resume and --overwrite need an existing run", "name it by --out")
@@ -114,12 +114,12 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
     files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output, reading)
     progress.clear()
     if asked.dry_run:
-        found = plan(
+        planned = plan(
             files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
             on_progress=progress.prepare,
         )  # fmt: skip
         progress.clear()
-        output.show(Result.of(PlanView(found)))
+        output.draw(planned)
         return 0
     setups: list[Setup] = []
     updates: list[Update] = []
@@ -162,8 +162,8 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
         if setups:
             # A divided model is whole in the checkpoint.
             setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
-            report = Result.of(TrainView(report_of(out, resolved, setup, updates)))
-            output.show(replace(report, live=True))  # nobody may be there to leave a pager
+            result = Result.of(report_of(out, resolved, setup, updates))
+            output.show(replace(result, live=True))  # nobody may be there to leave a pager
         if asked.explain and not updates:
             output.note(f"step {asked.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < resolved.steps and last.stopped is None else 0

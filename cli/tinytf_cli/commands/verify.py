@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import click
 
 from tinytf_cli.command import FloatRange, argument, command, option
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,17 @@ def verify(asked: Asked, output: Output) -> int:
     from tinytf.sources import open_tokenizer
     from tinytf.worked import ExampleScores, open_example, shipped
     from tinytf.worked import verify as checked
-    from tinytf_cli.joining import show_views
-    from tinytf_cli.views.verify import ScoresView, VerifyView
+    from tinytf_cli.results import show_views
+    from tinytf_cli.views.verify import VerificationDisplay
 
     words = open_tokenizer(asked.tokenizer) if asked.tokenizer is not None else None
     examples = [open_example(name) for name in asked.files or shipped()]  # all of them before the first takes its time
-    found = []
+    reports = []
     for example in examples:
         # In the list, an example of another vocabulary goes without its ids; by its name it is refused.
         fits = words is None or asked.files or example.vocabulary is None or example.vocabulary.fits(words)
-        found.append(checked(example, words if fits else None, seconds=asked.seconds, budget=asked.budget))
+        reports.append(checked(example, words if fits else None, seconds=asked.seconds, budget=asked.budget))
     if not asked.files:
-        output.show(Result.of(ScoresView(ExampleScores(tuple(found)))))
+        output.draw(ExampleScores(tuple(reports)))
         return 0
-    views = [VerifyView(one, full=asked.full, wrong=asked.wrong) for one in found]
-    return show_views(output, views, "verifications", len(views) > 1)
+    return show_views(output, reports, "verifications", len(reports) > 1, VerificationDisplay(asked.full, asked.wrong))

@@ -38,11 +38,11 @@ def watch(asked: Asked, output: Output) -> int | None:
     from tinytf.training.folder.reader import RunReader
     from tinytf.training.folder.run_report import RunReport, follow
     from tinytf_cli.views.blocks import Span
-    from tinytf_cli.views.run import RunView, event_in_words
+    from tinytf_cli.views.run import RunDisplay, event_in_words
 
     run = asked.run
     reader, name = RunReader(run), resolved(run).name
-    present = Result.of(RunView(RunReport(name, run, reader.read()), quiet=quiet_seconds(run), log=asked.log))
+    present = Result.of(RunReport(name, run, reader.read()), RunDisplay(quiet=quiet_seconds(run), log=asked.log))
     if asked.once or output.file is not None or output.format == "json":
         output.show(present)
     elif output.format == "text" and takes_pictures(output.terminal):

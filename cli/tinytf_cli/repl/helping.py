@@ -92,7 +92,7 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
     known = [*dict.fromkeys((*PAGES, *TOPICS, _COMMANDS, *session.lexicon.names.values()))]
     if page := begun_name(topic, known):
         return help_blocks(session, page)
-    raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known) or "help lists what there is")
+    raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known, otherwise="help lists what there is"))
 
 
 def _overview(session: Session) -> Iterator[Block]:

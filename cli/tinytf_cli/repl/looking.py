@@ -1,8 +1,7 @@
 """Verbs that look at the numbers of the recorded trace, and of the last two."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,19 +14,13 @@ from tinytf_cli.output import Result
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import answer, made_of, verb
-from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Heat, Line
+from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
-    from tinytf.loading import Model
-    from tinytf.look.parameters import Parameters
-    from tinytf.look.values import AddressValues
     from tinytf.trace.trace import Trace
-    from tinytf_cli.repl.settings import Settings
 
 FLAGS = {"shape": "its axes", "stats": "mean, range and the like", "values": "every number", "json": "as data"}
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
-_EVERY_DIMENSION = 10**6
 _verb = partial(verb, topic="looking")
 
 
@@ -176,75 +169,31 @@ def _displayed(session: Session) -> Result:
     return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
 
 
-@dataclass(frozen=True)
-class _AddressView:
-    """The tensors at an address, in a ``form``: a flag of ``print``, or ``heat``."""
-
-    found: "AddressValues"
-    chosen: "Settings"
-    form: str
-
-    def blocks(self, terminal: Terminal) -> Iterable[Block]:
-        from tinytf_cli.views import at_address
-        from tinytf_cli.views.parts import row_limit
-
-        trace, where, chosen = self.found.trace, self.found.address, self.chosen
-        match self.form:
-            case "shape":
-                return at_address.shape_blocks(trace, where)
-            case "stats":
-                return at_address.statistics_blocks(trace, where)
-            case "heat":
-                return at_address.heat_blocks(trace, where, terminal)
-            case "values":
-                found = at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None, self.found.word)
-                return (replace(block, every=True) if isinstance(block, Heat) else block for block in found)
-        return at_address.value_blocks(
-            trace, where, chosen.head, chosen.dims, row_limit(terminal, chosen.rows), self.found.word
-        )
-
-
 def address_result(session: Session, where: Address, form: str = "", rows: int | None = None) -> Result:
     """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
     from tinytf.look.values import AddressValues
     from tinytf.report import About
+    from tinytf_cli.views.values import ValuesDisplay
 
-    found = AddressValues(session.trace, where, about=About(session.model, session.trace.encoding))
-    return Result.of(_AddressView(found, _with_rows(session.settings, rows), form))
-
-
-def _with_rows(settings: "Settings", rows: int | None) -> "Settings":
-    """The settings, with as many rows as one line asks for."""
-    return settings if rows is None else replace(settings, rows=rows)
-
-
-@dataclass(frozen=True)
-class _ParameterView:
-    """Parameters, with as many numbers and rows as the settings say, or all of them."""
-
-    found: "Parameters"
-    model: "Model"
-    chosen: "Settings"
-    every: bool
-
-    def blocks(self, terminal: Terminal) -> Iterable[Block]:
-        from tinytf_cli.views.parameters import parameter_blocks
-        from tinytf_cli.views.parts import row_limit
-
-        dims, rows = (_EVERY_DIMENSION, 0) if self.every else (self.chosen.dims, self.chosen.rows)
-        return parameter_blocks(self.model, self.found, dims, row_limit(terminal, rows))
+    chosen = session.settings
+    report = AddressValues(session.trace, where, about=About(session.model, session.trace.encoding))
+    return Result.of(report, ValuesDisplay(form, chosen.head, chosen.dims, chosen.rows if rows is None else rows))
 
 
 def _parameter(session: Session, word: str, form: str = "", rows: int | None = None) -> Result | None:
     """The parameters at an address of the present model, in a ``form``; None where it names none."""
     from tinytf.trace.parameters import parse_parameter
+    from tinytf_cli.views.parameters import ParametersDisplay
+    from tinytf_cli.views.values import EVERY_DIMENSION
 
     where = parse_parameter(word, session.table)
     if where is None:
         return None
     way = {"stats": "histogram", "values": "table", "heat": "map" if len(where.axes) == 2 else None}.get(form)
-    model, chosen = session.model, _with_rows(session.settings, rows)
-    return Result.of(_ParameterView(model.parameters(where, way=way), model, chosen, form == "values"))
+    dims, shown = session.settings.dims, session.settings.rows if rows is None else rows
+    if form == "values":
+        dims, shown = EVERY_DIMENSION, 0
+    return Result.of(session.model.parameters(where, way=way), ParametersDisplay(dims, shown, banner=False))
 
 
 def find_address(session: Session, word: str, step: str = "") -> Address:

@@ -135,7 +135,7 @@ def diff(
     It says where they begin to differ, and how. They may be two texts, one text through two models, or one text with
     and without some steps. Two names compare these two; with texts it is the command of the same name.
     """
-    from tinytf_cli.views.difference import DifferenceView
+    from tinytf_cli.views.difference import DifferenceDisplay
 
     named = [_find(session, name) for name in names]
     runs = [*session.state.runs[:-1], *named, *session.state.runs[-1:]][-2:] if len(named) < 2 else named
@@ -143,9 +143,9 @@ def diff(
         raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
     a, b = (session.models.model(run.spec) for run in runs)
     first, second = (session.models.trace(run) for run in runs)
-    found = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
+    report = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
     limit = Extent(everything).rows(rows)
-    return Result.of(DifferenceView(found, limit, full, head is not None, top))
+    return Result.of(report, DifferenceDisplay(limit, full, head is not None, top))
 
 
 RUNNING = (run, keep, use, diff)

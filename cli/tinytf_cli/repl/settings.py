@@ -85,5 +85,5 @@ def find_setting(word: str) -> Setting:
     """A setting by its name or the beginning of one; UsageError for any other word."""
     name = begun_name(word, SETTINGS)
     if not name:
-        raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS) or "show lists them")
+        raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS, otherwise="show lists them"))
     return SETTINGS[name]

@@ -13,12 +13,12 @@ from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.outputs import Fence
-from tinytf_cli.joining import show_all
 from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
 from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Lines, Typed
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.repl.trust import Trust
+from tinytf_cli.results import show_all
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, led
 

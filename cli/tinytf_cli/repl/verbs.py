@@ -12,8 +12,8 @@ import click
 from tinytf.errors import TinytfError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import SCHEMA_VERSION
-from tinytf.sheet import Sheet, of_records, records_in
 from tinytf.steps.table import StepTable
+from tinytf.tables import Sheet, of_records, records_in
 from tinytf.trace.address import parse_address
 from tinytf_cli.command import Option, build, parameters_of
 from tinytf_cli.host import Host
@@ -139,7 +139,7 @@ class Lexicon:
         found = self.names.get(word) or begun_name(word, sorted(set(self.own.values())))
         if found:
             return found
-        near = did_you_mean(word, set(self.own.values())) or "help lists what there is"
+        near = did_you_mean(word, set(self.own.values()), otherwise="help lists what there is")
         hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
 

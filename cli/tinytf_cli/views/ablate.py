@@ -1,16 +1,17 @@
-"""The view of ablations: one prediction before and after, or the map of all heads, feed-forwards or layers."""
+"""Ablations: one prediction before and after, or the map of all heads, feed-forwards or layers."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tinytf.cause.interventions import Ablation, AblationSweep, Choice
 from tinytf.loading import Model
 from tinytf.report import Verified
 from tinytf.text.printable import printable
-from tinytf.trace.trace import Trace
+from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import (
     first_of,
     head_map,
@@ -28,124 +29,122 @@ from tinytf_cli.views.steps import as_array, largest
 SITES = 12
 """Sites named in a heading."""
 _WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "replaced by values"}
-_ONE = {"heads": "head", "experts": "expert", "ffn": "feed-forward", "layers": "layer"}
+_SINGULAR = {"heads": "head", "experts": "expert", "ffn": "feed-forward", "layers": "layer"}
 
 
-class AblationView:
-    """One ablation, drawn."""
-
-    def __init__(self, model: Model, trace: Trace, found: Ablation) -> None:
-        self.model, self.trace, self.found = model, trace, found
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        found, shown = self.found, self.model.shown
-        yield from banner(self.model, self.trace.encoding)
-        yield Heading("ablated", f"{first_of(found.sites, SITES)}: {_how(found)}", "attention")
-        yield note(where_predicted(self.trace, found.position))
-        yield choice_table(found.choices, shown, found.target)
-        yield Line("")
-        effect = found.effect
-        rows = [
-            (f"ln p({shown(found.target)})", effect.log_p_before, effect.log_p_after),
-            ("loss on the text", found.loss_before, found.loss_after),
+@draws(Ablation)
+def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """The most probable tokens before and after, then the probability of the target, the loss and the divergence."""
+    model, effect = model_of(report), report.effect
+    yield from banner(model, report.encoding)
+    yield Heading("ablated", f"{first_of(report.sites, SITES)}: {_replacement(report)}", "attention")
+    yield note(where_predicted(model, report.encoding, report.position))
+    yield choice_table(report.choices, model.shown, report.target)
+    yield Line("")
+    rows = [
+        (f"ln p({model.shown(report.target)})", effect.log_p_before, effect.log_p_after),
+        ("loss on the text", report.loss_before, report.loss_after),
+    ]
+    known = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
+    yield Table(
+        [
+            Column("", [name for name, _, _ in known], shrink=16, said=""),
+            Column("before", [Figure(before, "%.4f") for _, before, _ in known], "right"),
+            Column("after", [Figure(after, "%.4f") for _, _, after in known], "right"),
+            Column("change", [Figure(after - before, "%+.4f") for _, before, after in known], "right"),
         ]
-        known = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
-        yield Table(
-            [
-                Column("", [name for name, _, _ in known], shrink=16, said=""),
-                Column("before", [Figure(before, "%.4f") for _, before, _ in known], "right"),
-                Column("after", [Figure(after, "%.4f") for _, _, after in known], "right"),
-                Column("change", [Figure(after - before, "%+.4f") for _, before, after in known], "right"),
-            ]
-        )
-        yield Line(["KL(before ‖ after) = ", Figure(effect.kl, "%.4f", "strong"), " nats"], indent=2)
-        yield from check_line(found.check)
+    )
+    yield Line(["KL(before ‖ after) = ", Figure(effect.kl, "%.4f", "strong"), " nats"], indent=2)
+    yield from check_line(report.check)
 
 
-class AblationSweepView:
-    """Ablations, each alone: the ``top`` strongest in a table, then a map of all."""
+@dataclass(frozen=True)
+class AblationSweepDisplay(Display):
+    """``top`` is how many of the strongest ablations the table lists; ``all`` shows the numbers of a large map too."""
 
-    def __init__(self, model: Model, trace: Trace, found: AblationSweep, top: int, whole: bool = False) -> None:
-        self.model, self.trace, self.found, self.top, self.whole = model, trace, found, top, whole
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        found, shown = self.found, self.model.shown
-        yield from banner(self.model, self.trace.encoding)
-        yield Heading(f"every {_ONE[found.what]}, ablated alone", _how(found), "attention")
-        where = where_predicted(self.trace, found.position)
-        before = Figure(found.measured[0][1].log_p_before, "%.3f")
-        yield note([f"{where}: ln p({shown(found.target)}) = ", before])
-        yield from stopped(found.interrupted, len(found.measured), len(found.names), found.what)
-        strongest = found.strongest(self.top)
-        changes = [effect.change for _, effect in strongest]
-        yield Table(
-            [
-                Column("", [Span(name, "strong") for name, _ in strongest], said=""),
-                signed_bars("change of ln p", changes, one_form(changes, sign=True)),
-                share_column("p after", [effect.p_after for _, effect in strongest], "output"),
-                Column("KL", [Figure(effect.kl, "%.4f") for _, effect in strongest], "right"),
-                Column("then first", [shown(effect.best) for _, effect in strongest], drop=1),
-            ]
-        )
-        values = as_array(found.change)
-        most = largest(values)
-        yield Heading(f"all {len(found.names)} {found.what}", "the change without each; KL above: nats, of all tokens")
-        if found.what == "heads":
-            yield from head_map(values, "signed", most, map_digits(most), whole=self.whole)
-        elif found.what == "experts":
-            layers = list(dict.fromkeys(name.partition("E")[0] for name in found.names))
-            columns = numbered("E", values.shape[1])
-            yield Heat(values, layers, columns, "signed", None, most, False, map_digits(most))
-        else:
-            columns = numbered("L", values.shape[1])
-            yield Heat(values, [found.what], columns, "signed", None, most, True, map_digits(most))
-        yield from check_line(found.check)
+    top: int = 8
+    all: bool = False
 
 
-def _how(found: Ablation | AblationSweep) -> str:
-    return f"{_WORDS[found.how]} {found.source}".rstrip()
+@draws(AblationSweep, AblationSweepDisplay)
+def ablation_sweep(report: AblationSweep, terminal: Terminal, display: AblationSweepDisplay) -> Iterator[Block]:
+    """A table of the strongest ablations, then a map of all."""
+    model, before = model_of(report), report.measured[0][1].log_p_before
+    yield from banner(model, report.encoding)
+    yield Heading(f"every {_SINGULAR[report.what]}, ablated alone", _replacement(report), "attention")
+    where = where_predicted(model, report.encoding, report.position)
+    yield note([f"{where}: ln p({model.shown(report.target)}) = ", Figure(before, "%.3f")])
+    yield from stopped(report.interrupted, len(report.measured), len(report.names), report.what)
+    strongest = report.strongest(display.top)
+    changes = [effect.change for _, effect in strongest]
+    yield Table(
+        [
+            Column("", [Span(name, "strong") for name, _ in strongest], said=""),
+            signed_bars("change of ln p", changes, one_form(changes, sign=True)),
+            share_column("p after", [effect.p_after for _, effect in strongest], "output"),
+            Column("KL", [Figure(effect.kl, "%.4f") for _, effect in strongest], "right"),
+            Column("then first", [model.shown(effect.best) for _, effect in strongest], drop=1),
+        ]
+    )
+    values = as_array(report.change)
+    most = largest(values)
+    yield Heading(f"all {len(report.names)} {report.what}", "the change without each; KL above: nats, of all tokens")
+    if report.what == "heads":
+        yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
+    elif report.what == "experts":
+        layers = list(dict.fromkeys(name.partition("E")[0] for name in report.names))
+        yield Heat(values, layers, numbered("E", values.shape[1]), "signed", None, most, False, map_digits(most))
+    else:
+        columns = numbered("L", values.shape[1])
+        yield Heat(values, [report.what], columns, "signed", None, most, True, map_digits(most))
+    yield from check_line(report.check)
 
 
-def where_predicted(trace: Trace, position: int) -> str:
-    """Which prediction it is, in words."""
-    if trace.config.labels:
-        return f"class of the text, read at {position} {trace.tokens[position].shown}"
-    if not trace.config.causal:
-        masks = len(trace.recording.logit_rows)
+def _replacement(report: Ablation | AblationSweep) -> str:
+    return f"{_WORDS[report.how]} {report.source}".rstrip()
+
+
+def where_predicted(model: Model, encoding: Encoding, position: int) -> str:
+    """Where in the text the prediction is made, in words."""
+    tokens = encoding.tokens
+    if model.config.labels:
+        return f"class of the text, read at {position} {tokens[position].shown}"
+    if not model.config.causal:
+        masks = sum(token.id == model.tokenizer.mask_id for token in tokens)
         return f"at [MASK] {position}" + (f", the first of {masks}" if masks > 1 else "")
-    start = trace.tokens[-12].start if len(trace.tokens) > 12 else 0
-    shown = printable(trace.encoding.text[start : trace.tokens[-1].end], spaces=False)
+    start = tokens[-12].start if len(tokens) > 12 else 0
+    shown = printable(encoding.text[start : tokens[-1].end], spaces=False)
     return f'after "{"…" if start else ""}{shown}"'
 
 
 def choice_table(
-    found: tuple[Choice, ...],
+    choices: tuple[Choice, ...],
     shown: Callable[[int], str],
     target: int,
     titles: tuple[str, str] = ("p before", "p after"),
 ) -> Table:
-    """Probabilities before and after of the most probable tokens, the followed one marked by weight."""
-    before, after = [one.before for one in found], [one.after for one in found]
-    tokens: list[Cell] = [Span(shown(one.id), "strong" if one.id == target else "") for one in found]
+    """Probabilities of the most probable tokens before and after, with the target in bold."""
+    before, after = [choice.before for choice in choices], [choice.after for choice in choices]
+    tokens: list[Cell] = [Span(shown(choice.id), "strong" if choice.id == target else "") for choice in choices]
     return Table(
         [
             Column("", tokens, shrink=12, said=""),
             share_column(titles[0], before, "output", like=after),
             share_column(titles[1], after, "output", like=before),
-            replace(signed_bars("change of ln p", [one.change for one in found]), drop=1),
+            replace(signed_bars("change of ln p", [choice.change for choice in choices]), drop=1),
         ]
     )
 
 
-def check_line(*found: Verified) -> Iterator[Block]:
-    """Whether logits that were computed in two ways agree; the first that do not are named."""
-    wrong = next((one for one in found if not one.holds), None)
-    said: list[Piece] = []
-    for one in found:
-        said += ["; " if said else "", f"{one.what}, "]
-        said += ["off by ", Figure(one.difference, "%.1e")] if one.difference else ["exactly"]
-    if wrong is not None:
-        off = Figure(wrong.difference, "%.1e")
-        said = [f"it should be that {wrong.what}, and it is off by ", off, f" (allowed {wrong.allowed:.1e})"]
+def check_line(*checks: Verified) -> Iterator[Block]:
+    """Whether logits that were computed in two ways agree; names the first check that fails."""
+    failed = next((check for check in checks if not check.holds), None)
+    words: list[Piece] = []
+    for check in checks:
+        words += ["; " if words else "", f"{check.what}, "]
+        words += ["off by ", Figure(check.difference, "%.1e")] if check.difference else ["exactly"]
+    if failed is not None:
+        off = Figure(failed.difference, "%.1e")
+        words = [f"it should be that {failed.what}, and it is off by ", off, f" (allowed {failed.allowed:.1e})"]
     yield Line("")
-    yield verdict(wrong is None, said)
+    yield verdict(failed is None, words)

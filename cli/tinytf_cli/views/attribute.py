@@ -1,86 +1,82 @@
 """One logit taken apart: the sum of each kind, the parts as bars on either side of 0, a map of the heads."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.loading import Model
-from tinytf.look.attribution import Attribution, Part, total
+from tinytf.look.attribution import Attribution, total
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line, Piece, Span
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import full_scale, head_map, note, side, verdict
 from tinytf_cli.views.steps import as_array
 
 
-class AttributionView:
-    """The attribution of one logit, drawn; ``top`` parts are shown, the others as their sum."""
+@dataclass(frozen=True)
+class AttributionDisplay(Display):
+    """``top`` is how many parts have a bar of their own; ``all`` draws every part, and numbers in a large map."""
 
-    def __init__(self, model: Model, found: Attribution, top: int, whole: bool = False) -> None:
-        self.model, self.found, self.top, self.whole = model, found, None if whole else top, whole
-        self.token = found.encoding.tokens[found.position].shown
+    top: int = 15
+    all: bool = False
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The kinds, the largest parts, the heads, and whether the parts sum to the logit."""
-        found, shown = self.found, self.model.shown
-        yield from banner(self.model, found.encoding)
-        what = f"{found.of} of {shown(found.token)}"
-        if found.versus is not None:
-            what = f"lead of {shown(found.token)} over {shown(found.versus)}"
-        yield Line("")
-        yield self._answer(f"{what} at {found.position} {self.token}")
-        yield note(f"held at its value: {found.frozen}")
-        if found.versus is None:
-            said = "a logit has no zero of its own: what all tokens get alike decides nothing; --versus TOKEN compares"
-            yield note(said)
-        yield Heading("parts", "what each adds, the largest first", "output")
-        yield self._parts()
-        yield Heading("heads", "what each adds", "attention")
-        yield from self._heads(terminal)
-        yield Line("")
-        yield self._check()
 
-    def _answer(self, what: str) -> Line:
-        """The logit, and the sum of each kind of part."""
-        words: list[Piece] = [Span(what, "output"), " is ", Figure(self.found.logit, "%.4f", "strong")]
-        for place, (kind, value) in enumerate(self.found.by_kind().items()):
-            count = plural(sum(part.kind == kind for part in self.found.parts), kind)
-            words += [f"{', ' if place else ': '}{count} ", Figure(value, "%+.4f", side(value))]
-        return Line(words)
+@draws(Attribution, AttributionDisplay)
+def attribution(report: Attribution, terminal: Terminal, display: AttributionDisplay) -> Iterator[Block]:
+    """The logit and its kinds of parts, the largest parts, the heads, and whether the parts sum to the logit."""
+    model, token = model_of(report), report.encoding.tokens[report.position].shown
+    yield from banner(model, report.encoding)
+    what = f"{report.of} of {model.shown(report.token)}"
+    if report.versus is not None:
+        what = f"lead of {model.shown(report.token)} over {model.shown(report.versus)}"
+    yield Line("")
+    yield _answer(report, f"{what} at {report.position} {token}")
+    yield note(f"held at its value: {report.frozen}")
+    if report.versus is None:
+        yield note("a logit has no zero of its own: what all tokens get alike decides nothing; --versus TOKEN compares")
+    yield Heading("parts", "what each adds, the largest first", "output")
+    yield _parts(report, token, None if display.all else display.top)
+    yield Heading("heads", "what each adds", "attention")
+    heads = as_array(report.heads())
+    limit = float(np.nanmax(abs(heads))) or 1.0
+    narrow = terminal.width < 8 * heads.shape[1] + 8 and 0.1 <= limit < 100  # fewer digits, so that all heads fit
+    yield from head_map(heads, "signed", limit, 2 if narrow else None, whole=display.all)
+    yield Line("")
+    yield _check(report)
 
-    def _heads(self, terminal: Terminal) -> Iterator[Block]:
-        """Layers down, heads across; with fewer digits where otherwise not all fit."""
-        heads = as_array(self.found.heads())
-        limit = float(np.nanmax(abs(heads))) or 1.0
-        narrow = terminal.width < 8 * heads.shape[1] + 8 and 0.1 <= limit < 100
-        yield from head_map(heads, "signed", limit, 2 if narrow else None, whole=self.whole)
 
-    def _parts(self) -> Bars:
-        """The largest parts with a bar each, then the sum of the others, and of all."""
-        parts = sorted(self.found.parts, key=lambda part: -abs(part.value))
-        kept, others = parts[: self.top], parts[self.top :] if self.top else []
-        full = full_scale(part.value for part in parts)
-        rows = [(part.name, self._beside(part), part.value, part.value) for part in kept]
-        if others:
-            rows.append((f"{len(others):,} more", "--all shows them", total(others), 0.0))
-        rows.append(("sum", "", self.found.sum, 0.0))
-        width = max(len(name) for name, *_ in rows)
-        labels = [f"{name.ljust(width)}  {beside}".rstrip() for name, beside, *_ in rows]
-        bars = [
-            Bar(label, length, Figure(value, "%+.4f")) for label, (*_, value, length) in zip(labels, rows, strict=True)
-        ]
-        return Bars(bars, full, signed=True)
+def _answer(report: Attribution, what: str) -> Line:
+    """The logit, and the sum of each kind of part."""
+    words: list[Piece] = [Span(what, "output"), " is ", Figure(report.logit, "%.4f", "strong")]
+    for index, (kind, value) in enumerate(report.by_kind().items()):
+        count = plural(sum(part.kind == kind for part in report.parts), kind)
+        words += [f"{', ' if index else ': '}{count} ", Figure(value, "%+.4f", side(value))]
+    return Line(words)
 
-    def _beside(self, part: Part) -> str:
-        return self.token if part.name == "embed.tokens" else part.kind
 
-    def _check(self) -> Line:
-        found = self.found
-        what = "the logit" if found.of == "logit" else found.of
-        if found.versus is not None:
-            what = f"the two {found.of.removesuffix('s')}s' difference"
-        total, logit, off = Figure(found.sum, "%.5f"), Figure(found.logit, "%.5f"), Figure(found.difference, "%.1e")
-        said: list[Piece] = [f", {'' if found.holds else 'and '}{what} is ", logit, ", off by ", off]
-        parts = f"{len(found.parts):,} parts sum to "
-        return verdict(found.holds, [parts, total, *said, f" (allowed {found.allowed:.0e})"])
+def _parts(report: Attribution, token: str, top: int | None) -> Bars:
+    """The largest parts with a bar each, then the sum of the others, and of all."""
+    parts = sorted(report.parts, key=lambda part: -abs(part.value))
+    kept, others = parts[:top], parts[top:] if top else []
+    rows = [(part.name, token if part.name == "embed.tokens" else part.kind, part.value, part.value) for part in kept]
+    if others:
+        rows.append((f"{len(others):,} more", "--all shows them", total(others), 0.0))
+    rows.append(("sum", "", report.sum, 0.0))
+    width = max(len(name) for name, *_ in rows)
+    bars = [
+        Bar(f"{name.ljust(width)}  {beside}".rstrip(), length, Figure(value, "%+.4f"))
+        for name, beside, value, length in rows
+    ]
+    return Bars(bars, full_scale(part.value for part in parts), signed=True)
+
+
+def _check(report: Attribution) -> Line:
+    what = "the logit" if report.of == "logit" else report.of
+    if report.versus is not None:
+        what = f"the two {report.of.removesuffix('s')}s' difference"
+    words: list[Piece] = [f"{len(report.parts):,} parts sum to ", Figure(report.sum, "%.5f")]
+    words += [f", {'' if report.holds else 'and '}{what} is ", Figure(report.logit, "%.5f"), ", off by "]
+    words += [Figure(report.difference, "%.1e"), f" (allowed {report.allowed:.0e})"]
+    return verdict(report.holds, words)

@@ -10,6 +10,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation, safe_piece
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.live import LiveView
 
 _SHOWN = 6
@@ -84,3 +85,9 @@ class BeamView(LiveView[BeamSearch]):
 def _in_words(one: Hypothesis) -> str:
     end = ", its end token among them" if one.ended else ""
     return f"score {one.score:.4f} · log p {one.log_probability:.3f} of {plural(len(one.ids), 'token')}{end}"
+
+
+@draws(BeamSearch)
+def beam_search(report: BeamSearch, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """A report whose steps are all there."""
+    return BeamView(model_of(report), report, lambda: iter(report.steps)).blocks(terminal)

@@ -1,21 +1,22 @@
-"""The view of blame: what each tensor of another model does, as a map of layers × kinds and a table of the worst."""
+"""Blame: what each tensor of another model does, as a map of layers × kinds and a table of the worst."""
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from tinytf.cause.blame import Blame, Blamed
+from tinytf.cause.blame import Blame
 from tinytf.cause.damage import Estimate
 from tinytf.cause.restoring import SHARES
-from tinytf.loading import Model
 from tinytf.steps.table import table_of
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import NO_NUMBER, full_scale, most_rows, note, numbered, signed_bars
 
 _ROWS = 6
@@ -25,145 +26,151 @@ _MAPS = {"kl": "KL", "loss": "loss", "margin": "difference of the two logits"}
 _SETS = 3  # sets that are shown beside those that explain enough
 
 
-class BlameView:
-    """What was measured, drawn: the whole damage, the map, and ``rows`` tensors."""
+@dataclass(frozen=True)
+class BlameDisplay(Display):
+    """``rows`` is the most tensors in the table: 0 for all of them, None for what suits a screen.
 
-    def __init__(self, model: Model, other: Model, found: Blame, rows: int | None = None, whole: bool = False) -> None:
-        self.model, self.other, self.found, self.rows, self.whole = model, other, found, rows, whole
+    ``all`` shows the maps of every measure and the errors of the steps too.
+    """
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        yield from banner(self.model, self.found.about.text if self.found.about else None)
-        yield from self._whole()
-        if not self.found.blamed:
-            return
-        yield from self._table()
-        yield from self._notes()
-        yield from self._sets()
-        yield from self._map()
-        yield from self._steps()
-
-    def _whole(self) -> Iterator[Block]:
-        found = self.found
-        name = printable(self.other.name, spaces=False)
-        yield Heading("damage", f"of {name}, mean per token of {plural(found.texts, 'text')}, in nats", "output")
-        if not found.blamed:
-            yield Line("no tensor differs: the models predict the same", indent=2)
-            return
-        whole = found.whole
-        words = ["KL ", *estimated(whole.kl, "strong")]
-        if whole.loss is not None:
-            words += [" · loss ", *estimated(whole.loss, sign=True)]
-        a, b = ("top", "second") if found.pair is None else map(self.model.shown, found.pair)
-        words += [f" · logit {a} − {b} ", *estimated(whole.margin, sign=True)]
-        yield Line(words, indent=2)
-        tensors = plural(len(found.blamed), "tensor")
-        said = f"{plural(found.positions, 'token')}; {len(found.measured)} of {tensors} measured"
-        said += f", {found.same} equal in both" if found.same else ""
-        said += f"; stopped after {found.texts} of {found.asked} texts" if found.interrupted else ""
-        yield note(said)
-
-    def _map(self) -> Iterator[Block]:
-        """Kinds down, since there are fewer of them, and layers across: the KL, with --all the other measures too."""
-        inside = [one for one in self.found.measured if one.layer is not None]
-        if not inside:
-            return
-        there = {one.kind for one in inside}
-        kinds = [kind for kind in table_of(self.model.config).parameters if kind in there]
-        for name, title in _MAPS.items() if self.whole else [("kl", _MAPS["kl"])]:
-            values = np.full((len(kinds), self.model.config.n_layers), np.nan, np.float32)
-            for one in inside:
-                found: Estimate | None = getattr(one.damage, name, None)
-                values[kinds.index(one.kind), one.layer] = np.nan if found is None else found.value * 1000
-            if np.isnan(values).all():
-                continue
-            most = float(np.nanmax(np.abs(values))) or 1.0
-            yield Heading(f"{title} of each tensor alone", "in thousandths", "output")
-            seen = None if np.isfinite(values).all() else np.isfinite(values)
-            scale = "unit" if name == "kl" else "signed"
-            yield Heat(
-                np.nan_to_num(values), kinds, numbered("L", values.shape[1]), scale, seen, most, hidden=NO_NUMBER
-            )
-
-    def _table(self) -> Iterator[Block]:
-        found, count = self.found, most_rows(self.rows, _ROWS)
-        shown = found.measured[:count]
-        yield Heading("most damage", "the tensor of the other model alone; what restoring it alone recovers", "output")
-        recovered = [one.recovered.kl.value if one.recovered else math.nan for one in shown]
-        yield Table(
-            [
-                Column("", [Span(one.address, "strong") for one in shown], said=""),
-                Column("KL", [estimated(one.damage.kl) for one in shown if one.damage], "left"),
-                Column("loss", self._losses(shown), "right", drop=2),
-                Column("Δ logit", [Figure(one.damage.margin.value, "%+.3f") for one in shown if one.damage], "right",
-                       drop=3),
-                signed_bars("recovers", recovered, "%+.4f",
-                            full_scale(recovered)),
-                Column("moved", [f"{one.moved:.1%}" for one in shown], "right", drop=1),
-                Column("expected", [Figure(one.expected, "%.4f") for one in shown], "right", drop=4),
-            ]
-        )  # fmt: skip
-        if len(shown) < len(found.measured):
-            yield note(f"folded: {len(found.measured) - len(shown)} tensors that do less; --rows 0 shows them")
-
-    def _losses(self, shown: tuple[Blamed, ...]) -> list[Cell]:
-        found = [one.damage.loss for one in shown if one.damage]
-        return ["–" if one is None else Figure(one.value, "%+.4f") for one in found]
-
-    def _notes(self) -> Iterator[Block]:
-        moved, expected = (self.found.correlation(by) for by in ("moved", "expected"))
-        if moved is not None and expected is not None:
-            yield note(
-                f"rank correlation with the damage: {moved:+.2f} how far a tensor moved, {expected:+.2f} expected"
-            )
-
-    def _sets(self) -> Iterator[Block]:
-        """The first sets, and the first that explain each of SHARES."""
-        sets = self.found.sets
-        if not sets:
-            return
-        shown = [one for one in sets if one in sets[:_SETS] or one in map(self.found.explaining, SHARES)]
-        on = "" if sets[0].texts == self.found.texts else f", on {plural(sets[0].texts, 'text')}: stopped"
-        said = f"the share of the KL that these tensors explain, chosen greedily{on}"
-        yield Heading("restored together", said, "output")
-        added = [", ".join([*(["…"] if one not in sets[:_SETS] else []), *one.added]) for one in shown]
-        yield Table(
-            [
-                Column("tensors", [str(one.count) for one in shown], "right"),
-                Column("explain", [estimated(one.share, "strong", share=True) for one in shown]),
-                Column("added", added, shrink=20),
-            ]
-        )
-
-    def _steps(self) -> Iterator[Block]:
-        steps = self.found.steps
-        if not steps:
-            return
-        if not self.whole:
-            own, actual = (median(getattr(one, of) for one in steps) for of in ("own", "actual"))
-            said = f"a step's error is {own:.1%} by its own tensors and {actual:.1%} with what it inherits"
-            yield note(f"{said} (medians); --all shows them")
-            return
-        yield Heading("error of each step", "‖error‖ ÷ ‖step‖ of a token: by its own tensors, and as it is", "output")
-        names = list(dict.fromkeys(one.step for one in steps))
-        groups = [[one for one in steps if one.step == name] for name in names]
-        most = [(max(group, key=lambda one: one.own), max(group, key=lambda one: one.actual)) for group in groups]
-        yield Table(
-            [
-                Column("step", [Span(name, "strong") for name in names]),
-                Column("own, median", [f"{median(one.own for one in group):.1%}" for group in groups], "right"),
-                Column("most", [f"{one.own:.1%} {one.name}" for one, _ in most]),
-                Column("with inherited, median", [f"{median(one.actual for one in group):.1%}" for group in groups],
-                       "right"),
-                Column("most", [f"{one.actual:.1%} {one.name}" for _, one in most]),
-            ]
-        )  # fmt: skip
+    rows: int | None = None
+    all: bool = False
 
 
-def estimated(one: Estimate, role: str = "", sign: bool = False, share: bool = False) -> list[str | Figure | Span]:
+@draws(Blame, BlameDisplay)
+def blame(report: Blame, terminal: Terminal, display: BlameDisplay) -> Iterator[Block]:
+    """The whole damage, the tensors that do most of it, the sets put back, the map, and the errors of the steps."""
+    yield from banner(model_of(report), report.about.text if report.about else None)
+    yield from _whole(report)
+    if not report.blamed:
+        return
+    yield from _table(report, display)
+    yield from _notes(report)
+    yield from _sets(report)
+    yield from _map(report, display)
+    yield from _steps(report, display)
+
+
+def _whole(report: Blame) -> Iterator[Block]:
+    assert report.versus is not None
+    name = printable(report.versus.model.name, spaces=False)
+    yield Heading("damage", f"of {name}, mean per token of {plural(report.texts, 'text')}, in nats", "output")
+    if not report.blamed:
+        yield Line("no tensor differs: the models predict the same", indent=2)
+        return
+    whole = report.whole
+    words = ["KL ", *estimated(whole.kl, "strong")]
+    if whole.loss is not None:
+        words += [" · loss ", *estimated(whole.loss, sign=True)]
+    a, b = ("top", "second") if report.pair is None else map(model_of(report).shown, report.pair)
+    words += [f" · logit {a} − {b} ", *estimated(whole.margin, sign=True)]
+    yield Line(words, indent=2)
+    tensors = plural(len(report.blamed), "tensor")
+    counts = f"{plural(report.positions, 'token')}; {len(report.measured)} of {tensors} measured"
+    counts += f", {report.same} equal in both" if report.same else ""
+    counts += f"; stopped after {report.texts} of {report.asked} texts" if report.interrupted else ""
+    yield note(counts)
+
+
+def _map(report: Blame, display: BlameDisplay) -> Iterator[Block]:
+    """Kinds down, since there are fewer of them, and layers across: the KL, with --all the other measures too."""
+    inside = [tensor for tensor in report.measured if tensor.layer is not None]
+    if not inside:
+        return
+    config, there = model_of(report).config, {tensor.kind for tensor in inside}
+    kinds = [kind for kind in table_of(config).parameters if kind in there]
+    for name, title in _MAPS.items() if display.all else [("kl", _MAPS["kl"])]:
+        values = np.full((len(kinds), config.n_layers), np.nan, np.float32)
+        for tensor in inside:
+            estimate: Estimate | None = getattr(tensor.damage, name, None)
+            values[kinds.index(tensor.kind), tensor.layer] = np.nan if estimate is None else estimate.value * 1000
+        if np.isnan(values).all():
+            continue
+        most = float(np.nanmax(np.abs(values))) or 1.0
+        yield Heading(f"{title} of each tensor alone", "in thousandths", "output")
+        seen = None if np.isfinite(values).all() else np.isfinite(values)
+        scale = "unit" if name == "kl" else "signed"
+        layers = numbered("L", config.n_layers)
+        yield Heat(np.nan_to_num(values), kinds, layers, scale, seen, most, hidden=NO_NUMBER)
+
+
+def _table(report: Blame, display: BlameDisplay) -> Iterator[Block]:
+    shown = report.measured[: most_rows(display.rows, _ROWS)]
+    yield Heading("most damage", "the tensor of the other model alone; what restoring it alone recovers", "output")
+    damages = [tensor.damage for tensor in shown if tensor.damage]
+    recovered = [tensor.recovered.kl.value if tensor.recovered else math.nan for tensor in shown]
+    yield Table(
+        [
+            Column("", [Span(tensor.address, "strong") for tensor in shown], said=""),
+            Column("KL", [estimated(damage.kl) for damage in damages], "left"),
+            Column("loss", [Figure(d.loss.value, "%+.4f") if d.loss else "–" for d in damages], "right", drop=2),
+            Column("Δ logit", [Figure(damage.margin.value, "%+.3f") for damage in damages], "right", drop=3),
+            signed_bars("recovers", recovered, "%+.4f", full_scale(recovered)),
+            Column("moved", [f"{tensor.moved:.1%}" for tensor in shown], "right", drop=1),
+            Column("expected", [Figure(tensor.expected, "%.4f") for tensor in shown], "right", drop=4),
+        ]
+    )
+    if len(shown) < len(report.measured):
+        yield note(f"folded: {len(report.measured) - len(shown)} tensors that do less; --rows 0 shows them")
+
+
+def _notes(report: Blame) -> Iterator[Block]:
+    moved, expected = (report.correlation(by) for by in ("moved", "expected"))
+    if moved is not None and expected is not None:
+        yield note(f"rank correlation with the damage: {moved:+.2f} how far a tensor moved, {expected:+.2f} expected")
+
+
+def _sets(report: Blame) -> Iterator[Block]:
+    """The first sets, and the first that explain each of SHARES."""
+    sets = report.sets
+    if not sets:
+        return
+    shown = [each for each in sets if each in sets[:_SETS] or each in map(report.explaining, SHARES)]
+    on = "" if sets[0].texts == report.texts else f", on {plural(sets[0].texts, 'text')}: stopped"
+    subtitle = f"the share of the KL that these tensors explain, chosen greedily{on}"
+    yield Heading("restored together", subtitle, "output")
+    added = [", ".join([*(["…"] if each not in sets[:_SETS] else []), *each.added]) for each in shown]
+    yield Table(
+        [
+            Column("tensors", [str(each.count) for each in shown], "right"),
+            Column("explain", [estimated(each.share, "strong", share=True) for each in shown]),
+            Column("added", added, shrink=20),
+        ]
+    )
+
+
+def _steps(report: Blame, display: BlameDisplay) -> Iterator[Block]:
+    steps = report.steps
+    if not steps:
+        return
+    if not display.all:
+        own, actual = median(error.own for error in steps), median(error.actual for error in steps)
+        words = f"a step's error is {own:.1%} by its own tensors and {actual:.1%} with what it inherits"
+        yield note(f"{words} (medians); --all shows them")
+        return
+    yield Heading("error of each step", "‖error‖ ÷ ‖step‖ of a token: by its own tensors, and as it is", "output")
+    names = list(dict.fromkeys(error.step for error in steps))
+    groups = [[error for error in steps if error.step == name] for name in names]
+    own_worst = [max(group, key=lambda error: error.own) for group in groups]
+    actual_worst = [max(group, key=lambda error: error.actual) for group in groups]
+    inherited = [f"{median(error.actual for error in group):.1%}" for group in groups]
+    yield Table(
+        [
+            Column("step", [Span(name, "strong") for name in names]),
+            Column("own, median", [f"{median(error.own for error in group):.1%}" for group in groups], "right"),
+            Column("most", [f"{error.own:.1%} {error.name}" for error in own_worst]),
+            Column("with inherited, median", inherited, "right"),
+            Column("most", [f"{error.actual:.1%} {error.name}" for error in actual_worst]),
+        ]
+    )
+
+
+def estimated(estimate: Estimate, role: str = "", sign: bool = False, share: bool = False) -> list[str | Figure | Span]:
     """``0.591 [0.533, 0.750]``, or ``59.1% [53.3%, 75.0%]``."""
+    value, low, high = estimate.value, estimate.low, estimate.high
     if share:
-        around = "" if one.low is None or one.high is None else f" [{one.low:.1%}, {one.high:.1%}]"
-        return [Span(f"{one.value:.1%}", role), *([Span(around, "dim")] if around else [])]
+        interval = [] if low is None or high is None else [Span(f" [{low:.1%}, {high:.1%}]", "dim")]
+        return [Span(f"{value:.1%}", role), *interval]
     form = "%+.4f" if sign else "%.4f"
-    ends = [] if one.low is None or one.high is None else [Span(f" [{form % one.low}, {form % one.high}]", "dim")]
-    return [Figure(one.value, form, role), *ends]
+    interval = [] if low is None or high is None else [Span(f" [{form % low}, {form % high}]", "dim")]
+    return [Figure(value, form, role), *interval]

@@ -11,6 +11,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Table
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.live import LiveView
 from tinytf_cli.views.parts import note, spread
 
@@ -122,3 +123,9 @@ class CachedView(LiveView[CacheComparison]):
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms"
+
+
+@draws(CacheComparison)
+def cache_comparison(report: CacheComparison, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """A report whose steps are all there."""
+    return CachedView(model_of(report), report, lambda: iter(report.steps)).blocks(terminal)

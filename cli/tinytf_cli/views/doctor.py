@@ -1,6 +1,6 @@
 """What there is here to work with, in twenty lines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,57 +9,38 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes, number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Line, Span, Table
+from tinytf_cli.views.draw import Display, draws
 
 
-class DoctorView:
-    """A checkup, and the ``screen`` that it is shown on with its pager."""
+@draws(Checkup)
+def doctor(report: Checkup, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """A table: what it is, how it is, what is to be done."""
+    first, *others = (f"{name} {version}" for name, version in report.versions.items())
+    yield Line([Span(first, "strong"), Span(f" · {report.system}")])
+    yield Line(Span(" · ".join(others), "dim"))
+    rows: list[tuple[str, Cell, str]] = [_device(device) for device in report.devices]
+    rows.append(("threads", f"{report.threads} of {plural(report.cores, 'core')}", ""))
+    rows += [_screen(report.terminal)] if report.terminal is not None else []
+    rows += [_place(folder) for folder in report.places]
+    rows += [_extra(extra) for extra in report.extras]
+    yield Table(
+        [
+            Column("what", [Span(name, "strong") for name, _, _ in rows]),
+            Column("here", [state for _, state, _ in rows], shrink=12),
+            Column("about", [Span(printable(more, spaces=False), "dim") for _, _, more in rows], shrink=12),
+        ],
+        header=False,
+    )
+    for name, value in report.variables.items():
+        yield Line(Span(f"{name}={printable(value, spaces=False)}", "dim"), indent=2)
 
-    def __init__(self, found: Checkup, screen: Terminal, pager: Sequence[str] | None) -> None:
-        self.found, self.screen, self.pager = found, screen, pager
 
-    def _terminal(self) -> dict[str, Any]:
-        screen = self.screen
-        return {
-            "screen": screen.cuts, "width": screen.width, "height": screen.height, "colours": screen.depth,
-            "unicode": not screen.ascii, "theme": screen.theme, "pager": list(self.pager or ()),
-        }  # fmt: skip
-
-    def data(self) -> dict[str, Any]:
-        return {**self.found.to_dict(), "terminal": self._terminal()}
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        yield from self.found.events()
-        yield {"type": "terminal", **self._terminal()}
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """A table: what it is, how it is, what is to be done."""
-        found = self.found
-        first, *others = (f"{name} {number}" for name, number in found.versions.items())
-        yield Line([Span(first, "strong"), Span(f" · {found.system}")])
-        yield Line(Span(" · ".join(others), "dim"))
-        rows: list[tuple[str, Cell, str]] = [_device(one) for one in found.devices]
-        rows.append(("threads", f"{found.threads} of {plural(found.cores, 'core')}", ""))
-        rows.append(self._terminal_row())
-        rows += [_place(one) for one in found.places]
-        rows += [_extra(one) for one in found.extras]
-        yield Table(
-            [
-                Column("what", [Span(name, "strong") for name, _, _ in rows]),
-                Column("here", [state for _, state, _ in rows], shrink=12),
-                Column("about", [Span(printable(more, spaces=False), "dim") for _, _, more in rows], shrink=12),
-            ],
-            header=False,
-        )
-        for name, value in found.variables.items():
-            yield Line(Span(f"{name}={printable(value, spaces=False)}", "dim"), indent=2)
-
-    def _terminal_row(self) -> tuple[str, Cell, str]:
-        screen = self.screen
-        colours = f"{screen.depth} colours, {screen.theme}" if screen.coloured else "no colours"
-        drawn = "7-bit characters" if screen.ascii else "Unicode"
-        pager = f"pager {Path(self.pager[0]).name}" if self.pager else "no pager"
-        size = f"{screen.width} × {screen.height}"
-        return "terminal", size if screen.cuts else "none", f"{colours}, {drawn}, {pager}"
+def _screen(screen: Mapping[str, Any]) -> tuple[str, Cell, str]:
+    colours = f"{screen['colours']} colours, {screen['theme']}" if screen["colours"] != "none" else "no colours"
+    drawn = "Unicode" if screen["unicode"] else "7-bit characters"
+    pager = f"pager {Path(screen['pager'][0]).name}" if screen["pager"] else "no pager"
+    size = f"{screen['width']} × {screen['height']}" if screen["screen"] else "none"
+    return "terminal", size, f"{colours}, {drawn}, {pager}"
 
 
 def _device(one: Device) -> tuple[str, Cell, str]:

@@ -21,16 +21,16 @@ class Display:
     """The options of a view. A view with any declares them, with their defaults, in a subclass."""
 
 
-R = TypeVar("R", bound=Report)
-D = TypeVar("D", bound=Display)
-View = Callable[[R, Terminal, D], "Iterable[Block]"]
-_VIEWS: dict[type[Report], tuple[View[Any, Any], type[Display]]] = {}
+View = Callable[[Any, Terminal, Any], "Iterable[Block]"]
+"""A view takes a report, the terminal and its options."""
+V = TypeVar("V", bound=View)
+_VIEWS: dict[type[Report], tuple[View, type[Display]]] = {}
 
 
-def draws(report: type[R], display: type[D] = Display) -> Callable[[View[R, D]], View[R, D]]:  # type: ignore[assignment]
+def draws(report: type[Report], display: type[Display] = Display) -> Callable[[V], V]:
     """Register a function as the view of a type of report, with the type of its options."""
 
-    def register(view: View[R, D]) -> View[R, D]:
+    def register(view: V) -> V:
         _VIEWS[report] = view, display
         return view
 
@@ -50,7 +50,7 @@ def blocks_of(report: Report, terminal: Terminal, display: Display | None = None
     return view(report, terminal, options() if display is None else display)
 
 
-def import_views() -> "dict[type[Report], tuple[View[Any, Any], type[Display]]]":
+def import_views() -> "dict[type[Report], tuple[View, type[Display]]]":
     """Import every view; the register of them all."""
     views = import_module("tinytf_cli.views")
 

@@ -11,6 +11,7 @@ from tinytf.training.folder.history import NAMES
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import next_lines, note, row_limit, spread
 
 _ROWS, _HEADS = 20, 6
@@ -19,141 +20,148 @@ _DROPS = {"dead units": 4, "stream RMS": 5, "update": 2, "gradient": 3}
 
 def learned_words(film: Film) -> list[Span]:
     """``punctuation by step 16, words by step 64; short of 1.0 nats: copying 0.03``: the first learned, the nearest."""
-    known = sorted((one for one in film.learned if one.by is not None), key=lambda one: one.by or 0)
+    known = sorted((each for each in film.learned if each.by is not None), key=lambda each: each.by or 0)
     words: list[Span] = []
-    for place, one in enumerate(known):
-        words += [Span(", " if place else ""), Span(one.kind, "strong"), Span(f" by step {one.by:,}")]
+    for index, learned in enumerate(known):
+        words += [Span(", " if index else ""), Span(learned.kind, "strong"), Span(f" by step {learned.by:,}")]
     words = words or [Span("nothing yet")]
-    nearest = sorted((one for one in film.learned if one.by is None), key=lambda one: -one.gain)
-    lacking = ", ".join(f"{one.kind} {one.gain:.2f}" for one in nearest)
+    nearest = sorted((each for each in film.learned if each.by is None), key=lambda each: -each.gain)
+    lacking = ", ".join(f"{each.kind} {each.gain:.2f}" for each in nearest)
     return [*words, Span(f"; short of {LEARNED:.1f} nats: {lacking}", "dim")] if lacking else words
 
 
-class FilmView:
-    """A film, or two beside each other, drawn as a table."""
+@draws(Film)
+def film(report: Film, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """What was learned when and which heads appeared, then a line for each frame."""
+    return _films((report,), terminal)
 
-    def __init__(self, found: Film | Films) -> None:
-        self.found = found
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The answer first; then a line a frame."""
-        films = (self.found,) if isinstance(self.found, Film) else self.found.films
-        for film in films:
-            yield from self._answer(film)
-        yield from self._kinds(films[0]) if len(films) == 1 else self._beside(films)
-        for film in films:
-            yield from self._frames(film, terminal, _where(film) if len(films) > 1 else "")
-        yield Line("")
-        film, versus = films[0], f" --versus {_where(films[1])}" if len(films) > 1 else ""
-        played = f"tinytf replay {_where(film)}{versus}"
-        kept = [frame for frame in film.frames if frame.model is not None]
-        lines = [(played, "in a terminal: ← → and space play it, Enter opens a frame")]
-        if kept:
-            lines.append((f"tinytf explore -m {kept[-1].model}", f"the model of step {kept[-1].step:,}"))
-        lines.append((f"{played} -o film.svg", "the film as an animated picture; .cast for a terminal"))
-        yield from next_lines(terminal, *lines)
+@draws(Films)
+def films(report: Films, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """What each of two runs has learned, both beside each other, then a line for each frame of each."""
+    return _films(report.films, terminal)
 
-    def _answer(self, film: Film) -> Iterator[Block]:
-        where = _where(film)
-        said = f" · {plural(len(film.frames), 'frame')} of {plural(len(film.probes), 'probe')}"
-        yield Line([Span(where, "strong"), Span(f"{said} · step {film.frames[-1].step:,} of {film.history.steps:,}")])
-        yield Line([Span("learned  ", "output"), *learned_words(film)])
-        if film.appeared:
-            first = film.appeared[:_HEADS]
-            more = f" and {len(film.appeared) - len(first)} more" if len(first) < len(film.appeared) else ""
-            said = "; ".join(f"{one.words} (now {one.last:.2f})" for one in first)
-            yield Line([Span("appeared ", "attention"), Span(said + more)])
-        else:
-            yield Line([Span("appeared ", "attention"), Span(f"no head reached a score of 0.5{self._most(film)}")])
 
-    @staticmethod
-    def _most(film: Film) -> str:
-        """The head whose score has risen most, and from what to what."""
-        first, last = film.frames[0].heads, film.frames[-1].heads
-        risen = {kind: np.nan_to_num(last[kind] - first[kind]) for kind in NAMES if kind in first and kind in last}
-        if not risen:
-            return ""
-        kind = max(risen, key=lambda one: float(risen[one].max()))
-        layer, head = np.unravel_index(int(risen[kind].argmax()), risen[kind].shape)
-        before, now = first[kind][layer, head], last[kind][layer, head]
-        return f"; the most has risen {kind} of L{layer}H{head}: {before:.2f} before, {now:.2f} now"
+def _films(films: Sequence[Film], terminal: Terminal) -> Iterator[Block]:
+    for each in films:
+        yield from _answer(each)
+    yield from _kinds(films[0]) if len(films) == 1 else _beside(films)
+    for each in films:
+        yield from _frames(each, terminal, _where(each) if len(films) > 1 else "")
+    yield Line("")
+    versus = f" --versus {_where(films[1])}" if len(films) > 1 else ""
+    played = f"tinytf replay {_where(films[0])}{versus}"
+    kept = [frame for frame in films[0].frames if frame.model is not None]
+    lines = [(played, "in a terminal: ← → and space play it, Enter opens a frame")]
+    if kept:
+        lines.append((f"tinytf explore -m {kept[-1].model}", f"the model of step {kept[-1].step:,}"))
+    lines.append((f"{played} -o film.svg", "the film as an animated picture; .cast for a terminal"))
+    yield from next_lines(terminal, *lines)
 
-    def _kinds(self, film: Film) -> Iterator[Block]:
-        said = f"at least {LEARNED:.1f} nats gained per token, from then on"
-        yield Heading("what was learned when", said, "output")
-        first = "before" if film.frames[0].step == 0 else f"step {film.frames[0].step:,}"
-        learned = film.learned
-        if not learned:
-            yield note("no probe tells: the run held no text out, or an older version filmed it")
-            return
-        yield Table(
-            [
-                Column("tokens", [Span(one.kind, "strong") for one in learned]),
-                Column("count", [f"{one.tokens:,}" for one in learned], "right"),
-                Column(first, [f"{one.first:.2f}" for one in learned], "right"),
-                Column(f"step {film.frames[-1].step:,}", [f"{one.last:.2f}" for one in learned], "right"),
-                Column("gain", [f"{one.gain:.2f}" for one in learned], "right"),
-                Column("learned by", ["" if one.by is None else f"step {one.by:,}" for one in learned], "right"),
-            ]
-        )
-        yield note(
-            "gain: of copying, how much less the second copy costs than the same tokens in the first; of others, how "
-            "much less a token of unseen text costs than without context, by its frequency in the training text"
-        )
 
-    def _beside(self, films: Sequence[Film]) -> Iterator[Block]:
-        """What both have learned, by kind."""
-        said = f"nats gained per token at the end, and the step from which on it is at least {LEARNED:.1f}"
-        yield Heading("what was learned when", said, "output")
-        kinds = list(dict.fromkeys(one.kind for film in films for one in film.learned))
-        columns = [Column("tokens", [Span(kind, "strong") for kind in kinds])]
-        for film in films:
-            found = [next((one for one in film.learned if one.kind == kind), None) for kind in kinds]
-            name = printable(film.name, spaces=False)
-            columns.append(Column(f"{name} gain", ["" if one is None else f"{one.gain:.2f}" for one in found], "right"))
-            by = ["" if one is None or one.by is None else f"step {one.by:,}" for one in found]
-            columns.append(Column(f"{name} by", by, "right"))
-        yield Table(columns) if kinds else note("no probe tells: neither run held a text out")
+def _answer(film: Film) -> Iterator[Block]:
+    frames = f" · {plural(len(film.frames), 'frame')} of {plural(len(film.probes), 'probe')}"
+    steps = f" · step {film.frames[-1].step:,} of {film.history.steps:,}"
+    yield Line([Span(_where(film), "strong"), Span(frames + steps)])
+    yield Line([Span("learned  ", "output"), *learned_words(film)])
+    if film.appeared:
+        first = film.appeared[:_HEADS]
+        more = f" and {len(film.appeared) - len(first)} more" if len(first) < len(film.appeared) else ""
+        heads = "; ".join(f"{head.words} (now {head.last:.2f})" for head in first)
+        yield Line([Span("appeared ", "attention"), Span(heads + more)])
+    else:
+        yield Line([Span("appeared ", "attention"), Span(f"no head reached a score of 0.5{_most_risen(film)}")])
 
-    def _frames(self, film: Film, terminal: Terminal, named: str) -> Iterator[Block]:
-        limit = row_limit(terminal, None, _ROWS)
-        keep = range(len(film.frames)) if limit is None else spread(len(film.frames), limit)
-        frames = [film.frames[place] for place in keep]
-        folded = "" if len(frames) == len(film.frames) else f"; {len(frames)} of {len(film.frames)}"
-        sizes = ", ".join(f"{printable(probe.name, spaces=False)} {probe.predicted:,}" for probe in film.probes)
-        said = f"mean loss of the probes in nats, the strongest head of each kind{folded}"
-        yield Heading(f"frames {named}".rstrip(), said, "residual")
-        columns = [Column("step", [f"{frame.step:,}" for frame in frames], "right")]
-        for probe in film.probes:
-            name = printable(probe.name, spaces=False)
-            columns.append(Column(name, [f"{frame.mean(probe.name):.3f}" for frame in frames], "right"))
-        for kind in ("previous", "induction"):
-            cells = [self._strongest(film, kind, frame) for frame in frames]
-            if any(cells):
-                columns.append(Column(kind, cells, "right"))
-        entropy = [frame.heads["entropy"] for frame in frames if "entropy" in frame.heads]
-        if len(entropy) == len(frames):
-            columns.append(Column("entropy", [number(float(one.mean()), "%.2f") for one in entropy], "right"))
-        measured = {
-            "gradient": [_total(frame) for frame in frames],
-            "update": [
-                number(float(frame.update_ratio.max()), "%.1e") if frame.update_ratio.size else "" for frame in frames
-            ],
-            "stream RMS": [number(float(frame.rms[-1]), "%.2f") for frame in frames],
-            "dead units": [
-                number(100 * float(frame.dead.mean()), "%.0f %%") if frame.dead.size else "" for frame in frames
-            ],
-        }
-        columns += [
-            Column(title, cells, "right", drop=_DROPS[title]) for title, cells in measured.items() if any(cells)
+
+def _most_risen(film: Film) -> str:
+    """The head whose score has risen most, and from what to what."""
+    first, last = film.frames[0].heads, film.frames[-1].heads
+    risen = {kind: np.nan_to_num(last[kind] - first[kind]) for kind in NAMES if kind in first and kind in last}
+    if not risen:
+        return ""
+    kind = max(risen, key=lambda kind: float(risen[kind].max()))
+    layer, head = np.unravel_index(int(risen[kind].argmax()), risen[kind].shape)
+    before, now = first[kind][layer, head], last[kind][layer, head]
+    return f"; the most has risen {kind} of L{layer}H{head}: {before:.2f} before, {now:.2f} now"
+
+
+def _kinds(film: Film) -> Iterator[Block]:
+    yield Heading("what was learned when", f"at least {LEARNED:.1f} nats gained per token, from then on", "output")
+    first = "before" if film.frames[0].step == 0 else f"step {film.frames[0].step:,}"
+    learned = film.learned
+    if not learned:
+        yield note("no probe tells: the run held no text out, or an older version filmed it")
+        return
+    yield Table(
+        [
+            Column("tokens", [Span(row.kind, "strong") for row in learned]),
+            Column("count", [f"{row.tokens:,}" for row in learned], "right"),
+            Column(first, [f"{row.first:.2f}" for row in learned], "right"),
+            Column(f"step {film.frames[-1].step:,}", [f"{row.last:.2f}" for row in learned], "right"),
+            Column("gain", [f"{row.gain:.2f}" for row in learned], "right"),
+            Column("learned by", ["" if row.by is None else f"step {row.by:,}" for row in learned], "right"),
         ]
-        yield Table(columns)
-        yield note(f"tokens of the probes: {sizes}")
+    )
+    yield note(
+        "gain: of copying, how much less the second copy costs than the same tokens in the first; of others, how "
+        "much less a token of unseen text costs than without context, by its frequency in the training text"
+    )
 
-    @staticmethod
-    def _strongest(film: Film, kind: str, frame: Frame) -> str:
-        found = film.strongest(kind, frame)
-        return "" if found is None else f"{found[0]} {found[1]:.2f}"
+
+def _beside(films: Sequence[Film]) -> Iterator[Block]:
+    """What both runs have learned, by kind."""
+    words = f"nats gained per token at the end, and the step from which on it is at least {LEARNED:.1f}"
+    yield Heading("what was learned when", words, "output")
+    kinds = list(dict.fromkeys(learned.kind for film in films for learned in film.learned))
+    columns = [Column("tokens", [Span(kind, "strong") for kind in kinds])]
+    for film in films:
+        by_kind = {learned.kind: learned for learned in film.learned}
+        rows = [by_kind.get(kind) for kind in kinds]
+        name = printable(film.name, spaces=False)
+        gains = ["" if row is None else f"{row.gain:.2f}" for row in rows]
+        columns.append(Column(f"{name} gain", gains, "right"))
+        by = ["" if row is None or row.by is None else f"step {row.by:,}" for row in rows]
+        columns.append(Column(f"{name} by", by, "right"))
+    yield Table(columns) if kinds else note("no probe tells: neither run held a text out")
+
+
+def _frames(film: Film, terminal: Terminal, named: str) -> Iterator[Block]:
+    limit = row_limit(terminal, None, _ROWS)
+    keep = range(len(film.frames)) if limit is None else spread(len(film.frames), limit)
+    frames = [film.frames[index] for index in keep]
+    folded = "" if len(frames) == len(film.frames) else f"; {len(frames)} of {len(film.frames)}"
+    sizes = ", ".join(f"{printable(probe.name, spaces=False)} {probe.predicted:,}" for probe in film.probes)
+    subtitle = f"mean loss of the probes in nats, the strongest head of each kind{folded}"
+    yield Heading(f"frames {named}".rstrip(), subtitle, "residual")
+    columns = [Column("step", [f"{frame.step:,}" for frame in frames], "right")]
+    for probe in film.probes:
+        name = printable(probe.name, spaces=False)
+        columns.append(Column(name, [f"{frame.mean(probe.name):.3f}" for frame in frames], "right"))
+    for kind in ("previous", "induction"):
+        cells = [_strongest(film, kind, frame) for frame in frames]
+        if any(cells):
+            columns.append(Column(kind, cells, "right"))
+    entropy = [frame.heads["entropy"] for frame in frames if "entropy" in frame.heads]
+    if len(entropy) == len(frames):
+        columns.append(Column("entropy", [number(float(scores.mean()), "%.2f") for scores in entropy], "right"))
+    measured = {
+        "gradient": [_total(frame) for frame in frames],
+        "update": [
+            number(float(frame.update_ratio.max()), "%.1e") if frame.update_ratio.size else "" for frame in frames
+        ],
+        "stream RMS": [number(float(frame.rms[-1]), "%.2f") for frame in frames],
+        "dead units": [
+            number(100 * float(frame.dead.mean()), "%.0f %%") if frame.dead.size else "" for frame in frames
+        ],
+    }
+    columns += [Column(title, cells, "right", drop=_DROPS[title]) for title, cells in measured.items() if any(cells)]
+    yield Table(columns)
+    yield note(f"tokens of the probes: {sizes}")
+
+
+def _strongest(film: Film, kind: str, frame: Frame) -> str:
+    strongest = film.strongest(kind, frame)
+    return "" if strongest is None else f"{strongest[0]} {strongest[1]:.2f}"
 
 
 def _where(film: Film) -> str:

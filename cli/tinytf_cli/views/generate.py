@@ -14,6 +14,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.continuation import continuation, safe_piece
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.live import LiveView
 from tinytf_cli.views.watch import cache_blocks, sampling_in_words, scale_blocks, step_blocks
 
@@ -144,3 +145,9 @@ class GenerateView(LiveView[Generation]):
         if found.samples == 1:
             return f"{self._how(1)}{dropped} · {how}, seed {found.seed}"
         return f"{found.samples} samples{dropped} · {how}, seeds {found.seed} to {found.seed + found.samples - 1}"
+
+
+@draws(Generation)
+def generation(report: Generation, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """A report whose steps are all there."""
+    return GenerateView(model_of(report), report, lambda: (iter(report.steps), None)).blocks(terminal)

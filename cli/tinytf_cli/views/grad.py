@@ -1,6 +1,7 @@
 """The view of a backward pass: where the loss flows and what it depends on, then every gradient and the weights."""
 
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from tinytf.gradients.flow import Flow
 from tinytf.gradients.parameters import ParameterRow
 from tinytf.gradients.report import Backward
 from tinytf.gradients.saliency import HeadSaliency
-from tinytf.loading import Model
 from tinytf.tolerance import Compared
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import number
@@ -32,6 +32,8 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
+from tinytf_cli.views.draw import Display, draws, model_of
+from tinytf_cli.views.overview import Again, commands_about
 from tinytf_cli.views.parts import (
     coloured_text,
     figures,
@@ -59,108 +61,112 @@ _TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 2, 5, 3, 3, 40
 """How many rows of each table a summary has, and how many tokens of the text."""
 
 
-class GradView:
-    """One backward pass, drawn: ``dims`` numbers of a row, ``rows`` tokens of a table.
+@dataclass(frozen=True)
+class GradDisplay(Display):
+    """``dims`` numbers of a row, ``rows`` tokens of a table; ``again`` makes command lines about a text.
 
-    ``sections`` are of ``summary`` (whole beside others), ``pipeline``, ``block`` and ``weights``; ``again`` makes a
-    command line about the same text.
+    ``sections`` are of ``summary`` (whole beside others), ``pipeline``, ``block`` and ``weights``.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        found: Backward,
-        dims: int,
-        rows: int | None,
-        sections: Set[str],
-        again: Callable[..., str],
-    ) -> None:
-        self.model, self.found, self.trace, self.dims, self.rows = model, found, found.trace, dims, rows
-        self.sections, self.short, self.again = sections, "pipeline" not in sections, again
+    dims: int = 8
+    rows: int | None = None
+    sections: Set[str] = frozenset({"summary"})
+    again: Callable[[str], Again] | None = None
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The verdict, what it rests on, and then, in the order in which the gradient goes back, what was asked for."""
-        found, rows = self.found, row_limit(terminal, self.rows)
-        yield from banner(self.model, self.trace.encoding)
-        yield from self._verdict()
-        if "summary" in self.sections:
-            yield from self._summary()
-        elif found.integrated is not None:
-            yield from _tokens(found, self.short)
-        if "pipeline" in self.sections:
-            yield from _backward(found)
-        if "block" in self.sections:
-            for layer in reversed(found.layers):
-                yield from self._block(layer, rows)
-        for where in found.addresses:
-            yield from self._address(where, rows)
-        for one in found.derivations:
-            yield from derivation_blocks(self.trace, one, self.dims, self.model.shown)
-        if "weights" in self.sections:
-            yield from _weights(found.weights, found.by, found.lr)
-        if found.differences is not None:
-            yield from _differences(found.differences)
-        yield Line("")
-        yield _agreement(found.agreement)
-        yield from fault_blocks(found.fail_on, found.fault)
-        if self.sections == {"summary"}:
-            layer, head = found.heads.ranked[0][:2] if found.heads.ranked else (0, 0)
-            yield from next_lines(
-                terminal,
-                (self.again("grad", options=("--block", f"L{layer}H{head}")), "that block"),
-                (self.again("grad", options=("--pipeline",)), "every step"),
-                (self.again("grad", options=("--all",)), "all of it"),
-            )
+    @property
+    def short(self) -> bool:
+        return "pipeline" not in self.sections
 
-    def _verdict(self) -> Iterator[Block]:
-        """The loss, where it flows, and what it depends on, a line each."""
-        found, worst, flowing, names = self.found, self.found.worst, self.found.flow, labels(self.trace)
-        mean = f"mean of {len(found.targets)} cross-entropies; worst: " if len(found.targets) > 1 else ""
-        where = f" {'after' if self.trace.config.causal else 'at'} {names[worst.position]}, p "
-        target = Span(self.model.shown(worst.id), "output")
-        share, loss = Figure(worst.probability, "%.3g"), Figure(self.trace.loss, "%.4f", "strong")
-        yield Line("")
-        yield titled("loss ", [loss, f" nats, {mean}", target, where, share], "output")
-        word = Span(flowing.word, "good" if flowing.word == "steady" else "bad")
-        layer, factor = flowing.steepest
-        sizes = (flowing.first, flowing.last, flowing.per_layer, factor)
-        first, last, each, most = (Figure(size, "%.3g") for size in sizes)
-        norms: list[Piece] = [": norm ", last, f" at {flowing.end}, ", first, " at L0.in, ", each, " times per layer"]
-        yield titled("gradient ", [word, *norms, f"; most through L{layer}, ", most, " times"], "residual")
-        place, added = found.strongest_tokens[0]
-        token = Span(f"{place} {names[place]}", "strong")
-        on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats)"]
-        for top, head, strength in found.heads.ranked[:1]:
-            on += [" and on head ", Span(f"L{top}H{head}", "strong"), " (", Figure(strength, "%.4f"), ")"]
-        yield titled("depends ", on, "attention")
 
-    def _summary(self) -> Iterator[Block]:
-        yield from _targets(self.found, self.model.shown, _TARGETS if self.short else None)
-        yield from _flow(self.found.flow, _LAYERS if self.short else None)
-        yield from _tokens(self.found, self.short)
-        if self.found.heads.ranked:
-            yield from _heads(self.found.heads, self.short)
+@draws(Backward, GradDisplay)
+def grad(report: Backward, terminal: Terminal, display: GradDisplay) -> Iterator[Block]:
+    """The verdict, what it rests on, and then, in the order in which the gradient goes back, what was asked for."""
+    model, trace, rows = model_of(report), report.trace, row_limit(terminal, display.rows)
+    yield from banner(model, trace.encoding)
+    yield from _verdict(report, model.shown)
+    if "summary" in display.sections:
+        yield from _summary(report, model.shown, display.short)
+    elif report.integrated is not None:
+        yield from _tokens(report, display.short)
+    if "pipeline" in display.sections:
+        yield from _backward(report)
+    if "block" in display.sections:
+        for layer in reversed(report.layers):
+            yield from _block(report, layer, display.dims, rows)
+    for address in report.addresses:
+        yield from _address(report, address, model.shown, display.dims, rows)
+    for derivation in report.derivations:
+        yield from derivation_blocks(trace, derivation, display.dims, model.shown)
+    if "weights" in display.sections:
+        yield from _weights(report.weights, report.by, report.lr)
+    if report.differences is not None:
+        yield from _differences(report.differences)
+    yield Line("")
+    yield _agreement(report.agreement)
+    yield from fault_blocks(report.fail_on, report.fault)
+    if display.sections == {"summary"}:
+        layer, head = report.heads.ranked[0][:2] if report.heads.ranked else (0, 0)
+        again = (display.again or commands_about(report))(trace.encoding.text)
+        yield from next_lines(
+            terminal,
+            (again("grad", options=("--block", f"L{layer}H{head}")), "that block"),
+            (again("grad", options=("--pipeline",)), "every step"),
+            (again("grad", options=("--all",)), "all of it"),
+        )
 
-    def _block(self, layer: int, rows: int | None) -> Iterator[Block]:
-        chosen, config = self.found, self.trace.config.at(layer)
-        note = f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
-        yield Heading(f"block L{layer}, head {chosen.head}", note)
-        for step in reversed(self.trace.steps.in_layer(layer)):
-            yield from gradient_blocks(self.found, step, layer, chosen.head, dims=self.dims, rows=rows, asked=False)
 
-    def _address(self, where: Address, rows: int | None) -> Iterator[Block]:
-        if where.note:
-            yield Line(Span(where.note, "dim"))
-        if where.step is None:
-            yield Heading(f"block {where}", "the last step comes first")
-        if where.cell:
-            yield from cell_blocks(self.trace, where, self.dims, self.model.shown)
-            return
-        for step, layer, head in tensors_at(self.trace, where, backward=True):
-            if step.is_vocabulary:
-                yield from vocabulary_blocks(self.found, step, self.model.shown, self.dims, rows)
-            else:
-                yield from gradient_blocks(self.found, step, layer, head, dims=self.dims, rows=rows, asked=True)
+def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
+    """The loss, where it flows, and what it depends on, a line each."""
+    trace, worst, flow, names = report.trace, report.worst, report.flow, labels(report.trace)
+    mean = f"mean of {len(report.targets)} cross-entropies; worst: " if len(report.targets) > 1 else ""
+    where = f" {'after' if trace.config.causal else 'at'} {names[worst.position]}, p "
+    target = Span(shown(worst.id), "output")
+    share, loss = Figure(worst.probability, "%.3g"), Figure(trace.loss, "%.4f", "strong")
+    yield Line("")
+    yield titled("loss ", [loss, f" nats, {mean}", target, where, share], "output")
+    word = Span(flow.word, "good" if flow.word == "steady" else "bad")
+    layer, factor = flow.steepest
+    sizes = (flow.first, flow.last, flow.per_layer, factor)
+    first, last, each, most = (Figure(size, "%.3g") for size in sizes)
+    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", each, " times per layer"]
+    yield titled("gradient ", [word, *norms, f"; most through L{layer}, ", most, " times"], "residual")
+    position, added = report.strongest_tokens[0]
+    token = Span(f"{position} {names[position]}", "strong")
+    on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats)"]
+    for top, head, strength in report.heads.ranked[:1]:
+        on += [" and on head ", Span(f"L{top}H{head}", "strong"), " (", Figure(strength, "%.4f"), ")"]
+    yield titled("depends ", on, "attention")
+
+
+def _summary(report: Backward, shown: Shown, short: bool) -> Iterator[Block]:
+    yield from _targets(report, shown, _TARGETS if short else None)
+    yield from _flow(report.flow, _LAYERS if short else None)
+    yield from _tokens(report, short)
+    if report.heads.ranked:
+        yield from _heads(report.heads, short)
+
+
+def _block(report: Backward, layer: int, dims: int, rows: int | None) -> Iterator[Block]:
+    config = report.trace.config.at(layer)
+    note = f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
+    yield Heading(f"block L{layer}, head {report.head}", note)
+    for step in reversed(report.trace.steps.in_layer(layer)):
+        yield from gradient_blocks(report, step, layer, report.head, dims=dims, rows=rows, asked=False)
+
+
+def _address(report: Backward, address: Address, shown: Shown, dims: int, rows: int | None) -> Iterator[Block]:
+    if address.note:
+        yield Line(Span(address.note, "dim"))
+    if address.step is None:
+        yield Heading(f"block {address}", "the last step comes first")
+    if address.cell:
+        yield from cell_blocks(report.trace, address, dims, shown)
+        return
+    for step, layer, head in tensors_at(report.trace, address, backward=True):
+        if step.is_vocabulary:
+            yield from vocabulary_blocks(report, step, shown, dims, rows)
+        else:
+            yield from gradient_blocks(report, step, layer, head, dims=dims, rows=rows, asked=True)
 
 
 def _targets(found: Backward, shown: Shown, most: int | None) -> Iterator[Block]:

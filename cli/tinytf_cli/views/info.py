@@ -10,6 +10,7 @@ from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import notes
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import verdict
 
 
@@ -26,13 +27,13 @@ def _both_widths(config: ModelConfig) -> str:
 
 
 def _scored(config: ModelConfig) -> str:
-    """The products with the embeddings of distances, beside those with tokens."""
+    """What the products with the embeddings of distances add to the formula of the work of attention."""
     times = "2 · " if config.distance_keys and config.distance_queries else ""
     return f" + L · 2 · {times}H·d_head · {2 * config.distances:,} distances" if config.distances else ""
 
 
 def _units(config: ModelConfig) -> str:
-    """The formula of the feed-forward's work, of experts those that a token goes to."""
+    """The formula of the work of the feed-forward; of experts, only those that a token goes to count."""
     times = f"2 · {3 if config.gated else 2} · d_model"
     if not config.experts:
         return f"L · {times} · d_ff"
@@ -41,93 +42,89 @@ def _units(config: ModelConfig) -> str:
 
 
 def _in_words(value: object) -> str:
-    """A value of a model card; what it has by name, or several of, one after the other."""
+    """A value of a model card; the items of a mapping or a list, separated by commas."""
     if isinstance(value, Mapping):
-        each = ((name.replace("_", " "), _in_words(one), isinstance(one, Mapping)) for name, one in value.items())
-        return ", ".join(f"{name} ({said})" if nested else f"{name} {said}" for name, said, nested in each)
+        items = ((name.replace("_", " "), _in_words(item), isinstance(item, Mapping)) for name, item in value.items())
+        return ", ".join(f"{name} ({words})" if nested else f"{name} {words}" for name, words, nested in items)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_in_words, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-class InfoView:
-    """The facts and figures of a configuration, drawn."""
+@draws(Info)
+def info(report: Info, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """Architecture, parameter table, memory and compute."""
+    config, name = report.config, printable(report.name, spaces=False)
+    yield Line([Span(name, "strong"), Span(f" · {config.kind} · {report.total:,} parameters")])
+    yield from notes(report)
+    yield Heading("architecture")
+    facts = [
+        ("family", report.family),
+        *((row, printable(words, spaces=False)) for row, words in config.described().items()),
+    ]
+    yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)
+    yield Heading("parameters")
+    yield _parameters(report)
+    if report.counted is not None:
+        yield verdict(report.holds, f"the opened model holds {report.counted:,}", indent=2)
+    yield Heading("memory and compute")
+    rows = _figures(report)
+    yield Table(
+        [
+            Column("", [row[0] for row in rows]),
+            Column("", [row[1] for row in rows], "right"),
+            Column("", [Span(row[2], "dim") for row in rows], shrink=20),
+        ],
+        header=False,
+    )
+    if report.card:
+        yield Heading("model card")
+        for key, value in report.card.items():
+            name = printable(f"{key.replace('_', ' ')}: ", spaces=False)
+            yield Line([Span(name, "dim"), Span(printable(_in_words(value), spaces=False))], 2)
 
-    def __init__(self, found: Info) -> None:
-        self.found = found
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """Architecture, parameter table, memory and compute."""
-        c = self.found.config
-        name = printable(self.found.name, spaces=False)
-        yield Line([Span(name, "strong"), Span(f" · {c.kind} · {self.found.total:,} parameters")])
-        yield from notes(self.found)
-        yield Heading("architecture")
-        facts = [
-            ("family", self.found.family),
-            *((row, printable(words, spaces=False)) for row, words in c.described().items()),
-        ]
-        yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)
-        yield Heading("parameters")
-        yield self._parameters()
-        if self.found.counted is not None:
-            yield verdict(self.found.holds, f"the opened model holds {self.found.counted:,}", indent=2)
-        yield Heading("memory and compute")
-        rows = self._figures()
-        yield Table(
-            [
-                Column("", [row[0] for row in rows]),
-                Column("", [row[1] for row in rows], "right"),
-                Column("", [Span(row[2], "dim") for row in rows], shrink=20),
-            ],
-            header=False,
-        )
-        if self.found.card:
-            yield Heading("model card")
-            for key, value in self.found.card.items():
-                name = printable(f"{key.replace('_', ' ')}: ", spaces=False)
-                yield Line([Span(name, "dim"), Span(printable(_in_words(value), spaces=False))], 2)
+def _parameters(report: Info) -> Table:
+    parts = report.parts
+    names = [*(p.name for p in parts), "total"]
+    formulas: list[Cell] = [*(Span(p.formula, "dim") for p in parts), ""]
+    symbols: list[Cell] = [
+        *(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts),
+        "",
+    ]
+    return Table(
+        [
+            Column("component", [*names[:-1], Span("total", "strong")]),
+            Column("each", [*(f"{p.each:,}" for p in parts), ""], "right"),
+            Column("copies", [*(f"× {p.copies}" if p.copies > 1 else "" for p in parts), ""], "right", drop=2),
+            Column("total", [*(f"{p.total:,}" for p in parts), Span(f"{report.total:,}", "strong")], "right"),
+            Column("share", [*(f"{100 * p.total / report.total:.1f} %" for p in parts), ""], "right"),
+            Column("formula", formulas, narrow=symbols, shrink=12),
+        ],
+        rule_after=frozenset({len(parts) - 1}),
+    )
 
-    def _parameters(self) -> Table:
-        parts = self.found.parts
-        names = [*(p.name for p in parts), "total"]
-        formulas: list[Cell] = [*(Span(p.formula, "dim") for p in parts), ""]
-        symbols: list[Cell] = [
-            *(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts),
-            "",
-        ]
-        return Table(
-            [
-                Column("component", [*names[:-1], Span("total", "strong")]),
-                Column("each", [*(f"{p.each:,}" for p in parts), ""], "right"),
-                Column("copies", [*(f"× {p.copies}" if p.copies > 1 else "" for p in parts), ""], "right", drop=2),
-                Column("total", [*(f"{p.total:,}" for p in parts), Span(f"{self.found.total:,}", "strong")], "right"),
-                Column("share", [*(f"{100 * p.total / self.found.total:.1f} %" for p in parts), ""], "right"),
-                Column("formula", formulas, narrow=symbols, shrink=12),
-            ],
-            rule_after=frozenset({len(parts) - 1}),
-        )
 
-    def _figures(self) -> list[tuple[str, str, str]]:
-        c, work, memory = self.found.config, self.found.work, self.found.memory_bytes
-        attending = len(table_of(c).attending)
-        some, layers = attending < c.n_layers, str(attending) if attending < c.n_layers else "L"
-        mixed = f"{layers} · 2 · H·{_both_widths(c)} · visible tokens{_scored(c)}"
-        rows = [
-            ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
-            ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
-            ("compute per token", _flops(work.total), f"at {c.context:,} tokens; multiply-add = 2 FLOP"),
-            (
-                "  projections",
-                _flops(work.projections),
-                "L · 2 · (their matrices)" if c.kv_rank or some else "L · 2 · d_model · (2·H + 2·G)·d_head",
-            ),
-            ("  attention", _flops(work.attention), mixed + ", and states" * some),
-            ("  feed-forward", _flops(work.feed_forward), _units(c)),
-            ("  head", _flops(work.head), "2 · d_model · V"),
-        ]
-        if c.causal:
-            cache = self.found.cache_bytes["fp32"]
-            rows.append(("KV cache per token, fp32", in_bytes(cache), f"{layers} · G · {_both_widths(c)} · 4 bytes"))
-            rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
-        return rows
+def _figures(report: Info) -> list[tuple[str, str, str]]:
+    c, work, memory = report.config, report.work, report.memory_bytes
+    attending = len(table_of(c).attending)
+    some, layers = attending < c.n_layers, str(attending) if attending < c.n_layers else "L"
+    mixed = f"{layers} · 2 · H·{_both_widths(c)} · visible tokens{_scored(c)}"
+    rows = [
+        ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
+        ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
+        ("compute per token", _flops(work.total), f"at {c.context:,} tokens; multiply-add = 2 FLOP"),
+        (
+            "  projections",
+            _flops(work.projections),
+            "L · 2 · (their matrices)" if c.kv_rank or some else "L · 2 · d_model · (2·H + 2·G)·d_head",
+        ),
+        ("  attention", _flops(work.attention), mixed + ", and states" * some),
+        ("  feed-forward", _flops(work.feed_forward), _units(c)),
+        ("  head", _flops(work.head), "2 · d_model · V"),
+    ]
+    if c.causal:
+        cache = report.cache_bytes["fp32"]
+        rows.append(("KV cache per token, fp32", in_bytes(cache), f"{layers} · G · {_both_widths(c)} · 4 bytes"))
+        rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
+    return rows

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.cells import cell_len
 
-from tinytf.lessons import NAMES, TITLES, LessonList
 from tinytf.lessons.lesson import Lesson, LiveTable, Map
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
@@ -29,7 +28,6 @@ from tinytf_cli.views.blocks import (
 from tinytf_cli.views.parts import spread
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
-    from tinytf.lessons.course import Course
     from tinytf.lessons.live import Live
 
 _DIMS = 8
@@ -233,30 +231,3 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
         value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else Figure(value, form)
         for value in values
     ]
-
-
-class CourseView:
-    """Several lessons as one text."""
-
-    def __init__(self, found: "Course") -> None:
-        self.found = found
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """One lesson after the other."""
-        from tinytf_cli.views.banner import banner
-
-        live = self.found.live
-        yield from banner(live.model, live.encoding)
-        for one in self.found.lessons:
-            yield from LessonView(live, one).blocks(terminal)
-
-
-class ListView:
-    """Number, name and title of every lesson."""
-
-    def __init__(self, found: LessonList) -> None:
-        self.found = found
-
-    def blocks(self, _: Terminal) -> Iterator[Block]:
-        numbers = [str(place) for place in range(1, len(TITLES) + 1)]
-        yield Table([Column("#", numbers, "right"), Column("lesson", NAMES), Column("", list(TITLES.values()))])

@@ -9,6 +9,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.draw import Display, draws
 
 _PLACES = {
     "built in": "built in",
@@ -20,31 +21,26 @@ _PLACES = {
 }
 
 
-class ModelsView:
-    """A catalogue, drawn."""
-
-    def __init__(self, found: Catalogue) -> None:
-        self.found = found
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """A table for each place."""
-        folder = printable(str(resolved(self.found.folder)), spaces=False)
-        yield Line([Span(plural(len(self.found.entries), "model"), "strong"), ", by the names that --model takes"])
-        for place, found in groupby(self.found.entries, lambda entry: entry.place):
-            entries = list(found)
-            yield Heading(_PLACES[place].format(folder=folder))
-            yield Table(
-                [
-                    Column("model", [Span(printable(e.name, spaces=False), "strong") for e in entries], shrink=24),
-                    Column("family", [e.family for e in entries]),
-                    Column("layers × heads", [_size(e) for e in entries], "right", drop=1),
-                    Column("parameters", [count(e.parameters) if e.parameters else "" for e in entries], "right"),
-                    Column("on disk", [in_bytes(e.bytes) if e.bytes else "" for e in entries], "right"),
-                    Column("opens", [_opens(e) for e in entries], shrink=12),
-                ]
-            )
-        if all(entry.place in ("built in", "preset") for entry in self.found.entries):
-            yield Line([Span(f"no others in {folder}, the cache of the Hugging Face hub, Ollama or LM Studio", "dim")])
+@draws(Catalogue)
+def models(report: Catalogue, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """The number of models, then a table for each place where there are any."""
+    folder = printable(str(resolved(report.folder)), spaces=False)
+    yield Line([Span(plural(len(report.entries), "model"), "strong"), ", by the names that --model takes"])
+    for place, group in groupby(report.entries, lambda entry: entry.place):
+        entries = list(group)
+        yield Heading(_PLACES[place].format(folder=folder))
+        yield Table(
+            [
+                Column("model", [Span(printable(e.name, spaces=False), "strong") for e in entries], shrink=24),
+                Column("family", [e.family for e in entries]),
+                Column("layers × heads", [_size(e) for e in entries], "right", drop=1),
+                Column("parameters", [count(e.parameters) if e.parameters else "" for e in entries], "right"),
+                Column("on disk", [in_bytes(e.bytes) if e.bytes else "" for e in entries], "right"),
+                Column("opens", [_opens(e) for e in entries], shrink=12),
+            ]
+        )
+    if all(entry.place in ("built in", "preset") for entry in report.entries):
+        yield Line([Span(f"no others in {folder}, the cache of the Hugging Face hub, Ollama or LM Studio", "dim")])
 
 
 def _size(entry: AvailableModel) -> str:

@@ -1,54 +1,62 @@
 """The view of neighbours: how similar the words are to each other, and the nearest tokens of each."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tinytf.loading import Model
 from tinytf.look.neighbours import Neighbours, Space
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Grid, Heading, Heat, Line
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import folded, note, row_limit
 from tinytf_cli.views.steps import as_array
 
 
-class NeighboursView:
-    """The nearest tokens in each table; of many vectors at most ``rows``."""
+@dataclass(frozen=True)
+class NeighboursDisplay(Display):
+    """``rows`` is the most vectors of a table: 0 for all, None for what suits the terminal."""
 
-    def __init__(self, model: Model, found: Neighbours, rows: int | None) -> None:
-        self.model, self.found, self.rows = model, found, rows
+    rows: int | None = None
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The similarity of each pair where there are several, then the neighbours; one vector has bars."""
-        found, several = self.found, len(self.found.names) > 1
-        yield from banner(self.model, found.about.text if found.about else None)
-        for place, space in enumerate(found.spaces):
-            if several and (not found.at or not place):  # a stream is the same whatever it is compared with
-                pairs = "pair; the same order down and across" if found.at else f"pair of {space.title}"
-                yield Heading("similarity", f"cosine of each {pairs}", "embed")
-                names = list(found.names)
-                yield Heat(as_array(space.similarity), names, names, "signed", digits=2)
-            yield from self._several(space, terminal) if several else self._one(space)
-        yield Line("")
-        width = space.vectors.shape[1]
-        yield note(f"1: the same direction; two random vectors of {width:,} dimensions: 0 ± {found.chance:.2g}")
-        yield from map(note, found.notes)
 
-    def _one(self, space: Space) -> Iterator[Block]:
-        yield Heading(self.found.names[0], f"the nearest {space.title}, by cosine", "embed")
-        near = zip(space.ids[0].tolist(), space.cosines[0].tolist(), strict=True)
-        yield Bars([Bar(self._token(i), max(0.0, cosine), Figure(cosine, "%.3f"), "embed") for i, cosine in near])
+@draws(Neighbours, NeighboursDisplay)
+def neighbours(report: Neighbours, terminal: Terminal, display: NeighboursDisplay) -> Iterator[Block]:
+    """The similarity of each pair where there are several vectors, then the neighbours; those of one vector as bars."""
+    names, several = list(report.names), len(report.names) > 1
+    yield from banner(model_of(report), report.about.text if report.about else None)
+    for index, space in enumerate(report.spaces):
+        if several and (not report.at or not index):  # a stream is the same whatever it is compared with
+            pairs = "pair; the same order down and across" if report.at else f"pair of {space.title}"
+            yield Heading("similarity", f"cosine of each {pairs}", "embed")
+            yield Heat(as_array(space.similarity), names, names, "signed", digits=2)
+        if several:
+            yield from _table(report, space, row_limit(terminal, display.rows))
+        else:
+            yield from _bars(report, space)
+    yield Line("")
+    width = space.vectors.shape[1]
+    yield note(f"1: the same direction; two random vectors of {width:,} dimensions: 0 ± {report.chance:.2g}")
+    yield from map(note, report.notes)
 
-    def _several(self, space: Space, terminal: Terminal) -> Iterator[Block]:
-        yield Heading("neighbours", f"the nearest {space.title} of each, by cosine", "embed")
-        grid = Grid(
-            [[self._token(i) for i in row] for row in space.ids.tolist()],
-            as_array(space.cosines),
-            self.found.names,
-            [f"{rank + 1}." for rank in range(space.ids.shape[1])],
-            many="neighbours",
-            verb="is",
-        )
-        yield from folded(grid, self.found.names, row_limit(terminal, self.rows), "vectors", "--rows 0")
 
-    def _token(self, token_id: int) -> str:
-        return self.model.tokenizer.shown(token_id)
+def _bars(report: Neighbours, space: Space) -> Iterator[Block]:
+    """The neighbours of one vector, as bars."""
+    shown = model_of(report).tokenizer.shown
+    yield Heading(report.names[0], f"the nearest {space.title}, by cosine", "embed")
+    near = zip(space.ids[0].tolist(), space.cosines[0].tolist(), strict=True)
+    yield Bars([Bar(shown(i), max(0.0, cosine), Figure(cosine, "%.3f"), "embed") for i, cosine in near])
+
+
+def _table(report: Neighbours, space: Space, most: int | None) -> Iterator[Block]:
+    """The neighbours of several vectors, at most ``most``, a row for each."""
+    shown = model_of(report).tokenizer.shown
+    yield Heading("neighbours", f"the nearest {space.title} of each, by cosine", "embed")
+    grid = Grid(
+        [[shown(i) for i in row] for row in space.ids.tolist()],
+        as_array(space.cosines),
+        report.names,
+        [f"{rank + 1}." for rank in range(space.ids.shape[1])],
+        many="neighbours",
+        verb="is",
+    )
+    yield from folded(grid, report.names, most, "vectors", "--rows 0")

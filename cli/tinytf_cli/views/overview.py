@@ -1,5 +1,6 @@
 """The first screen of a trace: the answer, a block as a drawing, a line a layer, the heads, what to ask next."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.cells import cell_len
@@ -8,6 +9,7 @@ from tinytf.loading import Model
 from tinytf.look.overview import Added, Layer
 from tinytf.look.prediction import Likely, Prediction
 from tinytf.look.traced import Traced
+from tinytf.report import Report
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import count, number, plural
@@ -45,9 +47,23 @@ _LAYERS = 4  # shown of a deep model; twice as many where they stand beside the 
 _WIDE = 8  # columns that a small map takes, at least
 _CLOSEUP, _TABLE = 22, 76  # columns of the map and of the layers beside the drawing, at least
 _QUERIES = 8  # of the map; fewer where it is below the drawing
+_QUOTED = 60
+"""Most characters of a text that is repeated in a command line."""
 
 Again = Callable[..., str]
 """Makes a command line about the same text, of a command and what it takes before it, and ``options``."""
+
+
+def commands_about(report: Report) -> Callable[[str], Again]:
+    """Makes command lines as they are typed in a terminal: about a text, and the model of a report."""
+    name = report.about.model.name if report.about else "tiny"
+    more = () if name == "tiny" else ("-m", name)
+
+    def about(text: str) -> Again:
+        word = text if text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-") else "TEXT"
+        return lambda *command, options=(): shlex.join(["tinytf", *command, word, *options, *more])
+
+    return about
 
 
 def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:

@@ -28,6 +28,7 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import row_limit
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
@@ -79,200 +80,202 @@ _HEALTH = {
 """What is said of each layer."""
 
 
-class RunView:
-    """The report of a run that is not damaged, drawn; ``quiet`` are the seconds since its last line, None for one that
-    was stopped.
+@dataclass(frozen=True)
+class RunDisplay(Display):
+    """``seconds_left`` are those to the last step, None for what the run's own speed says; ``quiet`` are those since
+    its last line, None for a run that was stopped.
 
-    ``doing`` says what it does where it does not train; ``log`` counts steps in powers of ten.
+    ``doing`` says what the run does where it does not train; ``log`` counts steps in powers of ten.
     """
 
-    def __init__(
-        self,
-        found: RunReport,
-        seconds_left: float | None = None,
-        quiet: float | None = 0.0,
-        layout: Layout = LAYOUTS[0],
-        doing: str = "",
-        log: bool = False,
-    ) -> None:
-        assert found.history is not None
-        self.found, self.history, self.quiet, self.layout, self.doing = found, found.history, quiet, layout, doing
-        self.log = log
-        self.seconds_left = self.history.seconds_left if seconds_left is None else seconds_left
+    seconds_left: float | None = None
+    quiet: float | None = 0.0
+    layout: Layout = LAYOUTS[0]
+    doing: str = ""
+    log: bool = False
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """Progress, numbers, curves, heads and the last milestones."""
-        history = self.history
-        yield Line([Span(printable(self.found.name, spaces=False), "strong"), Span(f" · {self._state()}", "dim")])
-        share = min(1.0, history.last / history.steps)
-        yield Bars([Bar(f"step {history.last:,} of {history.steps:,}", share, f"{100 * share:.0f} %", "v")], track=True)
-        yield from self._number_lines(terminal)
-        if history.skipped:
-            yield Line(Span(f"{history.skipped:,} lines of metrics.jsonl cannot be read", "bad"), indent=2)
-        if not self.layout.tight:
+
+@draws(RunReport, RunDisplay)
+def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[Block]:
+    """Progress, numbers, curves, heads and the last milestones of a run that is not damaged."""
+    history, layout = report.history, display.layout
+    assert history is not None
+    yield Line([Span(printable(report.name, spaces=False), "strong"), Span(f" · {_state(history, display)}", "dim")])
+    share = min(1.0, history.last / history.steps)
+    yield Bars([Bar(f"step {history.last:,} of {history.steps:,}", share, f"{100 * share:.0f} %", "v")], track=True)
+    yield from _number_lines(_numbers(history, display), terminal)
+    if history.skipped:
+        yield Line(Span(f"{history.skipped:,} lines of metrics.jsonl cannot be read", "bad"), indent=2)
+    if not layout.tight:
+        yield Line("")
+    yield from _charts(history, terminal, display)
+    yield from _risen(history)
+    if history.spikes:
+        yield spike_line(history)
+    if history.heads:
+        yield from _heads(*history.heads[-1], terminal, layout)
+    if history.health and not layout.tight:
+        yield from _layers(*history.health[-1])
+    if history.sample is not None and layout.sample:
+        if not layout.tight:
             yield Line("")
-        yield from self._charts(terminal)
-        yield from self._risen()
-        if history.spikes:
-            yield spike_line(history)
-        if history.heads:
-            yield from self._heads(*history.heads[-1], terminal)
-        if history.health and not self.layout.tight:
-            yield from self._layers(*history.health[-1])
-        if history.sample is not None and self.layout.sample:
-            if not self.layout.tight:
-                yield Line("")
-            yield sample_line(history.sample)
-        if history.milestones:
-            last = self.layout.milestones
-            if not self.layout.tight:
-                yield Heading("milestones", "" if len(history.milestones) <= last else f"the last {last}")
-            yield from milestone_lines(history, last)
+        yield sample_line(history.sample)
+    if history.milestones:
+        last = layout.milestones
+        if not layout.tight:
+            yield Heading("milestones", "" if len(history.milestones) <= last else f"the last {last}")
+        yield from milestone_lines(history, last)
 
-    def _state(self) -> str:
-        if self.doing or self.history.finished:
-            return self.doing or "finished"
-        if self.quiet is None:
-            return STOPPED.format(self.history.last)
-        return f"no new line for {duration(self.quiet)}" if self.quiet >= _QUIET else "not finished"
 
-    def _numbers(self) -> list[tuple[str, str]]:
-        """Names and values of all numbers that are known."""
-        history, best = self.history, self.history.best
-        logged, held_out, left = history.step.size > 0, history.held_out, self.seconds_left
-        best = None if best is None or best[0] == held_out[-1][0] else best
-        found = {
-            "loss": loss_in_words(float(history.loss[-1]) if logged else None),
-            "held-out": loss_in_words(held_out[-1][1]) if held_out else "",
-            "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
-            **self._held_out_numbers(),
-            "lr": number(float(history.lr[-1]), "%.2e") if logged else "",
-            "gradient norm": number(float(history.grad_norm[-1]), "%.3f") if logged else "",
-            "clipped": f"{100 * history.clip_rate:.0f} %" if history.clip_rate is not None else "",
-            "epochs": f"{history.epochs:.2f}" if history.epochs is not None else "",
-            "tokens/s": f"{history.tokens_per_second:,.0f}" if history.tokens_per_second is not None else "",
-            "MFU": f"{100 * history.mfu:.0f} %" if history.mfu is not None else "",
-            "memory": in_bytes(history.memory_bytes) if history.memory_bytes is not None else "",
-            "elapsed": duration(history.elapsed) if history.elapsed else "",
-            "left": duration(left) if left is not None and not history.finished else "",
-        }
-        return [(title, shown) for title, shown in found.items() if shown]
+def _state(history: History, display: RunDisplay) -> str:
+    if display.doing or history.finished:
+        return display.doing or "finished"
+    if display.quiet is None:
+        return STOPPED.format(history.last)
+    return f"no new line for {duration(display.quiet)}" if display.quiet >= _QUIET else "not finished"
 
-    def _number_lines(self, terminal: Terminal) -> Iterator[Line]:
-        """The numbers, as many on a line as fit, each beside its name."""
-        if terminal.plain:
-            yield Line(", ".join(f"{title} {shown}" for title, shown in self._numbers()) + ".")
-            return
-        words: list[Span] = []
-        used = 2
-        for title, shown in self._numbers():
-            size = len(title) + len(shown) + 1
-            if words and used + 3 + size > terminal.width:
-                yield Line(words, indent=2)
-                words, used = [], 2
-            words += [Span(f"{'   ' if words else ''}{title} ", "dim"), Span(shown, "strong")]
-            used += size + (3 if used > 2 else 0)
-        yield Line(words, indent=2)
 
-    def _held_out_numbers(self) -> dict[str, str]:
-        """The last held-out loss in bits per byte and as a perplexity."""
-        if not self.history.held_out:
-            return {}
-        loss = self.history.held_out[-1][1]
-        bits = self.history.bits_per_byte(loss)
-        return {
-            "bits/byte": "" if bits is None else f"{bits:.3f}",
-            "perplexity": number(math.exp(loss), "%.1f") if loss < _LARGEST_LOSS else "",
-        }
+def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
+    """Names and values of all numbers that are known."""
+    logged, held_out, best = history.step.size > 0, history.held_out, history.best
+    left = history.seconds_left if display.seconds_left is None else display.seconds_left
+    best = None if best is None or best[0] == held_out[-1][0] else best
+    numbers = {
+        "loss": loss_in_words(float(history.loss[-1]) if logged else None),
+        "held-out": loss_in_words(held_out[-1][1]) if held_out else "",
+        "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
+        **_held_out_numbers(history),
+        "lr": number(float(history.lr[-1]), "%.2e") if logged else "",
+        "gradient norm": number(float(history.grad_norm[-1]), "%.3f") if logged else "",
+        "clipped": f"{100 * history.clip_rate:.0f} %" if history.clip_rate is not None else "",
+        "epochs": f"{history.epochs:.2f}" if history.epochs is not None else "",
+        "tokens/s": f"{history.tokens_per_second:,.0f}" if history.tokens_per_second is not None else "",
+        "MFU": f"{100 * history.mfu:.0f} %" if history.mfu is not None else "",
+        "memory": in_bytes(history.memory_bytes) if history.memory_bytes is not None else "",
+        "elapsed": duration(history.elapsed) if history.elapsed else "",
+        "left": duration(left) if left is not None and not history.finished else "",
+    }
+    return [(title, shown) for title, shown in numbers.items() if shown]
 
-    def _risen(self) -> Iterator[Line]:
-        """A word where the model has learned by heart."""
-        history = self.history
-        if history.risen is not None and history.best is not None:
-            said = f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}: it learns by heart"
-            yield Line([Span(said, "bad")], indent=2)
 
-    def _charts(self, terminal: Terminal) -> Iterator[Block]:
-        """The loss; and beside it, where there is room, its tail, gradient norm, throughput and learning rate."""
-        height = self.layout.chart
-        loss = Curves(self._curves(), "step", "loss", height, log_x=self.log)
-        others = list(self._others(height))[: max(0, (terminal.width - _CHART) // (_CHART_BESIDE + 2))]
-        if terminal.plain or not others:
-            yield loss
-        else:
-            yield Beside([[loss], *([one] for one in others)], _CHART_BESIDE)
+def _number_lines(numbers: Sequence[tuple[str, str]], terminal: Terminal) -> Iterator[Line]:
+    """The numbers, as many on a line as fit, each beside its name."""
+    if terminal.plain:
+        yield Line(", ".join(f"{title} {shown}" for title, shown in numbers) + ".")
+        return
+    words: list[Span] = []
+    used = 2
+    for title, shown in numbers:
+        size = len(title) + len(shown) + 1
+        if words and used + 3 + size > terminal.width:
+            yield Line(words, indent=2)
+            words, used = [], 2
+        words += [Span(f"{'   ' if words else ''}{title} ", "dim"), Span(shown, "strong")]
+        used += size + (3 if used > 2 else 0)
+    yield Line(words, indent=2)
 
-    def _others(self, height: int) -> Iterator[Curves]:
-        history = self.history
-        if history.step.size >= 2 * _TAIL_NEEDS:
-            first = int(history.step[-max(_TAIL_NEEDS, history.step.size // 5)])
-            yield Curves(self._curves(first), "step", "loss, the last fifth", height)
-        finite = np.isfinite(history.grad_norm)
-        clip = float(history.recipe.get("clip", math.nan))
-        ends = history.step[[0, -1]] if history.step.size else history.step
-        yield Curves(
-            [Curve(f"clipped at {clip:g}", ends, np.full(len(ends), clip), "dim"),
-             Curve("gradient norm", history.step[finite], history.grad_norm[finite], "v")],
-            "step", "gradient norm", height,
-        )  # fmt: skip
-        known = np.isfinite(history.speed.tokens_per_second)
-        speed = Curve("tokens/s", history.speed.step[known], history.speed.tokens_per_second[known], "k")
-        yield Curves([speed], "step", "tokens/s", height)
-        yield Curves([Curve("learning rate", history.step, history.lr, "ffn")], "step", "learning rate", height)
 
-    def _curves(self, first: int = 0) -> list[Curve]:
-        """The losses from a step on: held-out, the mean around each step, and behind them those of each step."""
-        history = self.history
-        step, loss = history.averaged
-        raw = history.loss[np.isfinite(history.loss)]
-        late = step >= first
-        curves = [
-            Curve(f"loss, {MEANS}", step[late], loss[late], "q"),
-            Curve("each step", step[late], raw[late], "dim", band=True),
-        ]
-        if held_out := [(at, value) for at, value in history.held_out if at >= first]:
-            at, values = zip(*held_out, strict=True)
-            curves.insert(0, Curve("held-out loss", np.array(at, dtype=np.int64), np.array(values), "k", points=True))
-        return curves
+def _held_out_numbers(history: History) -> dict[str, str]:
+    """The last held-out loss in bits per byte and as a perplexity."""
+    if not history.held_out:
+        return {}
+    loss = history.held_out[-1][1]
+    bits = history.bits_per_byte(loss)
+    return {
+        "bits/byte": "" if bits is None else f"{bits:.3f}",
+        "perplexity": number(math.exp(loss), "%.1f") if loss < _LARGEST_LOSS else "",
+    }
 
-    def _heads(self, step: int, heads: Mapping[str, Series], terminal: Terminal) -> Iterator[Block]:
-        layers, n_heads = shape = next(iter(heads.values())).shape
-        kinds = [kind for kind in dict.fromkeys((*KINDS, *heads)) if kind in heads and heads[kind].shape == shape]
-        few = layers * n_heads <= _FEW_HEADS and self.layout.meters and terminal.width >= _METERS_NEED
-        each = few or terminal.plain
-        keep = range(layers) if each else _strongest(heads, kinds, layers, row_limit(terminal, None, _LAYERS))
-        folded = "" if len(keep) == layers else f"; {len(keep)} of {layers} layers, those with the largest scores"
-        yield Heading("heads", f"at step {step:,}; a full bar is 1{folded}")
 
-        def cells(kind: str) -> list[Cell]:
-            scores, role = np.nan_to_num(heads[kind], nan=0.0, posinf=1.0, neginf=0.0), KINDS.get(kind, "embed")
-            if each:
-                return [Meter(score, number(score, "%.2f"), role) for score in scores.ravel().tolist()]
-            counts = np.rint(_FULL * scores[keep].clip(0, 1)).astype(int).tolist()
-            return [Histogram(tuple(row), _FULL, role) for row in counts]
+def _risen(history: History) -> Iterator[Line]:
+    """A warning where the model has learned the text by heart."""
+    if history.risen is not None and history.best is not None:
+        words = f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}: it learns by heart"
+        yield Line([Span(words, "bad")], indent=2)
 
-        names = [f"L{layer}" for layer in keep]
-        names = [f"{name}H{head}" for name in names for head in range(n_heads)] if each else names
-        drops = [*range(len(kinds), 1, -1), 0]
-        scored = [
-            Column(printable(kind, spaces=False), cells(kind), drop=drop)
-            for drop, kind in zip(drops, kinds, strict=True)
-        ]
-        yield Table([Column("", [Span(name, "dim") for name in names]), *scored])
-        if not (each or self.layout.tight):
-            named = [kind for kind in kinds if kind != "entropy"]
-            if words := [f"{printable(kind, spaces=False)} {_largest(heads[kind])}" for kind in named]:
-                yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
 
-    def _layers(self, step: int, health: Mapping[str, Series]) -> Iterator[Block]:
-        """Gradient, update, activations and dead units of each layer, in a line each number."""
-        words: list[Span] = []
-        for name, (title, form) in _HEALTH.items():
-            if (values := health.get(name)) is not None:
-                shown = " ".join(number(float(one), form) for one in values)
-                words += [Span(f"{'   ' if words else ''}{title} ", "dim"), Span(shown)]
-        if words:
-            yield Line([Span(f"layers, step {step:,}  ", "dim"), *words], indent=2)
+def _charts(history: History, terminal: Terminal, display: RunDisplay) -> Iterator[Block]:
+    """The loss; and beside it, where there is room, its tail, gradient norm, throughput and learning rate."""
+    height = display.layout.chart
+    loss = Curves(_curves(history), "step", "loss", height, log_x=display.log)
+    others = list(_others(history, height))[: max(0, (terminal.width - _CHART) // (_CHART_BESIDE + 2))]
+    if terminal.plain or not others:
+        yield loss
+    else:
+        yield Beside([[loss], *([chart] for chart in others)], _CHART_BESIDE)
+
+
+def _others(history: History, height: int) -> Iterator[Curves]:
+    if history.step.size >= 2 * _TAIL_NEEDS:
+        first = int(history.step[-max(_TAIL_NEEDS, history.step.size // 5)])
+        yield Curves(_curves(history, first), "step", "loss, the last fifth", height)
+    finite = np.isfinite(history.grad_norm)
+    clip = float(history.recipe.get("clip", math.nan))
+    ends = history.step[[0, -1]] if history.step.size else history.step
+    yield Curves(
+        [Curve(f"clipped at {clip:g}", ends, np.full(len(ends), clip), "dim"),
+         Curve("gradient norm", history.step[finite], history.grad_norm[finite], "v")],
+        "step", "gradient norm", height,
+    )  # fmt: skip
+    known = np.isfinite(history.speed.tokens_per_second)
+    speed = Curve("tokens/s", history.speed.step[known], history.speed.tokens_per_second[known], "k")
+    yield Curves([speed], "step", "tokens/s", height)
+    yield Curves([Curve("learning rate", history.step, history.lr, "ffn")], "step", "learning rate", height)
+
+
+def _curves(history: History, first: int = 0) -> list[Curve]:
+    """The losses from a step on: held-out, the mean around each step, and behind them those of each step."""
+    step, loss = history.averaged
+    raw = history.loss[np.isfinite(history.loss)]
+    late = step >= first
+    curves = [
+        Curve(f"loss, {MEANS}", step[late], loss[late], "q"),
+        Curve("each step", step[late], raw[late], "dim", band=True),
+    ]
+    if held_out := [(at, value) for at, value in history.held_out if at >= first]:
+        at, values = zip(*held_out, strict=True)
+        curves.insert(0, Curve("held-out loss", np.array(at, dtype=np.int64), np.array(values), "k", points=True))
+    return curves
+
+
+def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: Layout) -> Iterator[Block]:
+    layers, n_heads = shape = next(iter(heads.values())).shape
+    kinds = [kind for kind in dict.fromkeys((*KINDS, *heads)) if kind in heads and heads[kind].shape == shape]
+    few = layers * n_heads <= _FEW_HEADS and layout.meters and terminal.width >= _METERS_NEED
+    each = few or terminal.plain
+    keep = range(layers) if each else _strongest(heads, kinds, layers, row_limit(terminal, None, _LAYERS))
+    folded = "" if len(keep) == layers else f"; {len(keep)} of {layers} layers, those with the largest scores"
+    yield Heading("heads", f"at step {step:,}; a full bar is 1{folded}")
+
+    def cells(kind: str) -> list[Cell]:
+        scores, role = np.nan_to_num(heads[kind], nan=0.0, posinf=1.0, neginf=0.0), KINDS.get(kind, "embed")
+        if each:
+            return [Meter(score, number(score, "%.2f"), role) for score in scores.ravel().tolist()]
+        counts = np.rint(_FULL * scores[keep].clip(0, 1)).astype(int).tolist()
+        return [Histogram(tuple(row), _FULL, role) for row in counts]
+
+    names = [f"L{layer}" for layer in keep]
+    names = [f"{name}H{head}" for name in names for head in range(n_heads)] if each else names
+    drops = [*range(len(kinds), 1, -1), 0]
+    scored = [
+        Column(printable(kind, spaces=False), cells(kind), drop=drop) for drop, kind in zip(drops, kinds, strict=True)
+    ]
+    yield Table([Column("", [Span(name, "dim") for name in names]), *scored])
+    if not (each or layout.tight):
+        named = [kind for kind in kinds if kind != "entropy"]
+        if words := [f"{printable(kind, spaces=False)} {_largest(heads[kind])}" for kind in named]:
+            yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
+
+
+def _layers(step: int, health: Mapping[str, Series]) -> Iterator[Block]:
+    """Gradient, update, activations and dead units of each layer, in a line each number."""
+    words: list[Span] = []
+    for name, (title, form) in _HEALTH.items():
+        if (values := health.get(name)) is not None:
+            shown = " ".join(number(float(value), form) for value in values)
+            words += [Span(f"{'   ' if words else ''}{title} ", "dim"), Span(shown)]
+    if words:
+        yield Line([Span(f"layers, step {step:,}  ", "dim"), *words], indent=2)
 
 
 def _strongest(heads: Mapping[str, Series], kinds: Sequence[str], layers: int, limit: int | None) -> Sequence[int]:
@@ -299,8 +302,8 @@ def sample_line(sample: Sample) -> Line:
 def spike_line(history: History, lead: str = "") -> Line:
     """How often the loss jumped, and the last time."""
     last, earlier = history.spikes[-1], len(history.spikes) - 1
-    said = f"{lead}the loss jumped to {last.loss:.3f} at step {last.step:,}, from about {last.usual:.3f}"
-    return Line(Span(said + (f"; {earlier:,} times before" if earlier else ""), "bad"), indent=2)
+    words = f"{lead}the loss jumped to {last.loss:.3f} at step {last.step:,}, from about {last.usual:.3f}"
+    return Line(Span(words + (f"; {earlier:,} times before" if earlier else ""), "bad"), indent=2)
 
 
 def milestone_lines(history: History, last: int) -> Iterator[Line]:

@@ -1,6 +1,7 @@
 """Training runs side by side: a line each, their losses in one chart, their last milestones."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from tinytf_cli.numbers import count, duration, loss_in_words
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table
 from tinytf_cli.views.branches import branch_blocks
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import note, row_limit
 from tinytf_cli.views.run import spike_line
 
@@ -27,91 +29,94 @@ _NUMBERS = {
 """The columns of numbers, each with its place among those that go when width is short, the highest first."""
 
 
-class RunsView:
-    """The reports of several runs, drawn; ``log`` counts steps in powers of ten."""
+@dataclass(frozen=True)
+class RunsDisplay(Display):
+    """``log`` counts steps in powers of ten."""
 
-    def __init__(self, found: RunsReport, log: bool = False) -> None:
-        self.found, self.log = found, log
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """A table, the losses in one chart, and milestones."""
-        runs = self.found.runs
-        if not runs:
-            where = ", ".join(printable(str(resolved(folder)), spaces=False) for folder in self.found.folders)
-            yield Line(Span(f"no training runs in {where}; tinytf train makes them", "dim"))
-            return
-        histories = [(run, run.history) for run in runs if run.history is not None]
-        drawn = [(run, one) for run, one in histories if one.step.size][: len(ROLES)]
-        names = {run.path: Span(printable(run.name, spaces=False), "strong") for run in runs}
-        for (run, _), role in zip(drawn, ROLES, strict=False):
-            names[run.path] = Span(names[run.path].text, role)
-        rows = runs[: row_limit(terminal, None, _ROWS)]
-        numbers = zip(_NUMBERS.items(), zip(*map(_numbers, rows), strict=True), strict=True)
-        yield Table(
-            [
-                Column("run", [names[run.path] for run in rows], shrink=8),
-                *self._differing(len(rows)),
-                *(Column(title, cells, "right", drop=drop) for (title, drop), cells in numbers),
-                Column("state", [_state(run) for run in rows], shrink=8),
-            ]
-        )
-        if len(rows) < len(runs):
-            yield note(f"the best {len(rows)} of {len(runs)} runs; -o FILE.txt has them all")
-        for run in runs:
-            if run.history is None:
-                said = Span(f": {printable(run.problem, spaces=False)}")
-                yield Line([Span(names[run.path].text, "bad"), said], indent=2)
-        for run, one in histories[: len(rows)]:
-            if one.spikes:
-                yield spike_line(one, f"{names[run.path].text}: ")
-        if drawn:
-            left = sum(one.step.size > 0 for _, one in histories) - len(drawn)
-            yield Heading("losses", f"{MEANS}{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
-            curves = [Curve(names[run.path].text, *one.averaged, names[run.path].role) for run, one in drawn]
-            charts = [Curves(curves, "step", "training loss", 10, log_x=self.log)]
-            held_out = [
-                Curve(names[run.path].text, *_points(one.held_out), names[run.path].role)
-                for run, one in drawn
-                if len(one.held_out) > 1
-            ]
-            if held_out and (not terminal.cuts or terminal.width >= 2 * _CHART + 2):  # on a screen only beside it
-                charts.append(Curves(held_out, "step", "held-out loss", 10, log_x=self.log))
-            yield Beside([[chart] for chart in charts], _CHART, even=True)
-        yield from branch_blocks(runs)
-        if last := [(run, *one.milestones[-1]) for run, one in histories[: len(rows)] if one.milestones]:
-            yield Heading("milestones", "the last of each run")
-            who = [names[run.path] for run, _, _ in last]
-            steps = Column("", [f"step {step:,}" for _, step, _ in last], "right")
-            words = Column("", [printable(text, spaces=False) for _, _, text in last], shrink=8)
-            yield Table([Column("run", who, shrink=8), steps, words], header=False)
-
-    def _differing(self, rows: int) -> Iterator[Column]:
-        """What the recipes do not have in common: the first fields of those that differ."""
-        differing = [item for item in self.found.differing.items() if item[0] != "steps"]  # which have a column
-        for place, (name, values) in enumerate(differing[:_FIELDS]):
-            cells = ["" if value is None else printable(str(value), spaces=False) for value in values[:rows]]
-            yield Column(name.removeprefix("model."), cells, "right", drop=9 + place)
+    log: bool = False
 
 
-def _points(found: Sequence[tuple[int, float]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    steps, values = zip(*found, strict=True)
+@draws(RunsReport, RunsDisplay)
+def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterator[Block]:
+    """A table, the losses in one chart, and milestones."""
+    if not report.runs:
+        where = ", ".join(printable(str(resolved(folder)), spaces=False) for folder in report.folders)
+        yield Line(Span(f"no training runs in {where}; tinytf train makes them", "dim"))
+        return
+    histories = [(run, run.history) for run in report.runs if run.history is not None]
+    drawn = [(run, history) for run, history in histories if history.step.size][: len(ROLES)]
+    names = {run.path: Span(printable(run.name, spaces=False), "strong") for run in report.runs}
+    for (run, _), role in zip(drawn, ROLES, strict=False):
+        names[run.path] = Span(names[run.path].text, role)
+    rows = report.runs[: row_limit(terminal, None, _ROWS)]
+    numbers = zip(_NUMBERS.items(), zip(*map(_numbers, rows), strict=True), strict=True)
+    yield Table(
+        [
+            Column("run", [names[run.path] for run in rows], shrink=8),
+            *_differing(report, len(rows)),
+            *(Column(title, cells, "right", drop=drop) for (title, drop), cells in numbers),
+            Column("state", [_state(run) for run in rows], shrink=8),
+        ]
+    )
+    if len(rows) < len(report.runs):
+        yield note(f"the best {len(rows)} of {len(report.runs)} runs; -o FILE.txt has them all")
+    for run in report.runs:
+        if run.history is None:
+            problem = Span(f": {printable(run.problem, spaces=False)}")
+            yield Line([Span(names[run.path].text, "bad"), problem], indent=2)
+    for run, history in histories[: len(rows)]:
+        if history.spikes:
+            yield spike_line(history, f"{names[run.path].text}: ")
+    if drawn:
+        left = sum(history.step.size > 0 for _, history in histories) - len(drawn)
+        yield Heading("losses", f"{MEANS}{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
+        curves = [Curve(names[run.path].text, *history.averaged, names[run.path].role) for run, history in drawn]
+        charts = [Curves(curves, "step", "training loss", 10, log_x=display.log)]
+        held_out = [
+            Curve(names[run.path].text, *_points(history.held_out), names[run.path].role)
+            for run, history in drawn
+            if len(history.held_out) > 1
+        ]
+        if held_out and (not terminal.cuts or terminal.width >= 2 * _CHART + 2):  # on a screen only beside it
+            charts.append(Curves(held_out, "step", "held-out loss", 10, log_x=display.log))
+        yield Beside([[chart] for chart in charts], _CHART, even=True)
+    yield from branch_blocks(report.runs)
+    last = [(run, *history.milestones[-1]) for run, history in histories[: len(rows)] if history.milestones]
+    if last:
+        yield Heading("milestones", "the last of each run")
+        who = [names[run.path] for run, _, _ in last]
+        steps = Column("", [f"step {step:,}" for _, step, _ in last], "right")
+        words = Column("", [printable(text, spaces=False) for _, _, text in last], shrink=8)
+        yield Table([Column("run", who, shrink=8), steps, words], header=False)
+
+
+def _differing(report: RunsReport, rows: int) -> Iterator[Column]:
+    """What the recipes do not have in common: the first fields of those that differ."""
+    differing = [item for item in report.differing.items() if item[0] != "steps"]  # which have a column
+    for index, (name, values) in enumerate(differing[:_FIELDS]):
+        cells = ["" if value is None else printable(str(value), spaces=False) for value in values[:rows]]
+        yield Column(name.removeprefix("model."), cells, "right", drop=9 + index)
+
+
+def _points(points: Sequence[tuple[int, float]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    steps, values = zip(*points, strict=True)
     return np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
 
 
 def _numbers(run: RunReport) -> list[str | Span]:
     """The cells of a run in the columns of ``_NUMBERS``."""
-    one = run.history
-    if one is None:
+    history = run.history
+    if history is None:
         return [""] * len(_NUMBERS)
     return [
-        f"{one.last:,} of {one.steps:,}",
-        loss_in_words(float(one.loss[-1])) if one.step.size else "",
-        Span(loss_in_words(one.best[1]), "strong") if one.best else "",
-        f"{one.best[0]:,}" if one.best else "",
-        f"{bits:.3f}" if one.best and (bits := one.bits_per_byte(one.best[1])) is not None else "",
-        count(one.parameters) if one.parameters else "",
-        f"{one.tokens_per_second:,.0f}" if one.tokens_per_second is not None else "",
-        duration(one.elapsed) if one.elapsed else "",
+        f"{history.last:,} of {history.steps:,}",
+        loss_in_words(float(history.loss[-1])) if history.step.size else "",
+        Span(loss_in_words(history.best[1]), "strong") if history.best else "",
+        f"{history.best[0]:,}" if history.best else "",
+        f"{bits:.3f}" if history.best and (bits := history.bits_per_byte(history.best[1])) is not None else "",
+        count(history.parameters) if history.parameters else "",
+        f"{history.tokens_per_second:,.0f}" if history.tokens_per_second is not None else "",
+        duration(history.elapsed) if history.elapsed else "",
     ]
 
 

@@ -1,14 +1,15 @@
 """A text coloured by the surprise of each token."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tinytf.generate.score import Score
-from tinytf.loading import Model
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Piece, Scale, Span, Table
 from tinytf_cli.views.continuation import cost_in_words
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import coloured_text, folded, share_column
 
 _MOST_BITS = 16.0
@@ -22,44 +23,43 @@ def _role(bits: float) -> str:
     return f"unit:{round(255 * min(bits, _MOST_BITS) / _MOST_BITS)}"
 
 
-class ScoreView:
-    """One scored text, drawn."""
+@dataclass(frozen=True)
+class ScoreDisplay(Display):
+    """``all`` shows every token of a long text, in the coloured text and in the table."""
 
-    def __init__(self, model: Model, found: Score, whole: bool = False) -> None:
-        self.model, self.found, self.whole = model, found, whole
+    all: bool = False
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The perplexity, the text in colours, and one line per token."""
-        yield from banner(self.model, self.found.encoding)
-        tokens, scored, worst = self.found.encoding.tokens, self.found.tokens, self.found.worst
-        yield Line("")
-        perplexity: list[Piece] = [Span("perplexity ", "output"), Figure(self.found.perplexity, "%.3f", "strong")]
-        mean: list[Piece] = [
-            ": ",
-            Figure(self.found.bits, "%.3f"),
-            " bits per token",
+
+@draws(Score, ScoreDisplay)
+def score(report: Score, terminal: Terminal, display: ScoreDisplay) -> Iterator[Block]:
+    """The perplexity, the text in colours, and one line per token."""
+    model, tokens, scored, worst = model_of(report), report.encoding.tokens, report.tokens, report.worst
+    yield from banner(model, report.encoding)
+    yield Line("")
+    perplexity: list[Piece] = [Span("perplexity ", "output"), Figure(report.perplexity, "%.3f", "strong")]
+    mean: list[Piece] = [": ", Figure(report.bits, "%.3f"), " bits per token"]
+    least = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
+    yield Line([*perplexity, *mean, "; least expected ", least, ", ", Figure(worst.surprise, "%.2f"), " bits"])
+    if report.windows > 1:
+        windows = f"read in {report.windows:,} windows of {model.config.context:,} tokens, "
+        yield Line(Span(f"{windows}each token after {report.before:,} or more where there are", "dim"))
+    if report.int8_cost is not None:
+        yield Line([Span("int8", "strong"), Span(f" costs {cost_in_words(report.int8_cost)}")])
+    yield Heading("surprise", f"−log₂ p of {plural(len(scored), 'token')}, in bits; the first is not predicted")
+    roles = ["dim", *(_role(token.surprise) for token in scored)]
+    yield coloured_text([token.shown for token in tokens], roles, None if display.all else _TEXT)
+    yield Scale("unit", _MOST_BITS, "bits or more")
+    yield Line("")
+    names = [str(token.position) for token in scored]
+    pieces = [Span(tokens[token.position].shown, _role(token.surprise)) for token in scored]
+    table = Table(
+        [
+            Column("#", names, "right", said="token"),
+            Column("piece", pieces, said=""),
+            share_column("p", [token.probability for token in scored], "output", said="probability"),
+            Column("bits", [Figure(token.surprise, "%.2f") for token in scored], "right", said="surprise in bits"),
+            Column("rank", [f"{token.rank:,}" for token in scored], "right"),
+            Column("entropy, bits", [Figure(token.entropy, "%.2f") for token in scored], "right", drop=1),
         ]
-        token = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
-        yield Line([*perplexity, *mean, "; least expected ", token, ", ", Figure(worst.surprise, "%.2f"), " bits"])
-        if self.found.windows > 1:
-            said = f"read in {self.found.windows:,} windows of {self.model.config.context:,} tokens, "
-            yield Line(Span(f"{said}each token after {self.found.before:,} or more where there are", "dim"))
-        if self.found.int8_cost is not None:
-            yield Line([Span("int8", "strong"), Span(f" costs {cost_in_words(self.found.int8_cost)}")])
-        yield Heading("surprise", f"−log₂ p of {plural(len(scored), 'token')}, in bits; the first is not predicted")
-        roles = ["dim", *(_role(one.surprise) for one in scored)]
-        yield coloured_text([token.shown for token in tokens], roles, None if self.whole else _TEXT)
-        yield Scale("unit", _MOST_BITS, "bits or more")
-        yield Line("")
-        names = [str(one.position) for one in scored]
-        table = Table(
-            [
-                Column("#", names, "right", said="token"),
-                Column("piece", [Span(tokens[one.position].shown, _role(one.surprise)) for one in scored], said=""),
-                share_column("p", [one.probability for one in scored], "output", said="probability"),
-                Column("bits", [Figure(one.surprise, "%.2f") for one in scored], "right", said="surprise in bits"),
-                Column("rank", [f"{one.rank:,}" for one in scored], "right"),
-                Column("entropy, bits", [Figure(one.entropy, "%.2f") for one in scored], "right", drop=1),
-            ]
-        )
-        yield from folded(table, names, None if self.whole else _ROWS, "tokens")
+    )
+    yield from folded(table, names, None if display.all else _ROWS, "tokens")

@@ -9,6 +9,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import titled
 
 _ROLES = ("q", "k")
@@ -16,33 +17,27 @@ _AROUND, _MOST = 3, 12
 """Tokens shown before and after the difference, and at most of the difference itself."""
 
 
-class SplitsView:
-    """The comparison, drawn."""
-
-    def __init__(self, found: Splits) -> None:
-        self.found = found
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The two tokenizers, how often they differ, and the first place where they do."""
-        found = self.found
-        for letter, name, tokenizer, role in zip("AB", found.names, found.tokenizers, _ROLES, strict=True):
-            shown = Span(f"{printable(name, spaces=False)} · ", "strong")
-            yield Line([Span(f"{letter} ", role), shown, *tokenizer_words(tokenizer, "")])
-        read = f"{plural(found.texts, 'text')}, {plural(found.characters, 'character')}"
-        a, b = found.tokens
-        if found.added[0] != found.added[1]:
-            yield titled("added", f" around each text: {found.added[0]} by A, {found.added[1]} by B", "bad")
-        if found.first is None:
-            yield titled("the same", f": {plural(a, 'token')} in {read}", "good")
-            return
-        said = f": {found.resplit:,} of {plural(found.texts, 'text')} split differently"
-        more = f", {found.renumbered:,} with other ids for the same pieces" if found.renumbered else ""
-        counted = f"{plural(found.characters, 'character')} are {a:,} tokens in A, {b:,} in B"
-        yield titled("different", f"{said}{more}; {counted}", "bad")
-        where = f"text {found.first.number:,}, " if found.texts > 1 else ""
-        what = "first difference" if found.resplit else "first other id"
-        yield Heading(what, f"{where}from character {found.first.place:,}")
-        yield _table(found.first)
+@draws(Splits)
+def splits(report: Splits, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """The two tokenizers, how often they differ, and the first place where they do."""
+    for letter, name, tokenizer, role in zip("AB", report.names, report.tokenizers, _ROLES, strict=True):
+        shown = Span(f"{printable(name, spaces=False)} · ", "strong")
+        yield Line([Span(f"{letter} ", role), shown, *tokenizer_words(tokenizer, "")])
+    read = f"{plural(report.texts, 'text')}, {plural(report.characters, 'character')}"
+    a, b = report.tokens
+    if report.added[0] != report.added[1]:
+        yield titled("added", f" around each text: {report.added[0]} by A, {report.added[1]} by B", "bad")
+    if report.first is None:
+        yield titled("the same", f": {plural(a, 'token')} in {read}", "good")
+        return
+    resplit = f": {report.resplit:,} of {plural(report.texts, 'text')} split differently"
+    more = f", {report.renumbered:,} with other ids for the same pieces" if report.renumbered else ""
+    counted = f"{plural(report.characters, 'character')} are {a:,} tokens in A, {b:,} in B"
+    yield titled("different", f"{resplit}{more}; {counted}", "bad")
+    where = f"text {report.first.number:,}, " if report.texts > 1 else ""
+    what = "first difference" if report.resplit else "first other id"
+    yield Heading(what, f"{where}from character {report.first.place:,}")
+    yield _table(report.first)
 
 
 def _table(split: Split) -> Table:
@@ -50,13 +45,14 @@ def _table(split: Split) -> Table:
     rows = list(_rows(*(_shown(split, side) for side in (0, 1))))
     columns = []
     for side, (letter, role) in enumerate(zip("AB", _ROLES, strict=True)):
-        parts = split.first, split.stops[side]
+        first, stop = split.first, split.stops[side]
         own = [row[side] for row in rows]
-        roles = [role if one is not None and parts[0] <= one[0] < parts[1] else "dim" for one in own]
+        roles = [role if cell is not None and first <= cell[0] < stop else "dim" for cell in own]
+        pieces = [Span(cell[1].shown if cell else "", own_role) for cell, own_role in zip(own, roles, strict=True)]
         columns += [
-            Column(letter, [Span(one[1].shown if one else "", r) for one, r in zip(own, roles, strict=True)], shrink=8),
-            Column("id", [str(one[1].id) if one else "" for one in own], "right"),
-            Column("offsets", [f"{one[1].start}:{one[1].end}" if one else "" for one in own], "right"),
+            Column(letter, pieces, shrink=8),
+            Column("id", [str(cell[1].id) if cell else "" for cell in own], "right"),
+            Column("offsets", [f"{cell[1].start}:{cell[1].end}" if cell else "" for cell in own], "right"),
         ]
     return Table(columns)
 

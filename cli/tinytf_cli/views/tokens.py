@@ -1,7 +1,7 @@
 """Tokens of a text: pieces, ids, offsets and bytes."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 
@@ -12,6 +12,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Pieces, Span, Table
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import note
 
 _SPEAKERS = {"system": "k", "user": "q", "assistant": "v", "tool": "ffn"}
@@ -21,10 +22,10 @@ _AROUND, _LEAST, _PART = 10, 10, 1000
 
 def token_roles(encoding: Encoding) -> list[str]:
     """The colour of each token: special ones, the others in turn; in a conversation by who says it."""
-    said = encoding.roles
-    if said is None:
+    speakers = encoding.roles
+    if speakers is None:
         return ["special" if t.special else ("even", "odd")[i % 2] for i, t in enumerate(encoding.tokens)]
-    return ["dim" if who is None else _SPEAKERS.get(who, "embed") for who in said]
+    return ["dim" if speaker is None else _SPEAKERS.get(speaker, "embed") for speaker in speakers]
 
 
 def pieces(encoding: Encoding) -> Pieces:
@@ -32,54 +33,56 @@ def pieces(encoding: Encoding) -> Pieces:
     return Pieces([token.shown for token in encoding.tokens], token_roles(encoding))
 
 
-class TokensView:
-    """One encoded text, drawn: its first ``limit`` tokens, all with 0, with None what a screen takes."""
+@dataclass(frozen=True)
+class TokensDisplay(Display):
+    """``limit`` is the most tokens shown: 0 for all, None for what a screen takes."""
 
-    def __init__(self, found: Tokenized, limit: int | None = None) -> None:
-        self.found, self.limit = found, limit
+    limit: int | None = None
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The text in alternating colours, then one line per token."""
-        found, encoding = self.found, self.found.text
-        name = Span(printable(found.name, spaces=False), "strong")
-        yield Line([name, Span(" · "), *tokenizer_words(found.tokenizer, found.note, encoding)])
-        characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
-        count = len(encoding.tokens)
-        yield Heading(plural(count, "token"), f"{characters} characters, {size} bytes")
-        limit = self.limit
-        if limit is None:
-            limit = max(_LEAST, terminal.height - _AROUND) if terminal.cuts else 0
-        first = replace(encoding, tokens=encoding.tokens[:limit]) if limit and count > limit + 1 else encoding
-        yield pieces(first)
-        yield Line("")
-        yield from self._tables(first)
-        if first is not encoding:
-            yield note(f"{plural(count - limit, 'more token')}; --limit 0 shows all")
 
-    def _tables(self, encoding: Encoding) -> Iterator[Block]:
-        """One table in parts, so that of a long text the first rows are seen before the last are made."""
-        tokens, speakers, roles = encoding.tokens, encoding.roles, token_roles(encoding)
-        number, piece, entry, offsets, data = _widths(encoding, self.found.tokenizer.vocab_size)
-        for start in range(0, max(1, len(tokens)), _PART):
-            part = range(start, min(start + _PART, len(tokens)))
-            marks = ["special" if tokens[i].special else "" for i in part]
-            if speakers is not None:
-                marks = [speakers[i] or mark or "template" for i, mark in zip(part, marks, strict=True)]
-            spelled = [f"{tokens[i].start}:{tokens[i].end}" for i in part]
-            covered = [printable(encoding.text[tokens[i].start : tokens[i].end]) for i in part]
-            said = [Span(printable(m), roles[i] if speakers else "") for i, m in zip(part, marks, strict=True)]
-            yield Table(
-                [
-                    Column("#", [str(i) for i in part], "right", said="token", least=number),
-                    Column("piece", [Span(tokens[i].shown, roles[i]) for i in part], said="", least=piece),
-                    Column("id", [str(tokens[i].id) for i in part], "right", least=entry),
-                    Column("offsets", spelled, "right", least=offsets),
-                    Column("text", covered, shrink=8, least=piece),
-                    Column("bytes", [tokens[i].data.hex(" ") for i in part], shrink=8, least=data),
-                    Column("", said, drop=1),
-                ],
-                header=start == 0,
-            )
+@draws(Tokenized, TokensDisplay)
+def tokens(report: Tokenized, terminal: Terminal, display: TokensDisplay) -> Iterator[Block]:
+    """The text in alternating colours, then one line per token."""
+    encoding, limit = report.text, display.limit
+    name = Span(printable(report.name, spaces=False), "strong")
+    yield Line([name, Span(" · "), *tokenizer_words(report.tokenizer, report.note, encoding)])
+    characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
+    count = len(encoding.tokens)
+    yield Heading(plural(count, "token"), f"{characters} characters, {size} bytes")
+    if limit is None:
+        limit = max(_LEAST, terminal.height - _AROUND) if terminal.cuts else 0
+    first = replace(encoding, tokens=encoding.tokens[:limit]) if limit and count > limit + 1 else encoding
+    yield pieces(first)
+    yield Line("")
+    yield from _tables(first, report.tokenizer.vocab_size)
+    if first is not encoding:
+        yield note(f"{plural(count - limit, 'more token')}; --limit 0 shows all")
+
+
+def _tables(encoding: Encoding, vocabulary: int) -> Iterator[Block]:
+    """One table in parts, so that of a long text the first rows are seen before the last are made."""
+    tokens, speakers, roles = encoding.tokens, encoding.roles, token_roles(encoding)
+    number, piece, entry, offsets, data = _widths(encoding, vocabulary)
+    for start in range(0, max(1, len(tokens)), _PART):
+        part = range(start, min(start + _PART, len(tokens)))
+        marks = ["special" if tokens[i].special else "" for i in part]
+        if speakers is not None:
+            marks = [speakers[i] or mark or "template" for i, mark in zip(part, marks, strict=True)]
+        spelled = [f"{tokens[i].start}:{tokens[i].end}" for i in part]
+        covered = [printable(encoding.text[tokens[i].start : tokens[i].end]) for i in part]
+        notes = [Span(printable(m), roles[i] if speakers else "") for i, m in zip(part, marks, strict=True)]
+        yield Table(
+            [
+                Column("#", [str(i) for i in part], "right", said="token", least=number),
+                Column("piece", [Span(tokens[i].shown, roles[i]) for i in part], said="", least=piece),
+                Column("id", [str(tokens[i].id) for i in part], "right", least=entry),
+                Column("offsets", spelled, "right", least=offsets),
+                Column("text", covered, shrink=8, least=piece),
+                Column("bytes", [tokens[i].data.hex(" ") for i in part], shrink=8, least=data),
+                Column("", notes, drop=1),
+            ],
+            header=start == 0,
+        )
 
 
 def _widths(encoding: Encoding, vocabulary: int) -> tuple[int, ...]:

@@ -1,15 +1,15 @@
 """The view of a trace: the first screen, the pipeline, blocks in full, or what addresses name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tinytf.loading import Model
 from tinytf.look.traced import Traced
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bars, Block, Heading, Line, Span
-from tinytf_cli.views.overview import Again, Screen, answer_blocks, short_banner, text_block
+from tinytf_cli.views.draw import Display, draws, model_of
+from tinytf_cli.views.overview import Again, Screen, answer_blocks, commands_about, short_banner, text_block
 from tinytf_cli.views.parameters import parameter_blocks
 from tinytf_cli.views.parts import row_limit
 from tinytf_cli.views.pipeline import pipeline_blocks
@@ -18,12 +18,24 @@ from tinytf_cli.views.steps import address_blocks, block_blocks
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What is shown after the answer; without any part the first screen is."""
+class TraceDisplay(Display):
+    """``dims`` numbers of a row, ``rows`` tokens of a table, ``top`` predictions.
 
+    After the answer come the ``pipeline``, the ``blocks`` in full, or all ``layers`` and heads; the first screen, where
+    none of these is asked for. ``again`` makes command lines about a text.
+    """
+
+    dims: int = 8
+    rows: int | None = None
     pipeline: bool = False
     blocks: bool = False
     layers: bool = False
+    top: int | None = None
+    again: Callable[[str], Again] | None = None
+
+    @property
+    def is_first_screen(self) -> bool:
+        return not (self.pipeline or self.blocks or self.layers)
 
 
 def _lines(block: Block, width: int) -> int:
@@ -36,79 +48,63 @@ def _lines(block: Block, width: int) -> int:
     return 1 + sum(len(one.text) for one in words if isinstance(one, Span)) // width
 
 
-class TraceView:
-    """One trace, drawn: ``dims`` numbers of a row, ``rows`` tokens of a table, ``top`` predictions.
+@draws(Traced, TraceDisplay)
+def trace(report: Traced, terminal: Terminal, display: TraceDisplay) -> Iterator[Block]:
+    """The answer, then what it is made of, then whether it adds up."""
+    model = model_of(report)
+    if report.addresses or report.parameters is not None:
+        yield from banner(model, report.trace.encoding)
+        yield from _addresses(report, terminal, display)
+        yield from check_blocks(report.check)
+        yield from fault_blocks(report.fail_on, report.fault)
+        return
+    title = list(short_banner(model, report.trace, terminal.width))
+    yield from title
+    if not report.holds:
+        yield from _verdict(report)
+    digits, every = terminal.digits is not None, display.layers
+    yield text_block(report.trace, terminal.width, every=every)
+    answer = list(answer_blocks(report.trace, report.predictions, display.top, digits=digits, every=every))
+    yield from answer
+    screen = Screen(model, report, (display.again or commands_about(report))(report.trace.encoding.text))
+    if display.is_first_screen:
+        above = sum(_lines(block, terminal.width) for block in (*title, *answer))
+        yield from screen.blocks(terminal, display.rows, above)
+    else:
+        yield from _parts(report, screen, terminal, display)
+    yield Line("")
+    yield from _verdict(report)
+    if display.is_first_screen:
+        yield from screen.next(terminal)
 
-    ``again`` makes a command line about the same text.
-    """
 
-    def __init__(
-        self,
-        model: Model,
-        found: Traced,
-        dims: int,
-        rows: int | None,
-        *,
-        parts: Parts | None = None,
-        top: int | None = None,
-        again: Again = lambda *command, options=(): " ".join(("tinytf", *command, "TEXT", *options)),
-    ) -> None:
-        self.model, self.found, self.dims, self.rows = model, found, dims, rows
-        self.parts, self.top, self.again = parts or Parts(), top, again
+def _verdict(report: Traced) -> Iterator[Block]:
+    yield check_line(report.check)
+    yield from fault_blocks(report.fail_on, report.fault)
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The answer first, then what it is made of, then whether it adds up."""
-        found = self.found
-        if found.addresses or found.parameters is not None:
-            yield from banner(self.model, found.trace.encoding)
-            yield from self._addresses(terminal)
-            yield from check_blocks(found.check)
-            yield from fault_blocks(found.fail_on, found.fault)
-            return
-        title = list(short_banner(self.model, found.trace, terminal.width))
-        yield from title
-        if not found.holds:
-            yield from self._verdict()
-        digits, every = terminal.digits is not None, self.parts.layers
-        yield text_block(found.trace, terminal.width, every=every)
-        answer = list(answer_blocks(found.trace, found.predictions, self.top, digits=digits, every=every))
-        yield from answer
-        screen = Screen(self.model, found, self.again)
-        if self.parts == Parts():
-            above = sum(_lines(one, terminal.width) for one in (*title, *answer))
-            yield from screen.blocks(terminal, self.rows, above)
+
+def _parts(report: Traced, screen: Screen, terminal: Terminal, display: TraceDisplay) -> Iterator[Block]:
+    recorded, rows = report.trace, row_limit(terminal, display.rows)
+    if display.layers:
+        yield from screen.layers(None)
+    if display.pipeline:
+        yield Heading("pipeline", f"{len(report.rows)} steps")
+        yield from pipeline_blocks(recorded, report.rows, short=terminal.width < 130 and not terminal.plain)
+    for layer, head in report.blocks if display.blocks else ():
+        config = recorded.config.at(layer)
+        yield Heading(f"block L{layer}, head {head}", f"of {config.n_layers} layers and {config.n_heads} heads")
+        yield from block_blocks(recorded, layer, head, dims=display.dims, rows=rows, width=terminal.width)
+    if display.layers and recorded.steps.attending:
+        yield Heading("weights of every head", "query down, key across")
+        yield thumbnails(recorded)
+
+
+def _addresses(report: Traced, terminal: Terminal, display: TraceDisplay) -> Iterator[Block]:
+    rows, dims = row_limit(terminal, display.rows), display.dims
+    for address in report.addresses:
+        if address.step is not None and address.step.name == "next":
+            yield from prediction_blocks(report.trace, report.predictions)
         else:
-            yield from self._parts(screen, terminal)
-        yield Line("")
-        yield from self._verdict()
-        if self.parts == Parts():
-            yield from screen.next(terminal)
-
-    def _verdict(self) -> Iterator[Block]:
-        yield check_line(self.found.check)
-        yield from fault_blocks(self.found.fail_on, self.found.fault)
-
-    def _parts(self, screen: Screen, terminal: Terminal) -> Iterator[Block]:
-        found, trace, rows = self.found, self.found.trace, row_limit(terminal, self.rows)
-        if self.parts.layers:
-            yield from screen.layers(None)
-        if self.parts.pipeline:
-            yield Heading("pipeline", f"{len(found.rows)} steps")
-            yield from pipeline_blocks(trace, found.rows, short=terminal.width < 130 and not terminal.plain)
-        for layer, head in found.blocks if self.parts.blocks else ():
-            config = trace.config.at(layer)
-            yield Heading(f"block L{layer}, head {head}", f"of {config.n_layers} layers and {config.n_heads} heads")
-            yield from block_blocks(trace, layer, head, dims=self.dims, rows=rows, width=terminal.width)
-        if self.parts.layers and trace.steps.attending:
-            yield Heading("weights of every head", "query down, key across")
-            yield thumbnails(trace)
-
-    def _addresses(self, terminal: Terminal) -> Iterator[Block]:
-        found, trace, rows = self.found, self.found.trace, row_limit(terminal, self.rows)
-        for where in found.addresses:
-            if where.step is not None and where.step.name == "next":
-                yield from prediction_blocks(trace, found.predictions)
-            else:
-                yield from address_blocks(trace, where, found.head, dims=self.dims, rows=rows, word=found.word)
-        if found.parameters is not None:
-            yield from parameter_blocks(self.model, found.parameters, self.dims, rows)
+            yield from address_blocks(report.trace, address, report.head, dims=dims, rows=rows, word=report.word)
+    if report.parameters is not None:
+        yield from parameter_blocks(model_of(report), report.parameters, dims, rows)

@@ -7,7 +7,7 @@ import numpy as np
 from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
 from tinytf.training.film.film import BECOMES
-from tinytf.training.folder.history import NAMES
+from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
 from tinytf.training.report import Training
 from tinytf.training.tuning.losses import held_out_batches
@@ -17,142 +17,146 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import heads_in_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import next_lines
 
 _POSITIONS, _BEFORE, _VOCABULARY = 8, 3, 100
 
 
-class TrainView:
-    """A run that has just been trained."""
-
-    def __init__(self, found: Training) -> None:
-        self.found, self.history, self.setup = found, found.history, found.setup
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """Vocabulary, first examples and their shift, losses, a sample, and the arithmetic of updates."""
-        config, tokenizer = self.setup.model.config, self.setup.tokenizer
-        parameters = count(sum(p.numel() for p in self.setup.model.parameters()))
-        yield Line(
-            [
-                Span(printable(str(self.found.run), spaces=False), "strong"),
-                Span(f" · {config.kind}, {heads_in_words(config)}, d_model {config.d_model} · {parameters} parameters"),
-            ]
-        )
-        yield from self._answer()
-        yield from self._spikes()
-        yield Heading("vocabulary", f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens")
-        shown = [tokenizer.shown(token_id) for token_id in range(min(_VOCABULARY, tokenizer.vocab_size))]
-        more = " …" if tokenizer.vocab_size > _VOCABULARY else ""
-        yield Line([Span(" ".join(shown)), Span(more, "dim")], indent=2, verbatim=True)
-        yield from self._examples()
-        yield Heading("loss", f"{self.history.step.size:,} steps, nats per token", "output")
-        losses = {"the first batch, before": self.found.before, "the same, after": self.found.after}
-        if held_out := self.history.held_out:
-            first = "first measured" if held_out[0][0] else "before"
-            losses |= {f"held-out text, {first}": held_out[0][1], self._in_the_end(): held_out[-1][1]}
-        numbers = [f"{loss:.4f}" for loss in losses.values()]
-        yield Table([Column("", list(losses), said="of"), Column("", numbers, "right")], header=False)
-        if self.history.milestones:
-            yield Heading("milestones", "what heads became", "attention")
-            yield from (Line(f"step {step:,}: {words}", indent=2) for step, words in self.history.milestones[-8:])
-        if self.found.sample is not None:
-            yield Heading("a sample", "temperature 0.8, seed 0", "output")
-            yield from continuation(*self.found.sample)
-        for update in self.found.updates:
-            yield from _update_blocks(update)
-        yield Line("")
-        yield from self._next(terminal)
-
-    def _answer(self) -> Iterator[Line]:
-        """The best held-out loss and when, how long it took, what the heads became, and where it learned by heart."""
-        history, best = self.history, self.history.best
-        if best is not None:
-            bits = history.bits_per_byte(best[1])
-            words = [f"{best[1]:.4f} nats per token"] + ([f"{bits:.3f} bits per byte"] if bits is not None else [])
-            yield Line([Span("best held-out ", "output"), Span(", ".join(words), "strong"), f" at step {best[0]:,}"])
-        took = [f"{history.step.size:,} steps"]
-        took += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
-        took += [duration(history.elapsed)] if history.elapsed is not None else []
-        took += [f"{history.tokens_per_second:,.0f} tokens/s"] if history.tokens_per_second is not None else []
-        took += [f"{100 * history.mfu:.0f} % of the matrix peak"] if history.mfu is not None else []
-        yield Line([Span("trained ", "output"), ", ".join(took)])
-        if heads := self._heads():
-            yield Line([Span("heads ", "output"), heads])
-        if history.risen is not None and best is not None:
-            said = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
-            there = "the checkpoint of that step was kept" if best[0] else "the model that it began from is better"
-            yield Line([Span("learned by heart ", "bad"), f"{said}; {there}"])
-
-    def _spikes(self) -> Iterator[Line]:
-        """Where the loss jumped, and on what text."""
-        for one in self.found.spikes:
-            jump = f"to {one.spike.loss:.3f} at step {one.spike.step:,}, from about {one.spike.usual:.3f}"
-            worst = printable(one.text, spaces=False)
-            yield Line([Span("the loss jumped ", "bad"), f"{jump}; worst of its batch: {worst}"], single=True)
-
-    def _heads(self) -> str:
-        """The strongest head of each kind at the last look."""
-        if not self.history.heads:
-            return ""
-        said = []
-        for kind in NAMES:
-            scores = self.history.heads[-1][1].get(kind)
-            if scores is not None and np.isfinite(scores).any():
-                layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
-                said.append(f"strongest {kind} L{layer}H{head} {scores[layer, head]:.2f}")
-        return ", ".join(said)
-
-    def _next(self, terminal: Terminal) -> Iterator[Block]:
-        """What to type next."""
-        run = printable(str(self.found.run), spaces=False)
-        lines = (
-            [(f"tinytf generate -m {run} TEXT", "how it continues a text")] if self.setup.model.config.causal else []
-        )
-        if (self.found.run / FRAMES).is_dir():
-            lines.append((f"tinytf replay {run}", "the film: what it learned when"))
-        lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
-        copying = self.history.heads[-1][1].get("induction") if self.history.heads else None
-        if copying is not None and not (copying >= BECOMES).any():
-            needs = "no induction head so far: repeated tokens and planted previous-token heads make some by step 300"
-            lines.append(("tinytf train TEXT --recipe induction", needs))
-        yield from next_lines(terminal, *lines)
-
-    def _in_the_end(self) -> str:
-        """The label of the last held-out loss, with the number of batches if that is not all of the text."""
-        measured, there = held_out_batches(self.found.recipe), self.setup.examples.held_out_batches
-        return f"in the end, {measured:,} of {there:,} batches" if measured < there else "in the end"
-
-    def _examples(self) -> Iterator[Block]:
-        batch, shown = self.found.examples, self.setup.tokenizer.shown
-        asked = (batch.targets != IGNORED).any(0).nonzero().flatten().tolist()
-        first = max(0, min(asked, default=0) - _BEFORE)  # of a conversation, where the assistant begins
-        shown_to = min(first + _POSITIONS, batch.ids.shape[1])
-        length = shown_to - first
-        causal = self.found.recipe.objective != "masked"
-        note = "each y is the x that comes next" if causal else "y is what [MASK] hides, and what was changed"
-        yield Heading("first examples", f"{length} of {batch.ids.shape[1]} tokens; {note}", "q")
-        for row, (ids, targets) in enumerate(zip(batch.ids.tolist(), batch.targets.tolist(), strict=True)):
-            pairs = zip(ids[first:shown_to], targets[first:shown_to], strict=True)
-            columns = [
-                Column(str(place), [shown(x), "·" if y == IGNORED else shown(y)])
-                for place, (x, y) in enumerate(pairs, first)
-            ]
-            yield Table([Column("", ["x", "y"], said="row"), *columns], header=row == 0)
+@draws(Training)
+def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """Vocabulary, first examples and their shift, losses, a sample, and the arithmetic of updates."""
+    history, tokenizer = report.history, report.setup.tokenizer
+    config = report.setup.model.config
+    parameters = count(sum(p.numel() for p in report.setup.model.parameters()))
+    yield Line(
+        [
+            Span(printable(str(report.run), spaces=False), "strong"),
+            Span(f" · {config.kind}, {heads_in_words(config)}, d_model {config.d_model} · {parameters} parameters"),
+        ]
+    )
+    yield from _answer(report.history)
+    yield from _spikes(report)
+    yield Heading("vocabulary", f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens")
+    shown = [tokenizer.shown(token_id) for token_id in range(min(_VOCABULARY, tokenizer.vocab_size))]
+    more = " …" if tokenizer.vocab_size > _VOCABULARY else ""
+    yield Line([Span(" ".join(shown)), Span(more, "dim")], indent=2, verbatim=True)
+    yield from _examples(report)
+    yield Heading("loss", f"{history.step.size:,} steps, nats per token", "output")
+    losses = {"the first batch, before": report.before, "the same, after": report.after}
+    if held_out := history.held_out:
+        first = "first measured" if held_out[0][0] else "before"
+        losses |= {f"held-out text, {first}": held_out[0][1], _in_the_end(report): held_out[-1][1]}
+    numbers = [f"{loss:.4f}" for loss in losses.values()]
+    yield Table([Column("", list(losses), said="of"), Column("", numbers, "right")], header=False)
+    if history.milestones:
+        yield Heading("milestones", "what heads became", "attention")
+        yield from (Line(f"step {step:,}: {words}", indent=2) for step, words in history.milestones[-8:])
+    if report.sample is not None:
+        yield Heading("a sample", "temperature 0.8, seed 0", "output")
+        yield from continuation(*report.sample)
+    for update in report.updates:
+        yield from _update_blocks(update)
+    yield Line("")
+    yield from _next(report, terminal)
 
 
-def _update_blocks(one: Update) -> Iterator[Block]:
-    place = ", ".join(map(str, one.index))
-    yield Heading(f"{one.name}[{place}]", f"Adam's step {one.step:,}", "ffn")
-    bias1, bias2 = f"(1 − {one.beta1:g}^{one.step})", f"(1 − {one.beta2:g}^{one.step})"
+def _answer(history: History) -> Iterator[Line]:
+    """The best held-out loss and when, how long it took, what the heads became, and where it learned by heart."""
+    best = history.best
+    if best is not None:
+        bits = history.bits_per_byte(best[1])
+        words = [f"{best[1]:.4f} nats per token"] + ([f"{bits:.3f} bits per byte"] if bits is not None else [])
+        yield Line([Span("best held-out ", "output"), Span(", ".join(words), "strong"), f" at step {best[0]:,}"])
+    took = [f"{history.step.size:,} steps"]
+    took += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
+    took += [duration(history.elapsed)] if history.elapsed is not None else []
+    took += [f"{history.tokens_per_second:,.0f} tokens/s"] if history.tokens_per_second is not None else []
+    took += [f"{100 * history.mfu:.0f} % of the matrix peak"] if history.mfu is not None else []
+    yield Line([Span("trained ", "output"), ", ".join(took)])
+    if heads := _heads(history):
+        yield Line([Span("heads ", "output"), heads])
+    if history.risen is not None and best is not None:
+        risen = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
+        better = "the checkpoint of that step was kept" if best[0] else "the model that it began from is better"
+        yield Line([Span("learned by heart ", "bad"), f"{risen}; {better}"])
+
+
+def _spikes(report: Training) -> Iterator[Line]:
+    """Where the loss jumped, and on what text."""
+    for worst_text in report.spikes:
+        spike = worst_text.spike
+        jump = f"to {spike.loss:.3f} at step {spike.step:,}, from about {spike.usual:.3f}"
+        worst = printable(worst_text.text, spaces=False)
+        yield Line([Span("the loss jumped ", "bad"), f"{jump}; worst of its batch: {worst}"], single=True)
+
+
+def _heads(history: History) -> str:
+    """The strongest head of each kind where the heads were last measured."""
+    if not history.heads:
+        return ""
+    words = []
+    for kind in NAMES:
+        scores = history.heads[-1][1].get(kind)
+        if scores is not None and np.isfinite(scores).any():
+            layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
+            words.append(f"strongest {kind} L{layer}H{head} {scores[layer, head]:.2f}")
+    return ", ".join(words)
+
+
+def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
+    """What to type next."""
+    run = printable(str(report.run), spaces=False)
+    causal = report.setup.model.config.causal
+    lines = [(f"tinytf generate -m {run} TEXT", "how it continues a text")] if causal else []
+    if (report.run / FRAMES).is_dir():
+        lines.append((f"tinytf replay {run}", "the film: what it learned when"))
+    lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
+    heads = report.history.heads
+    copying = heads[-1][1].get("induction") if heads else None
+    if copying is not None and not (copying >= BECOMES).any():
+        needs = "no induction head so far: repeated tokens and planted previous-token heads make some by step 300"
+        lines.append(("tinytf train TEXT --recipe induction", needs))
+    yield from next_lines(terminal, *lines)
+
+
+def _in_the_end(report: Training) -> str:
+    """The label of the last held-out loss, with the number of batches if that is not all of the text."""
+    measured, there = held_out_batches(report.recipe), report.setup.examples.held_out_batches
+    return f"in the end, {measured:,} of {there:,} batches" if measured < there else "in the end"
+
+
+def _examples(report: Training) -> Iterator[Block]:
+    batch, shown = report.examples, report.setup.tokenizer.shown
+    asked = (batch.targets != IGNORED).any(0).nonzero().flatten().tolist()
+    first = max(0, min(asked, default=0) - _BEFORE)  # of a conversation, where the assistant begins
+    shown_to = min(first + _POSITIONS, batch.ids.shape[1])
+    length = shown_to - first
+    causal = report.recipe.objective != "masked"
+    note = "each y is the x that comes next" if causal else "y is what [MASK] hides, and what was changed"
+    yield Heading("first examples", f"{length} of {batch.ids.shape[1]} tokens; {note}", "q")
+    for row, (ids, targets) in enumerate(zip(batch.ids.tolist(), batch.targets.tolist(), strict=True)):
+        pairs = zip(ids[first:shown_to], targets[first:shown_to], strict=True)
+        columns = [
+            Column(str(position), [shown(x), "·" if y == IGNORED else shown(y)])
+            for position, (x, y) in enumerate(pairs, first)
+        ]
+        yield Table([Column("", ["x", "y"], said="row"), *columns], header=row == 0)
+
+
+def _update_blocks(update: Update) -> Iterator[Block]:
+    index = ", ".join(map(str, update.index))
+    yield Heading(f"{update.name}[{index}]", f"Adam's step {update.step:,}", "ffn")
+    bias1, bias2 = f"(1 − {update.beta1:g}^{update.step})", f"(1 − {update.beta2:g}^{update.step})"
     rows = [
-        ("g", f"∂loss/∂θ·clip = {one.gradient:.6e}·{one.clip:.6f}", one.g),
-        ("m", f"β₁·m + (1 − β₁)·g = {one.beta1:g}·{one.m_before:.4e} + {1 - one.beta1:g}·g", one.m),
-        ("v", f"β₂·v + (1 − β₂)·g² = {one.beta2:g}·{one.v_before:.4e} + {1 - one.beta2:g}·g²", one.v),
-        ("m̂", f"m / {bias1}", one.m_hat),
-        ("v̂", f"v / {bias2}", one.v_hat),
-        ("θ·(1 − lr·λ)", f"{one.before:.8f}·(1 − {one.lr:.4e}·{one.weight_decay:g})", one.decayed),
-        ("θ after", f"θ·(1 − lr·λ) − lr·m̂ / (√v̂ + {one.epsilon:g})", one.after),
-        ("torch", f"differs by {one.difference:.1e}", one.torch),
+        ("g", f"∂loss/∂θ·clip = {update.gradient:.6e}·{update.clip:.6f}", update.g),
+        ("m", f"β₁·m + (1 − β₁)·g = {update.beta1:g}·{update.m_before:.4e} + {1 - update.beta1:g}·g", update.m),
+        ("v", f"β₂·v + (1 − β₂)·g² = {update.beta2:g}·{update.v_before:.4e} + {1 - update.beta2:g}·g²", update.v),
+        ("m̂", f"m / {bias1}", update.m_hat),
+        ("v̂", f"v / {bias2}", update.v_hat),
+        ("θ·(1 − lr·λ)", f"{update.before:.8f}·(1 − {update.lr:.4e}·{update.weight_decay:g})", update.decayed),
+        ("θ after", f"θ·(1 − lr·λ) − lr·m̂ / (√v̂ + {update.epsilon:g})", update.after),
+        ("torch", f"differs by {update.difference:.1e}", update.torch),
     ]
     yield Table(
         [

@@ -1,6 +1,7 @@
 """A worked example beside the truth: the verdict and what does not hold, or every cell; and the scores of several."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 
@@ -8,6 +9,7 @@ from tinytf.worked import CheckedStep, ExampleScores, Verification
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Figure, Line, Span, Table
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import next_lines, verdict
 from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, safe
 
@@ -15,77 +17,72 @@ _MOST_STEPS = 16
 """The most steps that do not hold in the digest."""
 
 
-class VerifyView:
-    """The verdict on an example, and a line for each step that does not hold.
+@dataclass(frozen=True)
+class VerificationDisplay(Display):
+    """``full`` shows every number of every step, ``wrong`` every number of the steps that do not hold."""
 
-    With ``wrong`` all numbers of these steps are shown instead, with ``full`` those of every step.
-    """
-
-    def __init__(self, found: Verification, *, full: bool = False, wrong: bool = False) -> None:
-        self.found, self.full, self.wrong = found, full, wrong
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The example's title, its score, and its steps."""
-        found, example = self.found, self.found.example
-        yield Line(_score(found))
-        source = f", after {safe(example.source)}" if example.source else ""
-        yield Line([Span(safe(example.title)), Span(source, "dim")])
-        yield _checked(found)
-        if self.full or self.wrong:
-            if example.about:
-                yield Line("")
-                yield Line(safe(" ".join(example.about.split())))
-            for checked in found.steps:
-                if self.full or not _sound(checked):
-                    yield from _step(checked, terminal)
-            return
-        yield from _digest(found, terminal)
+    full: bool = False
+    wrong: bool = False
 
 
-class ScoresView:
-    """Several examples, a line each."""
-
-    def __init__(self, found: ExampleScores) -> None:
-        self.found = found
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """A table of scores."""
-        examples = self.found.examples
-        about = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
-        yield Line([Span("worked examples", "strong"), about])
-        yield Table(
-            [
-                Column("name", [Span(safe(one.example.name), "strong") for one in examples]),
-                Column("hold", [f"{one.holding:,}" for one in examples], "right"),
-                Column("carried", [f"{one.carrying:,}" for one in examples], "right"),
-                Column("wrong", [f"{one.wrong:,}" for one in examples], "right"),
-                Column("of claims", [f"{one.claims:,}" for one in examples], "right"),
-                Column("not checked", [f"{one.skipped:,}" if one.skipped else "" for one in examples], "right", drop=1),
-                Column("", [safe(one.example.title) for one in examples], shrink=40, drop=2),
-            ]
-        )
-        yield Line("")
-        yield Line(Span("carried: right given the author's own earlier numbers, but wrong in the end", "dim"))
-        if any(one.skipped for one in examples):
-            yield Line(Span("not checked: token ids; give a --tokenizer", "dim"))
+@draws(Verification, VerificationDisplay)
+def verification(report: Verification, terminal: Terminal, display: VerificationDisplay) -> Iterator[Block]:
+    """The example's score and title, then a line for each step that does not hold, or the numbers of the steps."""
+    example = report.example
+    yield Line(_score(report))
+    source = f", after {safe(example.source)}" if example.source else ""
+    yield Line([Span(safe(example.title)), Span(source, "dim")])
+    yield _checked(report)
+    if display.full or display.wrong:
+        if example.about:
+            yield Line("")
+            yield Line(safe(" ".join(example.about.split())))
+        for checked in report.steps:
+            if display.full or not _sound(checked):
+                yield from _step(checked, terminal)
+        return
+    yield from _digest(report, terminal)
 
 
-def _score(found: Verification) -> list[Span]:
+@draws(ExampleScores)
+def example_scores(report: ExampleScores, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """A table of the scores of several examples, a line each."""
+    about = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
+    yield Line([Span("worked examples", "strong"), about])
+    scores = report.examples
+    yield Table(
+        [
+            Column("name", [Span(safe(score.example.name), "strong") for score in scores]),
+            Column("hold", [f"{score.holding:,}" for score in scores], "right"),
+            Column("carried", [f"{score.carrying:,}" for score in scores], "right"),
+            Column("wrong", [f"{score.wrong:,}" for score in scores], "right"),
+            Column("of claims", [f"{score.claims:,}" for score in scores], "right"),
+            Column("not checked", [f"{score.skipped:,}" if score.skipped else "" for score in scores], "right", drop=1),
+            Column("", [safe(score.example.title) for score in scores], shrink=40, drop=2),
+        ]
+    )
+    yield Line("")
+    yield Line(Span("carried: right given the author's own earlier numbers, but wrong in the end", "dim"))
+    if any(score.skipped for score in scores):
+        yield Line(Span("not checked: token ids; give a --tokenizer", "dim"))
+
+
+def _score(report: Verification) -> list[Span]:
     """``cat-sat: 131 hold · 5 carried · 33 wrong``."""
-    words = [Span(safe(found.example.name), "strong"), Span(": ")]
-    states = (found.holding, "hold", "good"), (found.carrying, "carried", "k"), (found.wrong, "wrong", "bad")
-    for place, (count, word, role) in enumerate(states):
-        words += [Span(" · " if place else ""), Span(f"{count:,} {word}", role if count else "dim")]
-    if found.skipped:
-        words.append(Span(f" · {found.skipped:,} not checked without a --tokenizer", "dim"))
+    words = [Span(safe(report.example.name), "strong"), Span(": ")]
+    states = (report.holding, "hold", "good"), (report.carrying, "carried", "k"), (report.wrong, "wrong", "bad")
+    for index, (count, word, role) in enumerate(states):
+        words += [Span(" · " if index else ""), Span(f"{count:,} {word}", role if count else "dim")]
+    if report.skipped:
+        words.append(Span(f" · {report.skipped:,} not checked without a --tokenizer", "dim"))
     return words
 
 
-def _checked(found: Verification) -> Line:
-    worst = found.worst
+def _checked(report: Verification) -> Line:
+    worst = report.worst
     how = "agree on every step" if worst.agrees else "disagree"
-    said, off = f"tinytf and float64 numpy {how}, largest difference ", Figure(worst.apart, "%.1e")
-    return verdict(worst.agrees, [said, off, f" at {worst.step.name}"])
+    words, apart = f"tinytf and float64 numpy {how}, largest difference ", Figure(worst.apart, "%.1e")
+    return verdict(worst.agrees, [words, apart, f" at {worst.step.name}"])
 
 
 def _sound(checked: CheckedStep) -> bool:
@@ -93,10 +90,10 @@ def _sound(checked: CheckedStep) -> bool:
     return checked.right and checked.agrees
 
 
-def _digest(found: Verification, terminal: Terminal) -> Iterator[Block]:
+def _digest(report: Verification, terminal: Terminal) -> Iterator[Block]:
     """For each step that does not hold, a line with as many of its wrong and carried cells as fit."""
-    faulty = [checked for checked in found.steps if not _sound(checked)]
-    results = [checked for checked in found.steps if checked.step.shown and _sound(checked)]
+    faulty = [checked for checked in report.steps if not _sound(checked)]
+    results = [checked for checked in report.steps if checked.step.shown and _sound(checked)]
     if faulty:
         yield Line("")
     for checked in faulty[:_MOST_STEPS]:
@@ -114,16 +111,16 @@ def _digest(found: Verification, terminal: Terminal) -> Iterator[Block]:
         yield Line(Span(f"{plural(len(faulty) - _MOST_STEPS, 'more step')} with claims that do not hold", "bad"))
     held = f"{plural(len(faulty), 'step')} that {'does' if len(faulty) == 1 else 'do'} not hold"
     wrong = [("--wrong", f"every number of the {held}")] if faulty else []
-    yield from next_lines(terminal, *wrong, ("--full", f"every number of all {plural(len(found.steps), 'step')}"))
+    yield from next_lines(terminal, *wrong, ("--full", f"every number of all {plural(len(report.steps), 'step')}"))
 
 
 def _that_fit(checked: CheckedStep, terminal: Terminal, used: int) -> Iterator[Span]:
     """The faulty cells for which the line has room, at least one, and how many are left."""
     cells = faulty_cells(checked, terminal)
-    for place, cell in enumerate(cells):
+    for index, cell in enumerate(cells):
         used += 2 + sum(cell_len(span.text) for span in cell)
-        more = f"  and {len(cells) - place} more"
-        if place and used + len(more) * (place + 1 < len(cells)) > terminal.width:
+        more = f"  and {len(cells) - index} more"
+        if index and used + len(more) * (index + 1 < len(cells)) > terminal.width:
             yield Span(more, "dim")
             return
         yield Span("  ")
@@ -143,14 +140,14 @@ def _verdict(checked: CheckedStep) -> tuple[str, str, str]:
     if claims == 1 and checked.of_one_shape:
         return mark, "wrong" if wrong else "carried", role
     counted = ((wrong, "wrong"), (carried, "carried"))
-    said = " · ".join(f"{count:,} {word}" for count, word in counted if count)
-    return mark, f"{said} of {claims:,}" if said else "incomplete", role
+    words = " · ".join(f"{count:,} {word}" for count, word in counted if count)
+    return mark, f"{words} of {claims:,}" if words else "incomplete", role
 
 
 def _head(checked: CheckedStep) -> list[Span]:
     """``✗ weights   5 wrong of 9``."""
-    sign, said, role = _verdict(checked)
-    return [Span(f"{sign} ", role), Span(safe(checked.step.name), "strong"), Span(f"   {said}", role)]
+    sign, words, role = _verdict(checked)
+    return [Span(f"{sign} ", role), Span(safe(checked.step.name), "strong"), Span(f"   {words}", role)]
 
 
 def _step(checked: CheckedStep, terminal: Terminal) -> Iterator[Block]:
@@ -166,7 +163,7 @@ def _step(checked: CheckedStep, terminal: Terminal) -> Iterator[Block]:
 def _remarks(checked: CheckedStep) -> Iterator[Block]:
     """Remarks on a step, below its cells."""
     if checked.holds is not None and checked.true is not None and not checked.of_one_shape:
-        claimed, true = (" × ".join(map(str, one.shape)) or "one number" for one in (checked.holds, checked.true))
+        claimed, true = (" × ".join(map(str, cells.shape)) or "one number" for cells in (checked.holds, checked.true))
         yield Line(Span(f"wrong shape: {claimed} claimed, {true} true", "bad"), indent=2)
     if checked.step.note:
         yield Line(Span(safe(checked.step.note), "dim"), indent=2, hanging=0)

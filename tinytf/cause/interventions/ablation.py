@@ -37,8 +37,8 @@ from tinytf.errors import UsageError
 from tinytf.model.without import left_out
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, unheard
-from tinytf.sheet import Array
 from tinytf.steps.table import table_of
+from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Text, Trace
@@ -225,7 +225,7 @@ def ablation_sweep(
 
     Of ``experts`` those are run that some token is sent to: the others add nothing.
     ``on_progress`` counts the texts of a mean too. An interrupt ends it with what was measured; with ``resume`` that is
-    ``Kept`` in this file, and continued from it. Raises as ``ablate`` does, and UsageError for another word.
+    kept in this file and continued from it. Raises as ``ablate`` does, and UsageError for another word.
     """
     if over not in SWEEPS:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.brief import brief
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
+from tinytf.short_repr import brief
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address, parse_tensor

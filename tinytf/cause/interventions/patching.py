@@ -27,8 +27,8 @@ from tinytf.cause.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, text_data, unheard
-from tinytf.sheet import Array
 from tinytf.steps.table import table_of
+from tinytf.tables import Array
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
@@ -207,7 +207,7 @@ def patch_sweep(
 ) -> PatchSweep:
     """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), or each head (``heads``), batched.
 
-    An interrupt ends it with what was measured; with ``resume`` that is ``Kept`` in this file, and continued from it.
+    An interrupt ends it with what was measured; with ``resume`` that is kept in this file and continued from it.
     Raises as ``patch`` does, and UsageError for another word.
     """
     table = table_of(model.config)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
-from tinytf.kept import Kept
 from tinytf.model.batches import most_tokens
 from tinytf.report import Progress, Verified, unheard
+from tinytf.resume_log import ResumeLog
 from tinytf.tolerance import Coarse, Ways, compare
 from tinytf.trace.trace import Trace
 
@@ -39,12 +39,12 @@ def sweep(
     """What is ``measured`` of the logits (B, V) at position ``read`` under each of ``rows``, in their order.
 
     The check compares the row of the largest ``size`` with a forward pass of its own. ``trace`` is the plain run of the
-    text, recorded in every layer. After an interrupt what was not measured is None. With ``resume`` it is ``Kept``
+    text, recorded in every layer. After an interrupt what was not measured is None. With ``resume`` it is kept
     there, as what is measured ``of`` these rows, and not measured a second time; ``again`` makes it of its JSON data.
     """
     names, every = tuple(rows), tuple(rows.values())
     values = [one.value for row in every for one in row]
-    kept = Kept(resume, of, read, trace.model, trace.encoding.ids, names, *values)
+    kept = ResumeLog(resume, of, read, trace.model, trace.encoding.ids, names, *values)
     found = {number: again(kept.found[name]) for number, name in enumerate(names) if name in kept.found}
     left = [number for number in range(len(every)) if number not in found]
     left = left or [max(found, key=lambda number: size(found[number]))]  # which the check needs

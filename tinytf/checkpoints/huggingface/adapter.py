@@ -183,7 +183,7 @@ class Adapter:
             known = [one for name in state for one, _ in table.places(name, len(state[name]), config, (plain,))]
             raise CheckpointError(
                 f"{source} changes {quoted(plain)}, which a {table.name} model has no place for",
-                did_you_mean(plain, known) or self._hint,
+                did_you_mean(plain, known, otherwise=self._hint),
             )
         for name, how in places:
             ours = state[name] if how.expert is None else state[name][how.expert]

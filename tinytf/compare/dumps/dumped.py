@@ -66,7 +66,7 @@ class Dumped:
             first = printable(names[0], spaces=False)
             raise DumpError(
                 f"{dump.path}: none of its tensors has a name that this model knows; the first is {first}",
-                did_you_mean(first, named.known) or "--names TABLE.toml says what they mean",
+                did_you_mean(first, named.known, otherwise="--names TABLE.toml says what they mean"),
             )
         count, there = len(encoding.tokens), _positions(dump, config, named)
         if there is None or there == count:

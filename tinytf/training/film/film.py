@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, resolved
 from tinytf.report import Report
-from tinytf.sheet import Array
+from tinytf.tables import Array
 from tinytf.training.folder.history import NAMES, History, Series
 from tinytf.training.folder.lines import json_or_none
 from tinytf.training.folder.reader import read_history

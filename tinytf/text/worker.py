@@ -1,7 +1,7 @@
-"""Work on what strangers wrote, in a process of its own: time or memory that runs out ends that process alone.
+"""A worker process for untrusted tokenizers and templates: running out of time or memory ends only that process.
 
-It is a fresh Python without torch, started at the first request and kept for the next ones. Nothing that is written
-there reaches a screen. Requests are pickled; answers are data (``tinytf.confined``).
+It is a fresh Python without torch, started at the first request and kept for later ones. Nothing it writes reaches the
+screen. Requests are pickled; answers are plain data (``tinytf.confined``).
 """
 
 import os
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 SECONDS, GROWTH = 5, 512 * MEBI
 """What a request may take: seconds of one processor, and bytes of memory."""
-_START = "import sys; sys.path[:] = {!r}; from tinytf.text.apart import serve; serve()"
+_START = "import sys; sys.path[:] = {!r}; from tinytf.text.worker import serve; serve()"
 _OUT_OF_TIME, _OUT_OF_MEMORY = getattr(signal, "SIGXCPU", None), getattr(signal, "SIGABRT", None)
 
 
-class Apart:
-    """Functions of tinytf that are run in another process, on what is named ``what``.
+class Worker:
+    """Runs functions of tinytf in another process; ``what`` names the untrusted input in error messages.
 
-    A call answers or raises as the function does, and raises CheckpointError where it takes more than its budget.
+    A call returns or raises what the function does, and raises CheckpointError when it exceeds its budget.
     """
 
     def __init__(self, what: str, begin: Callable[..., object] | None = None, *given: Any) -> None:
@@ -42,12 +42,12 @@ class Apart:
         self._owner, self._lock = 0, threading.Lock()
 
     def begin_with(self, begin: Callable[..., object] | None, *given: Any) -> None:
-        """What is called before the next request, and first in every new process."""
+        """Set what is called before the next request, and first in every new process."""
         self._begin, self._given, self._begun = begin, given, False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy has a process of its own."""
-        return Apart, (self.what, self._begin, *self._given)
+        """Copies start a process of their own."""
+        return Worker, (self.what, self._begin, *self._given)
 
     def __call__(self, work: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> T:
         with self._lock:

@@ -1,7 +1,7 @@
-"""What a tokenizer.json may do to a text, told from the file alone: what is known to be harmless, and what is a bomb.
+"""Hazards in a tokenizer.json, judged from the file alone: which parts are known to be harmless, which are bombs.
 
-The parts of the library are harmless but for what the file puts into them: expressions, which may go back and forth for
-ever, and texts that replace others. The expressions of well-known tokenizers take time in proportion to the text.
+The library's own parts are harmless; what the file puts into them may not be: regular expressions can backtrack
+forever, and replacements can grow a text without bound. Those of well-known tokenizers run in linear time.
 """
 
 import json
@@ -35,7 +35,7 @@ _EXPRESSIONS = frozenset(
 )  # fmt: skip
 
 
-def is_strange(data: Mapping[str, Any], path: Path) -> bool:
+def is_hazardous(data: Mapping[str, Any], path: Path) -> bool:
     """Whether a tokenizer.json has what is not known to be harmless: it is read in a process of its own.
 
     Raises CheckpointError, with file and field, where a text of some characters would become one of millions.

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.report import SCHEMA_VERSION, Report
-from tinytf.sheet import Array, Sheet, joined
-from tinytf_cli.output import Output, Result, View
+from tinytf.tables import Array, Sheet, joined
+from tinytf_cli.output import Output, Result
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 from tinytf_cli.views.draw import Display
@@ -42,17 +42,16 @@ def _numbered(number: int, result: Result) -> Result:
 
 
 def show_views(
-    output: Output, reports: "Iterable[Report | View]", kind: str, lines: bool, display: Display | None = None
+    output: Output, reports: Iterable[Report], kind: str, lines: bool, display: Display | None = None
 ) -> int:
     """Show each report as it is made. Returns the exit status: 1 where a check of one of them fails, else 0."""
     holds = True
 
     def results() -> Iterator[Result]:
         nonlocal holds
-        for one in reports:
-            report = one if isinstance(one, Report) else one.found
+        for report in reports:
             holds = holds and report.holds
-            yield Result.of(one, display)
+            yield Result.of(report, display)
             if report.interrupted:
                 return
 

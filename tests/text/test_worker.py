@@ -8,12 +8,12 @@ import threading
 import pytest
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.text.apart import Apart
 from tinytf.text.template import rendered
+from tinytf.text.worker import Worker
 
 
 def test_a_request_is_answered_by_another_process_that_stays():
-    apart = Apart("the number")
+    apart = Worker("the number")
     first = apart(os.getpid)
     assert first != os.getpid()
     assert apart(os.getpid) == first
@@ -21,18 +21,18 @@ def test_a_request_is_answered_by_another_process_that_stays():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_a_copy_has_a_process_of_its_own(copied):
-    apart = Apart("the number")
+    apart = Worker("the number")
     assert copied(apart)(os.getpid) not in (apart(os.getpid), os.getpid())
 
 
 def test_what_is_raised_there_is_raised_here():
     with pytest.raises(UsageError, match="refuses this conversation: no"):
-        Apart("the template")(rendered, "{{ raise_exception('no') }}", {})
+        Worker("the template")(rendered, "{{ raise_exception('no') }}", {})
 
 
 @pytest.mark.parametrize(("work", "given"), [(os._exit, (3,)), (os.abort, ()), (bytearray, (2**40,))])
 def test_one_that_ends_is_told_and_the_next_request_has_another(work, given):
-    apart = Apart("the file x")
+    apart = Worker("the file x")
     with pytest.raises(CheckpointError, match=r"^the file x .*, and was stopped"):
         apart(work, *given)
     assert apart(len, "abc") == 3
@@ -40,11 +40,11 @@ def test_one_that_ends_is_told_and_the_next_request_has_another(work, given):
 
 def test_what_cannot_begin_is_told():
     with pytest.raises(CheckpointError, match="the file x"):
-        Apart("the file x", os.abort)(len, "abc")
+        Worker("the file x", os.abort)(len, "abc")
 
 
 def test_requests_of_several_threads_have_each_their_own_answer():
-    apart, found = Apart("the number"), {}
+    apart, found = Worker("the number"), {}
     threads = [threading.Thread(target=lambda n=n: found.update({n: apart(abs, -n)})) for n in range(8)]
     for thread in threads:
         thread.start()
@@ -55,7 +55,7 @@ def test_requests_of_several_threads_have_each_their_own_answer():
 
 def test_what_cannot_be_sent_is_told():
     with pytest.raises(UsageError, match="the template cannot be given this"):
-        Apart("the template")(len, lambda: 0)
+        Worker("the template")(len, lambda: 0)
 
 
 FORGED = """
@@ -69,7 +69,7 @@ for number in range(3, 99):
 
 
 def test_an_answer_that_is_forged_there_runs_nothing_here(tmp_path):
-    apart, marker = Apart("the file x"), tmp_path / "ran"
+    apart, marker = Worker("the file x"), tmp_path / "ran"
     with pytest.raises(CheckpointError, match="the file x gives what is no answer, and was stopped"):
         apart(exec, FORGED.format(marker=marker), {})
     assert not marker.exists()

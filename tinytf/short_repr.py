@@ -1,4 +1,4 @@
-"""What something is in a few words, for whoever types its name."""
+"""A short ``repr`` for reports and their parts, for those who type a name at a Python prompt."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -8,7 +8,7 @@ _LONGEST = 300
 """Characters of a ``repr``."""
 _TEXT = 40
 _LISTED = 4
-"""So many numbers or words of a list are told; of a longer one, how many there are."""
+"""Lists of up to this many numbers or words are written out; of longer ones, the length is."""
 
 
 def brief(value: Any) -> str:
@@ -32,9 +32,9 @@ def brief(value: Any) -> str:
 
 
 def shown(thing: Any, members: Mapping[str, Any]) -> str:
-    """The ``repr`` of an object by what is told of it; not what is None or empty."""
-    told = (f"{name}={brief(one)}" for name, one in members.items() if not _is_empty(one))
-    whole = f"{type(thing).__name__}({', '.join(told)})"
+    """The ``repr`` of an object with these members, leaving out those that are None or empty."""
+    members_shown = (f"{name}={brief(one)}" for name, one in members.items() if not _is_empty(one))
+    whole = f"{type(thing).__name__}({', '.join(members_shown)})"
     return whole if len(whole) <= _LONGEST else whole[: _LONGEST - 2] + "…)"
 
 
@@ -42,10 +42,10 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str | tuple | list | Mapping) and not value)
 
 
-class Brief:
-    """A dataclass whose ``repr`` is short: ``SAID``, properties that say most, then its fields."""
+class ShortRepr:
+    """A dataclass with a short ``repr``: the properties named in ``REPR_FIRST``, then its fields."""
 
-    SAID: ClassVar[tuple[str, ...]] = ()
+    REPR_FIRST: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -53,8 +53,8 @@ class Brief:
 
     def __repr__(self) -> str:
         own = (one.name for one in fields(self) if one.repr)  # type: ignore[arg-type]
-        return shown(self, self.told() | {name: getattr(self, name) for name in (*self.SAID, *own)})
+        return shown(self, self.repr_members() | {name: getattr(self, name) for name in (*self.REPR_FIRST, *own)})
 
-    def told(self) -> dict[str, Any]:
-        """What is told first."""
+    def repr_members(self) -> dict[str, Any]:
+        """Members that come before all others."""
         return {}

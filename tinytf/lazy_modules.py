@@ -1,4 +1,4 @@
-"""Modules of a package that are imported when they are first asked for."""
+"""Import the modules of a package on first use."""
 
 from collections.abc import Callable
 from importlib import import_module

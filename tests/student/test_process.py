@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from students import checked, edited, like
 
 from tinytf.memory import free_bytes
-from tinytf.student.apart import Ended, apart
 from tinytf.student.checked import check
 from tinytf.student.opened import StudentError
-from tinytf.text.apart import Apart
+from tinytf.student.process import Ended, apart
+from tinytf.text.worker import Worker
 
 GPT = "gpt.py:GPT"
 FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
@@ -123,7 +123,7 @@ def test_an_answer_that_a_file_forges_is_an_error_and_runs_nothing(data: str, sa
 
 
 def test_a_file_reaches_no_other_process_that_listens_to_this_one(tmp_path: Path) -> None:
-    template, marker = Apart("the template"), tmp_path / "ran"
+    template, marker = Worker("the template"), tmp_path / "ran"
     assert template(len, "abc") == 3
     forging = WRITE.format(marker=marker, kinds="stat.S_IFIFO, stat.S_IFSOCK", data="pickle.dumps(Forged())")
     assert checked(GPT, tmp_path, (IMPORT, IMPORT + forging)).holds
@@ -133,7 +133,7 @@ def test_a_file_reaches_no_other_process_that_listens_to_this_one(tmp_path: Path
 
 @pytest.mark.parametrize("grow", ["x.append(bytearray(2**24))", "x.append(torch.ones(2**22))"])
 def test_a_file_that_takes_all_memory_is_stopped(grow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinytf.student.apart.MEMORY", 2**28 / free_bytes(torch.device("cpu")))
+    monkeypatch.setattr("tinytf.student.process.MEMORY", 2**28 / free_bytes(torch.device("cpu")))
     with pytest.raises(StudentError, match=r"line \d+: it takes more memory than is free") as error:
         checked(GPT, tmp_path, (FORWARD, f"{FORWARD}        x = []\n        while len(x) < 99: {grow}\n"))
     assert error.value.hint == f"it says: while len(x) < 99: {grow}"

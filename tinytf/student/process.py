@@ -1,8 +1,8 @@
-"""Foreign code in a process of its own: whatever it does, what comes back is data or an error.
+"""Run the user's own model code in a separate process, so that whatever it does, the answer is data or an error.
 
-Two processes are forked. The code runs in the second, within limits of time and memory. The first, its supervisor, ends
-that one and, on Linux, every process that it has started, however far those have detached themselves.
-This is no sandbox: the code may do what its user may.
+Two processes are forked. The code runs in the second, within limits of time and memory. The first supervises it: it
+ends that process and, on Linux, every process the code has started, even detached ones.
+This is not a sandbox: the code may do whatever its user may do.
 """
 
 import ctypes

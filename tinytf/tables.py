@@ -1,4 +1,4 @@
-"""Sheets: what a report has as rows and columns, for CSV. Records are rows; tensors are maps, or a row a number."""
+"""A report as a table, for CSV: a row a record; a tensor as a map, or with a row for each number."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

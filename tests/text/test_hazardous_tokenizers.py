@@ -9,9 +9,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from tinytf.checkpoints.gguf.byte_level import CUTS
 from tinytf.errors import CheckpointError, TinytfError, TokenizerError
-from tinytf.text import apart
+from tinytf.text import worker
+from tinytf.text.hazards import is_hazardous
 from tinytf.text.huggingface import load_tokenizer_directory
-from tinytf.text.strange import is_strange
 from tinytf.text.tokenizer import Tokenizer as Ours
 from tinytf.text.tokenizer_classes import GPT2_WORDS, words_and
 from tinytf.text.train import train_bpe, train_characters, train_wordpiece
@@ -52,7 +52,7 @@ def _nested(content):
     ],
 )
 def test_a_bomb_is_told_by_file_and_field_before_it_is_read(tmp_path, monkeypatch, parts, said):
-    monkeypatch.setattr(apart.Apart, "__call__", lambda *given: pytest.fail("it was tried"))
+    monkeypatch.setattr(worker.Worker, "__call__", lambda *given: pytest.fail("it was tried"))
     with pytest.raises(CheckpointError, match=rf"tokenizer\.json: {said}") as told:
         _read(tmp_path, _stored(**parts))
     assert str(tmp_path) in told.value.message
@@ -60,7 +60,7 @@ def test_a_bomb_is_told_by_file_and_field_before_it_is_read(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_ordinary_tokenizers_stay_in_this_process(tmp_path, monkeypatch, layout):
-    monkeypatch.setattr(apart.Apart, "__call__", lambda *given: pytest.fail("a process of its own"))
+    monkeypatch.setattr(worker.Worker, "__call__", lambda *given: pytest.fail("a process of its own"))
     LAYOUTS[layout](tmp_path)
     assert load_tokenizer_directory(tmp_path).tokenizer.encode(TEXT).ids
 
@@ -68,7 +68,7 @@ def test_ordinary_tokenizers_stay_in_this_process(tmp_path, monkeypatch, layout)
 @pytest.mark.parametrize("train", [lambda: train_bpe([TEXT], 300), lambda: train_wordpiece([TEXT], 120),
                                    lambda: train_characters([TEXT])])  # fmt: skip
 def test_our_own_tokenizers_stay_in_this_process(tmp_path, train):
-    assert not is_strange(json.loads(train().to_json()), tmp_path)
+    assert not is_hazardous(json.loads(train().to_json()), tmp_path)
 
 
 KNOWN = [GPT2_WORDS, *(one for name in ("llama3", "gpt-4o", "smollm", "qwen2") for one in CUTS[name].expressions)]
@@ -81,7 +81,7 @@ RUNS = [" " * 200_000 + "a", "a" * 200_000, "'" * 200_000, " \n" * 100_000 + "x"
 def test_the_expressions_that_are_known_split_long_texts(tmp_path, expression, text):
     """In proportion to the text: one that goes back and forth would reach the library's limit of retries, and raise."""
     data = _stored(pre_tokenizer=pre_tokenizers.Split(Regex(expression), "isolated"))
-    assert not is_strange(data, tmp_path)
+    assert not is_hazardous(data, tmp_path)
     pieces = pre_tokenizers.Split(Regex(expression), "isolated").pre_tokenize_str(text)
     assert "".join(piece for piece, _ in pieces) == text
 
@@ -96,7 +96,7 @@ STRANGE = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_in_a_process_of_its_own_it_gives_what_the_library_gives(tmp_path, name):
     data = _stored(**STRANGE[name])
-    assert is_strange(data, tmp_path)
+    assert is_hazardous(data, tmp_path)
     ours, library = _read(tmp_path, data), Tokenizer.from_str(json.dumps(data))
     found, expected = ours.encode(TEXT), library.encode(TEXT)
     assert found.ids == expected.ids
@@ -117,8 +117,8 @@ def test_a_catastrophic_expression_is_one_line_that_names_the_file(tmp_path, cap
 @pytest.mark.parametrize(("times", "seconds", "size"), [(9, 1, 2**40), (9, 60, 2**26)])
 def test_a_text_that_takes_too_much_is_one_line_that_names_the_file(tmp_path, monkeypatch, times, seconds, size):
     ours = _read(tmp_path, _stored(normalizer=_doubling(times)))
-    monkeypatch.setattr(apart, "SECONDS", seconds)
-    monkeypatch.setattr(apart, "GROWTH", size)
+    monkeypatch.setattr(worker, "SECONDS", seconds)
+    monkeypatch.setattr(worker, "GROWTH", size)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json takes more than .*, and was stopped"):
         ours.encode("a" * 100_000)
     assert len(ours.encode("a").ids) == 2**times
@@ -159,7 +159,7 @@ def test_padding_that_a_file_asks_for_is_not_made(tmp_path):
     ],
 )
 def test_odd_types_are_left_to_the_library(tmp_path, changed):
-    is_strange(_stored() | changed, Path("tokenizer.json"))
+    is_hazardous(_stored() | changed, Path("tokenizer.json"))
     with pytest.raises(TinytfError):
         _read(tmp_path, _stored() | changed)
 

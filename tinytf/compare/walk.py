@@ -1,4 +1,4 @@
-"""Two runs in step: each step of one is compared with that of the other, and how far the heads' weights are apart."""
+"""Walk two runs in parallel, comparing each step, and the attention weights of each head."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a long measurement has found, a line each in a file: one that was interrupted, or killed, continues from it."""
+"""The results of a long measurement, one line each in a file, so that it continues where it was interrupted."""
 
 import hashlib
 import json
@@ -17,11 +17,11 @@ from tinytf.report import plain
 _BEGINNING = b'{"of": '
 
 
-class Kept:
-    """What one measurement has ``found`` so far, JSON data by name; with a ``path`` each is a line of that file too.
+class ResumeLog:
+    """The results ``found`` so far, JSON data by name; with a ``path``, each is a line of that file too.
 
-    ``of`` is all that decides the numbers: models, tensors, JSON data. The file may hold other measurements as well,
-    told apart by the checksum of this. Raises UsageError for a file with anything else in it.
+    ``of`` is everything the numbers depend on: models, tensors, JSON data. A file may hold several measurements; a
+    checksum of ``of`` tells their lines apart. Raises UsageError for a file with anything else in it.
     """
 
     def __init__(self, path: Path | None = None, *of: object) -> None:
@@ -29,7 +29,7 @@ class Kept:
         self.found: dict[str, Any] = {} if path is None else self._read(path)
 
     def add(self, found: Mapping[str, object]) -> None:
-        """Keep some more. Raises TinytfError where it cannot be written."""
+        """Add results. Raises TinytfError where the file cannot be written."""
         self.found |= {name: plain(one) for name, one in found.items()}
         if self.path is not None:
             rows = ({"of": self._of, "name": name, "found": self.found[name]} for name in found)
@@ -63,7 +63,7 @@ class Kept:
 
 
 def checksum(*of: object) -> str:
-    """16 digits that tell models, tensors and JSON data apart."""
+    """A checksum of models, tensors and JSON data, 16 digits."""
     total = hashlib.sha256()
     for one in of:
         if isinstance(one, nn.Module):

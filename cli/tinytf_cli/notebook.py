@@ -1,0 +1,26 @@
+"""Reports in Python: printed like their command prints them, and as HTML in a notebook."""
+
+import sys
+
+from tinytf.errors import UsageError
+from tinytf.report import Report
+from tinytf_cli.output import Output
+from tinytf_cli.terminal import Terminal, detect
+from tinytf_cli.views.draw import blocks_of
+
+
+def show(report: Report) -> None:
+    """Print what the command of the report prints. Raises as ``blocks_of`` does."""
+    Output(detect(sys.stdout), stdout=sys.stdout).draw(report)
+
+
+def html(report: Report) -> str | None:
+    """A report as a part of an HTML page, in true colour; None for a report without a view."""
+    from tinytf_cli.paint.painter import paint
+    from tinytf_cli.picture import fragment
+
+    screen = Terminal(depth="truecolor", cuts=True)
+    try:
+        return fragment(paint(blocks_of(report, screen), screen), screen)
+    except UsageError:
+        return None

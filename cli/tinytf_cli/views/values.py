@@ -1,0 +1,43 @@
+"""The tensors at an address: their numbers, figures, shape or map."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tinytf.look.values import AddressValues
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.at_address import heat_blocks, shape_blocks, statistics_blocks, value_blocks
+from tinytf_cli.views.blocks import Block, Heat
+from tinytf_cli.views.draw import Display, draws
+from tinytf_cli.views.parts import row_limit
+
+EVERY_DIMENSION = 10**6
+
+
+@dataclass(frozen=True)
+class ValuesDisplay(Display):
+    """``form`` is shape, stats, heat or values (every number); without one a table or map of ``dims`` × ``rows``.
+
+    ``head`` stands for all heads where the address names none.
+    """
+
+    form: str = ""
+    head: int = 0
+    dims: int = 8
+    rows: int | None = None
+
+
+@draws(AddressValues, ValuesDisplay)
+def values(report: AddressValues, terminal: Terminal, display: ValuesDisplay) -> Iterable[Block]:
+    """The tensors in the form that is asked for."""
+    trace, address = report.trace, report.address
+    match display.form:
+        case "shape":
+            return shape_blocks(trace, address)
+        case "stats":
+            return statistics_blocks(trace, address)
+        case "heat":
+            return heat_blocks(trace, address, terminal)
+        case "values":
+            blocks = value_blocks(trace, address, display.head, EVERY_DIMENSION, None, report.word)
+            return (replace(block, every=True) if isinstance(block, Heat) else block for block in blocks)
+    return value_blocks(trace, address, display.head, display.dims, row_limit(terminal, display.rows), report.word)
