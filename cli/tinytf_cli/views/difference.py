@@ -356,10 +356,10 @@ def _apart(attention: Attention) -> Iterator[Block]:
     """How far the weights of each head are apart."""
     if any(heads is not None for heads in attention.apart):
         n_heads = max(len(heads) for heads in attention.apart if heads is not None)
-        values = np.nan_to_num(np.array([heads or (np.nan,) * n_heads for heads in attention.apart], dtype=np.float32))
+        values = np.array([heads or (np.nan,) * n_heads for heads in attention.apart], dtype=np.float32)
         subtitle = "0: the same weights, 1: weights on other keys; the mean over the queries"
         yield Heading("heads apart", subtitle, "attention")
-        most = float(values.max()) or 1.0
+        most = float(np.nanmax(values, initial=0.0)) or 1.0
         yield from head_map(values, "unit", most, map_digits(most), whole=True)
 
 

@@ -243,14 +243,19 @@ def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: L
     kinds = [kind for kind in dict.fromkeys((*KINDS, *heads)) if kind in heads and heads[kind].shape == shape]
     few = layers * n_heads <= _FEW_HEADS and layout.meters and terminal.width >= _METERS_NEED
     each = few or terminal.plain
-    keep = range(layers) if each else _strongest(heads, kinds, layers, row_limit(terminal, None, _LAYERS))
-    folded = "" if len(keep) == layers else f"; {len(keep)} of {layers} layers, those with the largest scores"
+    measured = [layer for layer in range(layers) if any(np.isfinite(heads[kind][layer]).any() for kind in kinds)]
+    if not measured:  # no layer has attention weights
+        return
+    limit = None if each else row_limit(terminal, None, _LAYERS)
+    keep = [layer for layer in _strongest(heads, kinds, layers, limit) if layer in measured]
+    few_of = f"; {len(keep)} of {len(measured)} layers, those with the largest scores"
+    folded = "" if len(keep) == len(measured) else few_of
     yield Heading("heads", f"at step {step:,}; a full bar is 1{folded}")
 
     def cells(kind: str) -> list[Cell]:
         scores, role = np.nan_to_num(heads[kind], nan=0.0, posinf=1.0, neginf=0.0), KINDS.get(kind, "embed")
         if each:
-            return [Meter(score, number(score, "%.2f"), role) for score in scores.ravel().tolist()]
+            return [Meter(score, number(score, "%.2f"), role) for score in scores[keep].ravel().tolist()]
         counts = np.rint(_FULL * scores[keep].clip(0, 1)).astype(int).tolist()
         return [Histogram(tuple(row), _FULL, role) for row in counts]
 
