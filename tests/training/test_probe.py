@@ -70,6 +70,15 @@ def test_scores_are_those_of_recorded_weights(kind):
         assert np.isnan(np.delete(found, attending, axis=0)).all()
 
 
+def test_a_model_without_attention_has_no_score():
+    sizes = {"by_layer": (), "mixer": "gated_delta", "n_heads": 6, "n_kv_heads": 3, "d_head": 5, "d_value": 7}
+    model = lively(config_of("gated delta, and gated heads in one layer", **sizes))
+    scores = HeadProbe(model.config, block=20).measure(model)
+    assert np.array(scores.previous).shape == (model.config.n_layers, 6)
+    assert np.isnan(np.array([score for score in vars(scores).values() if score is not None])).all()
+    assert update_milestones({}, scores, 1) == []
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])
 def test_scores_agree_with_the_census(kind):
     model = lively(config_of(kind))

@@ -76,7 +76,8 @@ def _answer(film: Film) -> Iterator[Block]:
 def _most_risen(film: Film) -> str:
     """The head whose score has risen most, and from what to what."""
     first, last = film.frames[0].heads, film.frames[-1].heads
-    risen = {kind: np.nan_to_num(last[kind] - first[kind]) for kind in NAMES if kind in first and kind in last}
+    risen = {kind: last[kind] - first[kind] for kind in NAMES if kind in first and kind in last}
+    risen = {kind: np.nan_to_num(rise, nan=-np.inf) for kind, rise in risen.items() if np.isfinite(rise).any()}
     if not risen:
         return ""
     kind = max(risen, key=lambda kind: float(risen[kind].max()))
@@ -143,7 +144,9 @@ def _frames(film: Film, terminal: Terminal, named: str) -> Iterator[Block]:
             columns.append(Column(kind, cells, "right"))
     entropy = [frame.heads["entropy"] for frame in frames if "entropy" in frame.heads]
     if len(entropy) == len(frames):
-        columns.append(Column("entropy", [number(float(scores.mean()), "%.2f") for scores in entropy], "right"))
+        means = [float(scores[np.isfinite(scores)].mean()) if np.isfinite(scores).any() else None for scores in entropy]
+        cells = ["–" if mean is None else number(mean, "%.2f") for mean in means]
+        columns.append(Column("entropy", cells, "right"))
     measured = {
         "gradient": [_total(frame) for frame in frames],
         "update": [

@@ -92,7 +92,8 @@ class HeadProbe:
         layers: list[Tensor] = []
 
         def tap(name: str, tensor: Tensor) -> Tensor:  # (B, H, T, T), once per layer
-            layers.append(self._score(tensor.float()))
+            if table.attending:  # without attention it is another map, which no score is about
+                layers.append(self._score(tensor.float()))
             return tensor
 
         device, table = model.embed.tokens.weight.device, table_of(model.config)
