@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import config_of, encoding_of, lively
-from driving import SENTENCE, Tinytf, digits
+from driving import SENTENCE, Tinytf, digits, is_a_clean_error
 
 from tinytf.loading import Model
 from tinytf.look.heads import MEASURES, measure_heads
@@ -171,6 +171,15 @@ def test_one_token_has_no_previous_one_and_says_nan(tinytf: Tinytf, decoder: Pat
         ran = tinytf("attention", "a", "-m", decoder, "--by", by)
         assert (ran.status, ran.err) == (0, "")
         assert ("nan" in ran.out) == (by in ("previous", "first"))
+
+
+def test_what_the_overview_names_is_there_where_layer_0_has_no_attention(tinytf: Tinytf) -> None:
+    model = ("-m", "preset:qwen3.5-tiny")
+    shown = " ".join(tinytf("attention", SENTENCE, *model).out.split())
+    assert "larger: --head L3H0, --layer 3" in shown
+    assert tinytf("attention", SENTENCE, *model, "--head", "L3H0").status == 0
+    assert tinytf("attention", SENTENCE, *model, "--layer", "3").status == 0
+    assert is_a_clean_error(tinytf("attention", SENTENCE, *model, "--layer", "0"))
 
 
 def test_an_encoder_has_no_masked_cell(tinytf: Tinytf, encoder: Path) -> None:

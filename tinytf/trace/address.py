@@ -113,7 +113,7 @@ class Address:
         return [(first + place, word) for place, word in enumerate(self.cell)]
 
     def plain(self, table: StepTable) -> "Address":
-        """The same numbers as those of a step of ours; AddressError where no step has them."""
+        """This address in our own names of steps. Raises AddressError where no step of ours has these numbers."""
         if self.lens is None or self.step is None:
             return self
         ours = Address(self.step, self.layers)

@@ -59,7 +59,7 @@ class Place:
         return replace(self, row=max(0, min(len(trace.steps.rows) - 1, self.row + by)))
 
     def in_layer(self, trace: Trace, by: int) -> "Place":
-        """The same step in the next layer up or down that has it; from outside the layers, the nearest of them."""
+        """This step in the next layer up or down that has it; from outside the layers, in the nearest one."""
         step, layer = self.at(trace)
         rows = trace.steps.rows
         order: Sequence[int] = range(self.row + 1, len(rows)) if by > 0 else range(self.row - 1, -1, -1)

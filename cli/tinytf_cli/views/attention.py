@@ -67,7 +67,8 @@ def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -
     elif not report.heads:
         layers = list(report.trace.steps.attending)
         yield from _measured(as_array(report.measured(display.by))[layers], display.by, layers)
-        yield Heading("weights of every head", "query down, key across; larger: --head L0H0, --layer 0", "attention")
+        larger = f"larger: --head L{layers[0]}H0, --layer {layers[0]}"
+        yield Heading("weights of every head", f"query down, key across; {larger}", "attention")
         yield thumbnails(report.trace)
     for layer, head in report.heads:
         yield from _head(report, layer, head, row_limit(terminal, display.rows, 24))
