@@ -1,33 +1,53 @@
 """All that can be asked of a model."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING
 
-from tinytf import cause, compare, generate, gradients, look
+from tinytf.lazy_methods import imported_when_called
 from tinytf.text_model import TextModel
 
 if TYPE_CHECKING:
     from tinytf.checkpoints.huggingface.export import Exported
 
-P = ParamSpec("P")
-Answer = TypeVar("Answer")
-
-
-class LazyMethod(Generic[P, Answer]):
-    """A function of a model, as a method of it; its file is imported when it is first asked."""
-
-    def __init__(self, find: Callable[[], Callable[Concatenate["Model", P], Answer]]) -> None:
-        self._find = find
-
-    @overload
-    def __get__(self, model: None, of: type) -> Callable[Concatenate["Model", P], Answer]: ...
-    @overload
-    def __get__(self, model: "Model", of: type) -> Callable[P, Answer]: ...
-    def __get__(self, model: "Model | None", of: type) -> Any:
-        function: Any = self._find()
-        return function.__get__(model, of)
+with imported_when_called(__name__):  # all of them at once would make every command a tenth slower
+    from tinytf.cause.blame import blame
+    from tinytf.cause.budget import budget
+    from tinytf.cause.interventions import (
+        ablate,
+        ablated,
+        ablation_sweep,
+        edited,
+        patch,
+        patch_sweep,
+        reference,
+        without,
+    )
+    from tinytf.cause.left_out import compare_without
+    from tinytf.cause.restoring import restoring
+    from tinytf.cause.step_errors import step_errors
+    from tinytf.compare.difference import diff
+    from tinytf.generate.continuing import beams, generate, samples, stream, text_after
+    from tinytf.generate.score import score
+    from tinytf.generate.underway import beam_search, compare_cache, generation
+    from tinytf.gradients.report import backward
+    from tinytf.gradients.trace import grad
+    from tinytf.look.activations import activations
+    from tinytf.look.arithmetic import explain
+    from tinytf.look.attended import attention
+    from tinytf.look.attribution import attribute
+    from tinytf.look.census import heads
+    from tinytf.look.code import code
+    from tinytf.look.examples import top_examples
+    from tinytf.look.experts import expert_load, experts
+    from tinytf.look.lens import lens
+    from tinytf.look.neighbours import neighbours
+    from tinytf.look.neurons import neurons
+    from tinytf.look.parameters import parameters
+    from tinytf.look.positions import positions
+    from tinytf.look.rollout import rollout
+    from tinytf.look.tokens import tokens
+    from tinytf.look.traced import traced
 
 
 @dataclass(frozen=True)
@@ -43,48 +63,48 @@ class Model(TextModel):
 
         return replace(export(self.transformer, self.tokenizer, Path(directory)), model=self.name)
 
-    tokens = LazyMethod(lambda: look.tokens.tokens)
-    lens = LazyMethod(lambda: look.lens.lens)
-    attribute = LazyMethod(lambda: look.attribution.attribute)
-    neighbours = LazyMethod(lambda: look.neighbours.neighbours)
-    neurons = LazyMethod(lambda: look.neurons.neurons)
-    experts = LazyMethod(lambda: look.experts.experts)
-    expert_load = LazyMethod(lambda: look.experts.expert_load)
-    top_examples = LazyMethod(lambda: look.examples.top_examples)
-    heads = LazyMethod(lambda: look.census.heads)
-    rollout = LazyMethod(lambda: look.rollout.rollout)
-    parameters = LazyMethod(lambda: look.parameters.parameters)
-    explain = LazyMethod(lambda: look.arithmetic.explain)
-    traced = LazyMethod(lambda: look.traced.traced)
-    attention = LazyMethod(lambda: look.attended.attention)
-    code = LazyMethod(lambda: look.code.code)
-    activations = LazyMethod(lambda: look.activations.activations)
-    positions = LazyMethod(lambda: look.positions.positions)
+    tokens = tokens
+    lens = lens
+    attribute = attribute
+    neighbours = neighbours
+    neurons = neurons
+    experts = experts
+    expert_load = expert_load
+    top_examples = top_examples
+    heads = heads
+    rollout = rollout
+    parameters = parameters
+    explain = explain
+    traced = traced
+    attention = attention
+    code = code
+    activations = activations
+    positions = positions
 
-    grad = LazyMethod(lambda: gradients.trace.grad)
-    backward = LazyMethod(lambda: gradients.report.backward)
+    grad = grad
+    backward = backward
 
-    blame = LazyMethod(lambda: cause.blame.blame)
-    budget = LazyMethod(lambda: cause.budget.budget)
-    restoring = LazyMethod(lambda: cause.restoring.restoring)
-    step_errors = LazyMethod(lambda: cause.step_errors.step_errors)
-    diff = LazyMethod(lambda: compare.difference.diff)
-    reference = LazyMethod(lambda: cause.interventions.reference)
-    ablate = LazyMethod(lambda: cause.interventions.ablate)
-    ablation_sweep = LazyMethod(lambda: cause.interventions.ablation_sweep)
-    ablated = LazyMethod(lambda: cause.interventions.ablated)
-    edited = LazyMethod(lambda: cause.interventions.edited)
-    without = LazyMethod(lambda: cause.interventions.without)
-    compare_without = LazyMethod(lambda: cause.left_out.compare_without)
-    patch = LazyMethod(lambda: cause.interventions.patch)
-    patch_sweep = LazyMethod(lambda: cause.interventions.patch_sweep)
+    blame = blame
+    budget = budget
+    restoring = restoring
+    step_errors = step_errors
+    diff = diff
+    reference = reference
+    ablate = ablate
+    ablation_sweep = ablation_sweep
+    ablated = ablated
+    edited = edited
+    without = without
+    compare_without = compare_without
+    patch = patch
+    patch_sweep = patch_sweep
 
-    stream = LazyMethod(lambda: generate.continuing.stream)
-    generate = LazyMethod(lambda: generate.continuing.generate)
-    samples = LazyMethod(lambda: generate.continuing.samples)
-    beams = LazyMethod(lambda: generate.continuing.beams)
-    text_after = LazyMethod(lambda: generate.continuing.text_after)
-    generation = LazyMethod(lambda: generate.report.generation)
-    beam_search = LazyMethod(lambda: generate.report.beam_search)
-    compare_cache = LazyMethod(lambda: generate.report.compare_cache)
-    score = LazyMethod(lambda: generate.score.score)
+    stream = stream
+    generate = generate
+    samples = samples
+    beams = beams
+    text_after = text_after
+    generation = generation
+    beam_search = beam_search
+    compare_cache = compare_cache
+    score = score

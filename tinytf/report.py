@@ -122,6 +122,11 @@ class Report(ShortRepr):
         return False
 
     @property
+    def drawn_as(self) -> "type[Report]":
+        """The type whose view draws it."""
+        return type(self)
+
+    @property
     def encoding(self) -> "Encoding":
         """The text that this is of."""
         assert self.about is not None

@@ -1,13 +1,37 @@
 """Pictures one after the other as a file: a recording for a terminal, or an SVG that moves."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from tinytf_cli.paint.painter import paint
 from tinytf_cli.picture import picture
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.blocks import Block
+from tinytf_cli.views.draw import Frames
 
 SECONDS = 0.8
 """How long a picture stands; the last one three times as long."""
+
+
+ROWS = 45
+"""The most rows of a frame in a file."""
+
+
+def fitting(layouts: Iterable[Iterable[Block]], terminal: Terminal, rows: int) -> list[str]:
+    """A frame in its largest layout that fits the rows; the smallest one is cut."""
+    lines: list[str] = []
+    for layout in layouts:
+        lines = list(paint(layout, terminal))
+        if len(lines) <= rows:
+            break
+    return lines[:rows]
+
+
+def painted(frames: Frames, screen: Terminal) -> list[list[str]]:
+    """The frames as lines, all of them as high as the highest."""
+    drawn = [fitting(layouts, screen, ROWS) for layouts in frames]
+    height = max(map(len, drawn))
+    return [lines + [""] * (height - len(lines)) for lines in drawn]
 
 
 def recording(frames: Sequence[Sequence[str]], screen: Terminal) -> str:

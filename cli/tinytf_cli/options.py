@@ -341,10 +341,8 @@ class Traced:
         layers: Any = None,
     ) -> int:  # fmt: skip
         """Record each text, ask the question of it, and draw the answer. The exit status: 1 where a check fails."""
-        from tinytf_cli.results import show_views
-
         reports = (question(self.trace(text, layers)) for text in self.texts)
-        return show_views(self.output, reports, plural, self.texts.lines, display)
+        return self.output.draw_all(reports, plural, self.texts.lines, display)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,47 +1,37 @@
 """The only place that writes: text, JSON, NDJSON, CSV, HTML, SVG and tensors, to a stream or a file."""
 
-import csv
-import functools
-import itertools
 import json
-import math
-import re
-import struct
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import click
 
-from tinytf import __version__, outputs
+from tinytf import outputs
 from tinytf.errors import TinytfError, UsageError
 from tinytf.outputs import expect_output, remedy, writing
 from tinytf.report import Report
-from tinytf.text.printable import is_hidden, printable
+from tinytf.text.printable import printable
 from tinytf_cli.command import DECLARED_BY, option
-from tinytf_cli.host import Host, host
+from tinytf_cli.encodings import csv_lines, ndjson_lines, tensor_file, to_json
+from tinytf_cli.host import Host, current_interrupt, host
+from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.pager import Pager, find_pager, is_screen
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
-from tinytf_cli.views.draw import Display, blocks_of
+from tinytf_cli.views.draw import Display, Shown
 from tinytf_cli.working import quiet
 
 if TYPE_CHECKING:
-    from tinytf.tables import Array, Sheet
-    from tinytf_cli.views.blocks import Block, Span
+    from tinytf_cli.views.blocks import Block
 
 FORMATS = ("text", "json", "ndjson", "csv")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors")
-_FORMULA = re.compile(r"'*[=+\-@]")
-"""A text that a spreadsheet would compute, or that looks like one that was kept from that."""
-_FLOAT32, _SHORT, _LARGEST = struct.Struct("f"), 8, 3.4028234663852886e38
-"""How a float32 is stored, the longest text of a number that is left as it is, and the largest float32."""
 FILM = ".cast"
-"""The extension of a film for a terminal, which a result that moves can be written to."""
+"""The extension of a film for a terminal, for a report that moves."""
 
 
 class ReaderGone(Exception):
@@ -49,42 +39,12 @@ class ReaderGone(Exception):
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a command found, in every form that it can be asked for; each is made only when it is.
-
-    ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
-    ``stored`` the tensors for a file of them, ``metadata`` what it says. ``text`` stands for
-    the view wherever it is written without pictures: blocks, and spans of running text with line ends of their own.
-    ``sheet`` makes the table for CSV, in its long form if it is called with true; it gives None where there is none.
-    Each part of a ``live`` result is seen as soon as it is there. ``film`` are the painted screens of one that moves.
-    """
-
-    blocks: "Callable[[Terminal], Iterable[Block]]"
-    data: Callable[[], Mapping[str, Any]]
-    events: Callable[[], Iterator[Mapping[str, Any]]]
-    stored: "Callable[[], list[Array]] | None" = None
-    text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
-    live: bool = False
-    metadata: Callable[[], Mapping[str, Any]] | None = None
-    sheet: "Callable[[bool], Sheet | None] | None" = None
-    film: "Callable[[Terminal], Iterable[Sequence[str]]] | None" = None
-
-    @classmethod
-    def of(cls, report: Report, display: Display | None = None) -> "Result":
-        """A report in every form, drawn by the view of its type with the options of ``display``."""
-        return cls(
-            partial(blocks_of, report, display=display),
-            report.to_dict,
-            report.events,
-            report.stored,
-            metadata=report.metadata,
-            sheet=lambda long: report.sheet(long=long),
-        )
-
-
-@dataclass(frozen=True)
 class Output:
-    """Where results go and in which form; ``pager`` is the command that shows what is longer than the screen."""
+    """The terminal of one command: what it can show, its streams, its pager and its Ctrl-C; or a file instead.
+
+    ``pager`` is the command that shows what is longer than the screen. With ``at_once`` each part is flushed as it is
+    made, and nothing is paged. ``number`` says which of several results the events of NDJSON are of.
+    """
 
     terminal: Terminal
     format: str = "text"
@@ -92,6 +52,9 @@ class Output:
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO | None = field(default_factory=lambda: sys.stderr)
     pager: Sequence[str] | None = None
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    at_once: bool = False
+    number: int | None = None
 
     @property
     def wants_data(self) -> bool:
@@ -100,34 +63,68 @@ class Output:
 
     def draw(self, report: Report, display: Display | None = None) -> None:
         """Write one report, drawn by the view of its type with the options of ``display``."""
-        self.show(Result.of(report, display))
+        self.show(Shown(report, display))
 
-    def show(self, result: Result) -> None:
-        """Write one result; a file appears whole or not at all."""
-        if self.file is not None:
-            self._to_file(result, self.file)
+    def draw_all(self, reports: Iterable[Report], kind: str, lines: bool, display: Display | None = None) -> int:
+        """Write one report, or with ``lines`` several in turn; ``kind`` is their plural.
+
+        Ends after one that was interrupted. Returns the exit status: 1 where a check of one of them fails, else 0.
+        """
+        holds = True
+
+        def shown() -> Iterator[Shown]:
+            nonlocal holds
+            for report in reports:
+                try:
+                    yield Shown(report, display)
+                finally:  # also where the reader has had enough
+                    holds = holds and report.holds
+                if report.interrupted:
+                    return
+
+        self.show_all(shown(), kind, lines)
+        return 0 if holds else 1
+
+    def show_all(self, parts: Iterable[Shown], kind: str, lines: bool) -> None:
+        """Write one report, or with ``lines`` several: a stream shows each at once, JSON and files join them into one.
+
+        ``kind`` is the plural that names them there.
+        """
+        if lines and (self.file is not None or self.format not in ("text", "ndjson")):
+            from tinytf_cli.views.joined import Joined
+
+            self.show(Shown(Joined(kind=kind, parts=tuple(parts))))
             return
         with self.paged() as output:
-            output._write(result)
+            for number, part in enumerate(parts):
+                if number and output.format == "text":
+                    output.stdout.write("\n")
+                replace(output, number=number if lines else None).show(part)
+
+    def show(self, shown: Shown) -> None:
+        """Write one report; a file appears whole or not at all."""
+        if self.file is not None:
+            self._to_file(shown, self.file)
+            return
+        with self.paged() as output:
+            output._write(shown)
 
     @contextmanager
     def paged(self) -> Iterator["Output"]:
         """This output, with one pager for all that is shown inside it; leaving the pager ends the block quietly."""
-        if self.pager is None:
+        if self.pager is None or self.at_once:
             yield self
             return
         with Pager(self.stdout, self.pager) as stdout, suppress(ReaderGone):
             yield replace(self, stdout=stdout, pager=None)
 
-    def _write(self, result: Result) -> None:
-        if result.live and isinstance(self.stdout, Pager):
-            self.stdout.release()
+    def _write(self, shown: Shown) -> None:
         try:
-            for part in self._parts(result, self.format, self.terminal):
+            for part in self._parts(shown, self.format, self.terminal):
                 quiet()
                 with _to_standard_output():
                     self.stdout.write(part)
-                    if result.live:
+                    if self.at_once:
                         self.stdout.flush()
             with _to_standard_output():
                 self.stdout.flush()
@@ -140,42 +137,37 @@ class Output:
         if self.stderr is not None:
             print(f"tinytf: {printable(text, spaces=False)}", file=self.stderr, flush=True)
 
-    def _parts(self, result: Result, form: str, terminal: Terminal) -> Iterator[str]:
+    def _parts(self, shown: Shown, form: str, terminal: Terminal) -> Iterator[str]:
         if form == "json":
-            yield self._safe(to_json(result.data())) + "\n"
+            yield self._safe(to_json(shown.report.to_dict())) + "\n"
         elif form == "ndjson":
-            wide = False
-            for event in result.events():
-                wide = _is_wide(event) if "model" in event else wide
-                yield self._safe(to_json(event, one_line=True, wide=wide)) + "\n"
+            yield from (self._safe(line) + "\n" for line in ndjson_lines(shown.report, self.number))
         elif form == "csv":
-            yield from csv_lines(result)
-        elif result.text is not None:
-            from tinytf_cli.paint.painter import paint_running
-
-            yield from paint_running(result.text(terminal), terminal)
+            yield from csv_lines(shown.report)
         else:
-            from tinytf_cli.paint.painter import paint
+            from tinytf_cli.paint.painter import paint_stream
 
-            for line in paint(result.blocks(terminal), terminal):
-                yield line + "\n"
+            yield from paint_stream(self.blocks(shown, terminal), terminal)
+
+    def blocks(self, shown: Shown, terminal: Terminal) -> "Iterable[Block]":
+        """What a screen or a stream shows of a result."""
+        return shown.blocks(terminal)
 
     def _safe(self, text: str) -> str:
         """JSON that the stream can encode: with --ascii, or where it takes no more, 7 bits."""
         return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text) if self.terminal.ascii else text
 
-    def _to_file(self, result: Result, path: Path) -> None:
+    def _to_file(self, shown: Shown, path: Path) -> None:
         require_writable(path)
         extension = path.suffix.lower()
-        paper = replace(self.terminal, depth="none", cuts=False)
         if extension == ".safetensors":
-            size = write_file(path, _tensor_file(result, path))
-        elif extension == FILM or (extension == ".svg" and result.film is not None):
-            size = write_file(path, _film(result, extension, self.terminal).encode("utf-8"))
-        elif extension in (".html", ".svg"):
-            size = write_file(path, _picture(result, extension, self.terminal).encode("utf-8"))
+            data: Iterable[bytes | memoryview] = tensor_file(shown.report, path.name)
+        elif extension in (".html", ".svg", FILM):
+            data = iter([_picture(shown, extension, self.terminal).encode("utf-8")])
         else:
-            size = write_file(path, (part.encode("utf-8") for part in self._parts(result, _form_of(path), paper)))
+            paper = replace(self.terminal, depth="none", cuts=False)
+            data = (part.encode("utf-8") for part in self._parts(shown, _form_of(path), paper))
+        size = write_file(path, data)
         self.note(f"wrote {path} ({size:,} bytes)")
 
 
@@ -237,7 +229,8 @@ class Destination:
         if isinstance(lender, Outlet):
             return lender.output(terminal, form, self.file)
         pages = is_screen(sys.stdout) and not (self.no_pager or self.file or terminal.plain)
-        return Output(terminal, form, self.file, pager=find_pager() if pages else None)
+        pager = find_pager() if pages else None
+        return Output(terminal, form, self.file, pager=pager, interrupt=current_interrupt())
 
     def _format(self) -> str:
         if self.as_json and self.form not in (None, "json"):
@@ -283,121 +276,18 @@ def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
         return outputs.write_output(path, data)
 
 
-def _tensor_file(result: Result, path: Path) -> "Iterator[bytes | memoryview]":
-    found = [] if result.stored is None else result.stored()
-    if not found:
-        raise UsageError(f"there are no tensors to write to {path.name}", "write to a .json file instead")
-    from tinytf.tensor_file import safetensors
+def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:
+    """What a true-colour screen of this width, and of any height, would show; of a report that moves all its frames."""
+    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False, picture=True)
+    frames = shown.frames(screen) if extension in (".svg", FILM) else None
+    if frames is not None:
+        from tinytf_cli.film import moving_picture, painted, recording
 
-    said = {"version": __version__, **({} if result.metadata is None else result.metadata())}
-    return safetensors(found, {"tinytf": _dumps(_jsonable(said))})
-
-
-def csv_lines(result: Result) -> Iterator[str]:
-    """A table as the lines of CSV, one by one. A line may have line ends inside quotes.
-
-    Raises UsageError where the result has no table.
-    """
-    sheet = None if result.sheet is None else result.sheet(False)
-    if sheet is None:
-        raise UsageError("there is no table here to write as CSV", "JSON holds all of it: --json, or a .json file")
-    writer = csv.writer(_Line(), lineterminator="\n")
-    for row in itertools.chain([sheet.columns], sheet.rows):
-        yield writer.writerow([_csv_cell(value) for value in row])
-
-
-class _Line:
-    """A file whose ``write`` returns what it is given, and with it the ``writerow`` of a csv.writer."""
-
-    def write(self, text: str) -> str:
-        return text
-
-
-def _csv_cell(value: Any) -> str:
-    """A value as CSV has it: a number in full, nothing for None and −∞, lists as JSON."""
-    if isinstance(value, str):
-        return _csv_text(value)
-    if value is None or isinstance(value, (bool, list, tuple)):
-        return "" if value is None else _dumps(_jsonable(value))
-    if isinstance(value, int) or math.isfinite(value):
-        return str(_shortest(value) if type(value) is float else value)
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else ""
-
-
-@functools.lru_cache(100_000)  # a label stands in many rows
-def _csv_text(value: str) -> str:
-    """A text without what a terminal could act on; one that a spreadsheet would compute has a ' before it."""
-    text = printable(value, spaces=False)
-    return f"'{text}" if _FORMULA.match(text) else text
-
-
-def _picture(result: Result, extension: str, terminal: Terminal) -> str:
-    """What a true-colour screen of this width, and of any height, would show."""
+        return (recording if extension == FILM else moving_picture)(painted(frames, screen), screen)
+    if extension == FILM:
+        raise UsageError(f"a {FILM} file is a film, and this does not move", "write to an .svg file instead")
     from tinytf_cli.paint.painter import paint
     from tinytf_cli.picture import picture
 
-    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False, height=sys.maxsize)
-    return picture(paint(result.blocks(screen), screen), extension, screen)
-
-
-def _film(result: Result, extension: str, terminal: Terminal) -> str:
-    """What a true-colour screen of this width would show, one picture after the other."""
-    if result.film is None:
-        raise UsageError(f"a {FILM} file is a film, and this does not move", "write to an .svg file instead")
-    from tinytf_cli.film import moving_picture, recording
-
-    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
-    return (recording if extension == FILM else moving_picture)(list(result.film(screen)), screen)
-
-
-def to_json(data: Mapping[str, Any], *, one_line: bool = False, wide: bool = False) -> str:
-    """A JSON object, one line a top-level key unless ``one_line``.
-
-    A number of float32 has as many digits as it takes to read that float32 back, unless the model is of float64, as
-    its data say or ``wide`` does.
-
-    A masked cell (−∞) is null; NaN and +∞, which JSON has no number for, are the strings "NaN" and "Infinity".
-    Invisible characters are escaped, so that the output is safe to look at in a terminal.
-    """
-    wide = wide or _is_wide(data)
-    members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value, wide))}" for key, value in data.items()]
-    text = "{" + ", ".join(members) + "}" if one_line else "{\n " + ",\n ".join(members) + "\n}"
-    return text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text))
-
-
-def _dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _escaped(char: str) -> str:
-    if char == "\x7f":
-        return "\\u007f"
-    return char if char.isascii() or not is_hidden(char) else json.dumps(char)[1:-1]
-
-
-def _is_wide(data: Mapping[str, Any]) -> bool:
-    """Whether data are of a model that computes in float64."""
-    model = data.get("model")
-    return isinstance(model, Mapping) and model.get("dtype") == "float64"
-
-
-def _jsonable(data: object, wide: bool = False) -> object:
-    if isinstance(data, float):
-        if math.isfinite(data):
-            return data if wide else _shortest(data)
-        return "NaN" if math.isnan(data) else ("Infinity" if data > 0 else None)
-    if isinstance(data, Mapping):
-        wide = wide or _is_wide(data)
-        return {key: _jsonable(value, wide) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_jsonable(value, wide) for value in data]
-    return data
-
-
-def _shortest(value: float) -> float:
-    """A number that is one of float32 with the fewest digits that mean that float32; any other as it is."""
-    if len(repr(value)) <= _SHORT or abs(value) > _LARGEST or _FLOAT32.unpack(_FLOAT32.pack(value))[0] != value:
-        return value
-    import numpy as np  # where such numbers come from
-
-    return float(str(np.float32(value)))
+    screen = replace(screen, height=sys.maxsize)
+    return picture(paint(shown.blocks(screen), screen), extension, screen)

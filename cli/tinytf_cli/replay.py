@@ -1,13 +1,14 @@
-"""The film of a run on a terminal: what each key does, and the frames as pictures."""
+"""The film of a run on a terminal: what each key does."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from prompt_toolkit.keys import Keys
 
 from tinytf.training.film.film import Film
+from tinytf_cli.film import fitting
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line, Span
@@ -23,15 +24,6 @@ KEYS = {
 SECONDS = 0.6
 """How long a frame stands while it plays."""
 _SHORT = {"← →": "turn", "space": "play", "↑ ↓": "token", "tab": "probe", "h H": "head", "Enter": "open", "q": "leave"}
-
-
-def frame_lines(films: Sequence[Film], sight: Sight, terminal: Terminal, rows: int) -> list[str]:
-    """A frame in the largest layout that fits the rows."""
-    for layout in LAYOUTS:
-        lines = list(paint(FrameView(films, sight, layout).blocks(terminal), terminal))
-        if len(lines) <= rows:
-            break
-    return lines[:rows]
 
 
 class Player:
@@ -103,7 +95,8 @@ class Player:
         """The screen: exactly as many lines as it has."""
         self._tick()
         terminal = replace(self.terminal, width=max(20, columns))
-        shown = frame_lines(self.films, self.sight, terminal, rows - 1)
+        layouts = (FrameView(self.films, self.sight, layout).blocks(terminal) for layout in LAYOUTS)
+        shown = fitting(layouts, terminal, rows - 1)
         shown += [""] * (rows - 1 - len(shown))
         return [*shown, *paint([self._foot()], terminal)][:rows]
 
@@ -113,13 +106,3 @@ class Player:
         keys = {**_SHORT, "space": "stop" if self.playing else "play"}
         spans = [span for key, does in keys.items() for span in (Span(key, "strong"), Span(f" {does}   ", "dim"))]
         return Line(spans, single=True)
-
-
-def pictures(films: Sequence[Film], terminal: Terminal, rows: int) -> Iterator[list[str]]:
-    """The screen at every step, all of them as high as the highest."""
-    steps = sorted({frame.step for film in films for frame in film.frames})
-    token = max(0, len(films[0].probes[0].tokens) // 2)
-    drawn = [frame_lines(films, Sight(step, token=token), terminal, rows) for step in steps]
-    high = max(map(len, drawn))
-    for lines in drawn:
-        yield lines + [""] * (high - len(lines))

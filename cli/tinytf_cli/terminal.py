@@ -24,7 +24,8 @@ class Terminal:
 
     ``cuts`` is true on a screen, where wide lines are shortened; elsewhere nothing is cut. ``palette`` is the map for
     values in 0…1 (one of COLORMAPS). ``theme`` is ``dark`` or ``light``, like the background. ``digits`` is the
-    requested number of digits after the point; with None each number has what suits it.
+    requested number of digits after the point; with None each number has what suits it. A ``picture`` is written as a
+    whole, to a file.
     """
 
     width: int = PIPE_WIDTH
@@ -36,6 +37,7 @@ class Terminal:
     palette: str = "viridis"
     digits: int | None = None
     theme: str = "dark"
+    picture: bool = False
 
     @property
     def coloured(self) -> bool:

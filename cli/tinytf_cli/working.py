@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+import click
+
 _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.5
-_lines: "list[CountedLine]" = []
-"""That of the running command: one, or none."""
+_KEPT_AS = "tinytf.working"
 
 
 class CountedLine:
@@ -44,18 +45,22 @@ def working(what: str, *, shows_itself: bool = False) -> Iterator[None]:
 
     Nothing is said for what runs inside it, nor for a command that ``shows_itself``.
     """
-    if _lines:
+    context = click.get_current_context()
+    if _KEPT_AS in context.meta:
         yield
         return
     stream = None if shows_itself or sys.stderr is None or not sys.stderr.isatty() else sys.stderr
-    _lines.append(CountedLine(what, stream))
+    context.meta[_KEPT_AS] = line = CountedLine(what, stream)
     try:
         yield
     finally:
-        _lines.pop().stop()
+        del context.meta[_KEPT_AS]
+        line.stop()
 
 
 def quiet() -> None:
-    """Erase the line, before something else is written."""
-    for line in _lines:
+    """Erase the line of the running command, before something else is written."""
+    context = click.get_current_context(silent=True)
+    line = None if context is None else context.meta.get(_KEPT_AS)
+    if line is not None:
         line.stop()

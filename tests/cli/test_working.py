@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 
+import click
 import pytest
 
+from tinytf.report import Report
 from tinytf_cli import working as module
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 from tinytf_cli.progress import TrainingProgress
 from tinytf_cli.screen import clean_exit
-from tinytf_cli.terminal import detect
+from tinytf_cli.terminal import Terminal, detect
 from tinytf_cli.views.blocks import Block, Line
+from tinytf_cli.views.draw import Shown
 from tinytf_cli.working import quiet, working
 
 
@@ -30,9 +33,11 @@ class Screen(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "_SECONDS_BEFORE_THE_FIRST", 0.0)
     monkeypatch.setattr(module, "_SECONDS_BETWEEN", 0.01)
+    with click.Context(click.Command("test")):
+        yield
 
 
 def drawn(screen: Screen) -> str:
@@ -67,13 +72,14 @@ def test_nothing_is_said_off_a_terminal_by_what_shows_itself_and_inside_another(
 def test_the_line_goes_before_the_first_output() -> None:
     screen, out = Screen(), io.StringIO()
 
-    def slow() -> Iterator[Block]:
-        assert "tinytf: top" in drawn(screen)
-        yield Line("answer")
+    class Slow(Output):
+        def blocks(self, shown: Shown, terminal: Terminal) -> Iterator[Block]:
+            assert "tinytf: top" in drawn(screen)
+            yield Line("answer")
 
     with redirect_stderr(screen), working("top"):
         assert sys.stderr is screen
-        Output(detect(out), stdout=out, stderr=screen).show(Result(lambda _: slow(), dict, lambda: iter(())))
+        Slow(detect(out), stdout=out, stderr=screen).show(Shown(Report()))
         assert screen.getvalue().endswith(" \r")
     assert out.getvalue() == "answer\n"
 

@@ -5,8 +5,9 @@ import inspect
 import pytest
 from architectures import asked, config_of, lively
 
-from tinytf.api import LazyMethod, Model
+from tinytf.api import Model
 from tinytf.errors import UsageError
+from tinytf.lazy_methods import LazyMethod
 
 QUESTIONS = sorted(name for name, value in vars(Model).items() if isinstance(value, LazyMethod))
 

@@ -1,34 +1,27 @@
 """What follows a prompt, as reports: texts that were drawn, hypotheses of a beam search, a cache compared with none."""
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
-from tinytf.generate.compared import RUNS, CachedStep, cached_steps
-from tinytf.generate.continuing import Searching, Streaming, beams_after, encoded, steps_after
+from tinytf.generate.compared import RUNS, CachedStep
 from tinytf.generate.decoder import PLAIN, Kind
-from tinytf.generate.loop import GeneratedToken, Looking, StreamOptions, cache_for
-from tinytf.generate.options import by_keyword
+from tinytf.generate.loop import GeneratedToken, Looking, StreamOptions
 from tinytf.generate.pieces import text_of
 from tinytf.generate.samplers import Sampling
-from tinytf.generate.score import QuantizationCost, quantization_cost
+from tinytf.generate.score import QuantizationCost
 from tinytf.model.cache import LayerUse
 from tinytf.model.transformer import Transformer
 from tinytf.report import SCHEMA_VERSION, About, Report, Verified, plain, text_data
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
-from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
-from tinytf.text_model import TextModel
 
 Made = TypeVar("Made")
 AnyContinued = TypeVar("AnyContinued", bound="Continued[Any]")
 
 INTERRUPTED = "interrupted"
-_COST_TOKENS = 512
-"""The cost of int8 weights is measured on the last tokens of a text, at most so many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +30,24 @@ class Continued(Report, Generic[Made]):
 
     Its events can be sent while it is made: ``first_event`` needs no step, ``step_event`` is of one, ``last_events``
     need them all. ``kind`` is how it was computed, ``int8_cost`` what 8-bit weights did to the loss of the text.
+    ``times`` are the seconds (of time.perf_counter) at which each step was there.
     """
 
     prompt: Encoding
     steps: tuple[Made, ...] = ()
+    times: tuple[float, ...] = ()
     interrupted: bool = False
     kind: Kind = PLAIN
     int8_cost: QuantizationCost | None = None
+
+    @property
+    def now(self) -> Self:
+        """The report with the steps that are there: all of them, unlike one that is ``Underway``."""
+        return self
+
+    def coming(self) -> Iterator[Made]:
+        """Yield the steps."""
+        return iter(self.steps)
 
     def _settings(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -99,20 +103,11 @@ class Continued(Report, Generic[Made]):
         yield from self.last_events()
 
 
-def with_cost(found: AnyContinued, model: Transformer) -> AnyContinued:
-    """The report with what 8-bit weights cost, where they were used and the text came to its end."""
-    ids = found.text_ids[-min(_COST_TOKENS, model.config.context) :]
-    if not found.kind.quantize or found.interrupted or len(ids) < 2:
-        return found
-    return replace(found, int8_cost=quantization_cost(model, ids, compile=found.kind.compile))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Generation(Continued[GeneratedToken]):
     """Texts that follow a prompt: ``samples`` of them, numbered from 1; sample i was drawn with ``seed`` + i − 1.
 
-    ``times`` are the seconds (of time.perf_counter) at which each step was there, ``cache`` is what the cache held in
-    the end, a row a layer.
+    ``cache`` is what the cache held in the end, a row a layer.
     """
 
     KIND = "generation"
@@ -122,7 +117,6 @@ class Generation(Continued[GeneratedToken]):
     seed: int = 0
     samples: int = 1
     looking: Looking | None = None
-    times: tuple[float, ...] = ()
     cache: tuple[LayerUse, ...] | None = None
 
     @classmethod
@@ -341,35 +335,3 @@ def _spent(works: Sequence[StepWork], seconds: Sequence[float]) -> Spent:
         sum(getattr(one, name) for one in works) for name in ("keys_values", "attention", "whole")
     )
     return Spent(keys_values, attention, whole, sum(seconds))
-
-
-@by_keyword(Streaming)
-def generation(model: TextModel, prompt: Written | Encoding, options: Streaming) -> Generation:
-    """What follows ``prompt`` as a report: every step, the texts, what the cache holds, what int8 weights cost.
-
-    Settings and errors are those of ``stream``.
-    """
-    encoding = encoded(model, prompt, truncate=options.truncate)
-    cache = cache_for(model.transformer, encoding.ids, options)
-    timed = [(step, time.perf_counter()) for step in steps_after(model, encoding, replace(options, cache=cache))]
-    use = None if cache is None else tuple(cache.use())
-    made, times = tuple(step for step, _ in timed), tuple(at for _, at in timed)
-    found = replace(Generation.begin(About(model), encoding, options), steps=made, times=times, cache=use)
-    return with_cost(found, model.transformer)
-
-
-@by_keyword(Searching)
-def beam_search(model: TextModel, prompt: Written | Encoding, options: Searching) -> BeamSearch:
-    """What ``beams`` finds from ``prompt`` as a report; settings and errors are the same."""
-    encoding = encoded(model, prompt, truncate=options.truncate)
-    steps = tuple(beams_after(model, encoding, options))
-    return with_cost(replace(BeamSearch.begin(About(model), encoding, options), steps=steps), model.transformer)
-
-
-def compare_cache(
-    model: TextModel, prompt: Written, *, max_tokens: int = 50, truncate: bool = False
-) -> CacheComparison:
-    """Time and work of every greedy step after ``prompt``, with a cache and without; errors as for ``stream``."""
-    encoding = encoded(model, prompt, truncate=truncate)
-    steps = tuple(cached_steps(model.transformer, encoding.ids, max_tokens))
-    return replace(CacheComparison.begin(About(model), encoding, model.transformer), steps=steps)

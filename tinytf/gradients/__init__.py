@@ -1,10 +1,1 @@
-"""The backward pass of a text: a file each question, imported when it is first asked."""
-
-from typing import TYPE_CHECKING
-
-from tinytf import lazy_modules
-
-if TYPE_CHECKING:
-    from tinytf.gradients import report, trace
-
-__getattr__ = lazy_modules.modules(__name__)
+"""The backward pass of a text."""

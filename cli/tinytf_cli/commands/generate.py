@@ -3,29 +3,24 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
-from tinytf_cli.host import current_interrupt, given
+from tinytf_cli.host import given
 from tinytf_cli.options import Decoding, Opening, Texts
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
+from tinytf_cli.views.draw import Display, Shown
 
 if TYPE_CHECKING:
-    from tinytf.generate.loop import GeneratedToken, Looking
+    from tinytf.generate.loop import Looking
+    from tinytf.generate.report import Continued
     from tinytf.generate.samplers import Sampling
+    from tinytf.generate.underway import Underway
     from tinytf.loading import Model
-    from tinytf.model.cache import KVCache
-    from tinytf.tables import Sheet
     from tinytf.text.tokenizer import Encoding
-    from tinytf_cli.views.beams import BeamView
-    from tinytf_cli.views.cached import CachedView
-    from tinytf_cli.views.generate import GenerateView
-
-    View = GenerateView | BeamView | CachedView
 
 
 @dataclass(frozen=True)
@@ -106,15 +101,11 @@ def generate(
     """An empty TEXT begins with the model's start token. In a pipe the new text alone is on stdout. Ctrl-C keeps what
     was made.
     """
-    from tinytf.generate.beam import BeamOptions
-    from tinytf.generate.compared import cached_steps
-    from tinytf.generate.loop import StreamOptions, cache_for, require_prompt
-    from tinytf.generate.report import BeamSearch, CacheComparison, Generation
-    from tinytf.report import About
-    from tinytf_cli.results import show_all
-    from tinytf_cli.views.beams import BeamView
-    from tinytf_cli.views.cached import CachedView
-    from tinytf_cli.views.generate import GenerateView
+    from tinytf.generate.continuing import Searching, Streaming
+    from tinytf.generate.loop import require_prompt
+    from tinytf.generate.underway import begin_beam_search, begin_cache_comparison, begin_generation
+    from tinytf_cli.views.beams import BeamDisplay
+    from tinytf_cli.views.generate import GenerationDisplay
 
     sampling, beams, head = draws.sampling(search.beams), search.beams, watching.head
     if watching.explain_cache:
@@ -127,58 +118,71 @@ def generate(
         "max_tokens": asked.max_tokens, "on_overflow": asked.on_overflow, "use_cache": decoding.use_cache,
         "chunk": decoding.chunk or 0, "kind": decoding.kind,
     }  # fmt: skip
-    streaming = StreamOptions(
+    streaming = Streaming(
         **decoded, sampling=sampling, seed=opening.seed, samples=draws.samples,
         stops=[_unescaped(stop) for stop in asked.stops], top=watching.top if watch or output.wants_data else 0,
         looking=_looking(model, head) if looks else None,
     )  # fmt: skip
+    display: Display | None = None
+    if not watching.explain_cache:
+        display = (GenerationDisplay if beams is None else BeamDisplay)(watch, running=True)
 
-    def start(encoding: "Encoding") -> "tuple[Iterator[GeneratedToken], KVCache | None]":
-        """The steps of one text, and its cache, which is made when its turn comes."""
-        cache = cache_for(model.transformer, encoding.ids, streaming)
-        return model.stream(encoding, **vars(replace(streaming, cache=cache))), cache
-
-    def view_of(encoding: "Encoding") -> "View":
-        about = About(model)
+    def begin(encoding: "Encoding") -> "Underway[Any]":
         if watching.explain_cache:
-            comparison = CacheComparison.begin(about, encoding, model.transformer)
-            return CachedView(
-                model, comparison, lambda: cached_steps(model.transformer, encoding.ids, asked.max_tokens)
-            )
+            return begin_cache_comparison(model, encoding, asked.max_tokens)
         if beams is None:
-            generation = Generation.begin(about, encoding, streaming)
-            return GenerateView(model, generation, lambda: start(encoding), watch)
-        searching = BeamOptions(
+            return begin_generation(model, encoding, streaming)
+        searching = Searching(
             **decoded, beams=beams, length_penalty=search.length_penalty,
             repetition_penalty=draws.repetition_penalty,
         )  # fmt: skip
-        steps = model.beams(encoding, **vars(searching))
-        return BeamView(model, BeamSearch.begin(about, encoding, searching, draws.samples), lambda: steps, watch)
+        return begin_beam_search(model, encoding, searching, draws.samples)
 
-    views = [view_of(model.prompt(text, truncate=texts.truncate)) for text in texts]
-    shown: list[View] = []
+    interrupt = output.interrupt
+    begun = [begin(model.prompt(text, truncate=texts.truncate)) for text in texts]
+    reports: list[Underway[Any]] = []
 
-    def results() -> Iterator[Result]:
-        for view in views:
-            if any(earlier.interrupted for earlier in shown):
+    def parts() -> Iterator[Shown]:
+        for report in begun:
+            if any(earlier.interrupted for earlier in reports):
                 return
-            require_prompt(model.transformer, view.encoding.ids, asked.max_tokens)  # before anything is shown
-            shown.append(view)
-            text = None if watch else view.text
-            yield Result(view.blocks, view.data, view.events, text=text, live=True, sheet=partial(_sheet, view))
+            require_prompt(model.transformer, report.prompt.ids, asked.max_tokens)  # before anything is shown
+            reports.append(replace(report, interruptible=interrupt.let_in))
+            yield Shown(reports[-1], display)
 
-    with current_interrupt().held():
-        show_all(output, results(), "comparisons" if watching.explain_cache else "generations", texts.lines)
-    for view in shown:
-        for note in view.notes():
+    with interrupt.held():
+        kind = "comparisons" if watching.explain_cache else "generations"
+        replace(output, at_once=True).show_all(parts(), kind, texts.lines)
+    for report in reports:
+        for note in _notes(model, report.whole):
             output.note(note)
-    if any(view.interrupted for view in shown):
+    if any(report.interrupted for report in reports):
         return 130
-    return 0 if all(view.found.holds for view in shown) else 1
+    return 0 if all(report.holds for report in reports) else 1
 
 
-def _sheet(view: "View", long: bool) -> "Sheet | None":
-    return view.whole.sheet(long=long)
+def _notes(model: "Model", report: "Continued[Any]") -> Iterator[str]:
+    """What a reader of the text should know as well."""
+    from tinytf.generate.decoder import PLAIN
+    from tinytf.generate.report import Generation
+    from tinytf_cli.views.banner import exchanged
+    from tinytf_cli.views.continuation import cost_in_words
+    from tinytf_cli.views.generate import generation_notes
+
+    if isinstance(report, Generation):
+        yield from generation_notes(report, model)
+    yield from exchanged(model)
+    if report.dropped:
+        yield f"the context was full: the first {report.dropped:,} tokens were dropped on the way"
+    if report.note:
+        yield report.note
+    rate, cost = report.tokens_per_second, report.int8_cost
+    words = ["compiled"] if report.kind.compile else []
+    words += ["int8"] if report.kind.quantize and cost is None else []
+    words += [f"{rate:,.1f} tokens/s after the first two"] if rate is not None else []
+    words += [f"int8 costs {cost_in_words(cost)}"] if cost is not None else []
+    if report.kind != PLAIN and not report.interrupted:
+        yield ", ".join(words)
 
 
 def _require_one_way(

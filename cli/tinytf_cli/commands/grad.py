@@ -70,7 +70,6 @@ def grad(
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address, parse_block
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.results import show_views
     from tinytf_cli.views.grad import GradDisplay
 
     resume = keeping.place("" if asked.integrated else "--integrated")
@@ -98,4 +97,4 @@ def grad(
             )  # fmt: skip
 
     display = GradDisplay(detail.dims, rows, shown, on.again())
-    return show_views(on.output, map(question, on.texts), "grads", on.texts.lines, display)
+    return on.output.draw_all(map(question, on.texts), "grads", on.texts.lines, display)

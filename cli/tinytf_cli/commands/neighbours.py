@@ -33,7 +33,6 @@ def neighbours(asked: Asked, on: Words, opening: Opening, output: Output) -> int
     """Compares embeddings, and unembeddings where the head has its own, by cosine. Of several words it also shows how
     similar each pair is. A word is one token, by its text or its number: cat, '#514'. With --at, give a TEXT.
     """
-    from tinytf_cli.results import show_views
     from tinytf_cli.views.neighbours import NeighboursDisplay
 
     if asked.at is None and not on.words:
@@ -44,4 +43,4 @@ def neighbours(asked: Asked, on: Words, opening: Opening, output: Output) -> int
     reports = (model.neighbours(text=trace, at=asked.at, top=asked.top) for trace in traces)
     if asked.at is None:
         reports = (model.neighbours(words, top=asked.top) for words in [on.words])
-    return show_views(output, reports, "neighbours", on.lines, NeighboursDisplay(asked.rows))
+    return output.draw_all(reports, "neighbours", on.lines, NeighboursDisplay(asked.rows))

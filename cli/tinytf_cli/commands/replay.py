@@ -1,22 +1,17 @@
 """``tinytf replay``: the film of a training run."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.output import Output, Result
-from tinytf_cli.terminal import Terminal
+from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.training.film.film import Film
-
-_ROWS = 45
-"""The rows of a film in a file."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,6 @@ def replay(asked: Asked, output: Output) -> None:
     """
     from tinytf.training.film.film import Films, read_film
     from tinytf_cli.board import takes_pictures
-    from tinytf_cli.views import film as _film  # noqa: F401 - registers it
 
     film, versus = read_film(asked.run), None if asked.versus is None else read_film(asked.versus)
     films = [film] if versus is None else [film, versus]
@@ -46,13 +40,7 @@ def replay(asked: Asked, output: Output) -> None:
         _play(films, output)
         return
 
-    def pictured(screen: Terminal) -> Iterator[Sequence[str]]:
-        from tinytf_cli.replay import pictures
-
-        return pictures(films, screen, _ROWS)
-
-    report = film if versus is None else Films((film, versus))
-    output.show(replace(Result.of(report), film=pictured))
+    output.draw(film if versus is None else Films((film, versus)))
 
 
 def _play(films: "list[Film]", output: Output) -> None:

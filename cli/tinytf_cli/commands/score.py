@@ -22,11 +22,10 @@ class Asked:
 @command("score")
 def score(asked: Asked, extent: Extent, texts: Texts, opening: Opening, output: Output) -> int:
     """First the perplexity of all of TEXT."""
-    from tinytf_cli.results import show_views
     from tinytf_cli.views.score import ScoreDisplay
 
     model = opening.open()
     reports = (
         model.score(text, truncate=texts.truncate, int8=asked.quantize is not None, limit=asked.limit) for text in texts
     )
-    return show_views(output, reports, "scores", texts.lines, ScoreDisplay(extent.all))
+    return output.draw_all(reports, "scores", texts.lines, ScoreDisplay(extent.all))

@@ -9,7 +9,7 @@ import click
 
 from tinytf.outputs import require_outside
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.host import current_interrupt, host
+from tinytf_cli.host import host
 from tinytf_cli.output import Output
 from tinytf_cli.recipe_options import Axes
 
@@ -68,7 +68,7 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     def on_begin(trial: "Trial") -> None:
         output.note(f"{trial.name} begins")
 
-    with current_interrupt().asked() as interrupted:
+    with output.interrupt.asked() as interrupted:
         interrupted()  # from here on a signal only ends the runs, with a checkpoint each
         outcomes = swept(
             asked.corpus, trials, out, begin=_begin, jobs=jobs, ray=asked.ray,

@@ -47,7 +47,6 @@ def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
     from tinytf.look.tokens import Tokenized
     from tinytf.sources import find_source, open_tokenizer
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.results import show_views
     from tinytf_cli.views import splits as _  # noqa: F401 - registers it
     from tinytf_cli.views.tokens import TokensDisplay
 
@@ -83,4 +82,4 @@ def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
             encoding = encoding.truncated(context)
         return Tokenized(name, tokenizer, note, encoding)
 
-    return show_views(output, map(question, texts), "texts", texts.lines, TokensDisplay(asked.limit))
+    return output.draw_all(map(question, texts), "texts", texts.lines, TokensDisplay(asked.limit))

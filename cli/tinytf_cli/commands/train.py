@@ -14,9 +14,8 @@ import click
 from tinytf.errors import UsageError
 from tinytf.files import resolved
 from tinytf_cli.command import command, option
-from tinytf_cli.host import current_interrupt
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
         with suppress(OSError):  # a terminal that was closed stops no training
             progress.update(metrics, setup)
 
-    with current_interrupt().asked() as interrupted:
+    with output.interrupt.asked() as interrupted:
         last = trained(
             files,
             resolved,
@@ -162,8 +161,8 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
         if setups:
             # A divided model is whole in the checkpoint.
             setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
-            result = Result.of(report_of(out, resolved, setup, updates))
-            output.show(replace(result, live=True))  # nobody may be there to leave a pager
+            # Without a pager: nobody may be there to leave it.
+            replace(output, pager=None).draw(report_of(out, resolved, setup, updates))
         if asked.explain and not updates:
             output.note(f"step {asked.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < resolved.steps and last.stopped is None else 0

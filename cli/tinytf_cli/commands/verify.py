@@ -36,7 +36,6 @@ def verify(asked: Asked, output: Output) -> int:
     from tinytf.sources import open_tokenizer
     from tinytf.worked import ExampleScores, open_example, shipped
     from tinytf.worked import verify as checked
-    from tinytf_cli.results import show_views
     from tinytf_cli.views.verify import VerificationDisplay
 
     words = open_tokenizer(asked.tokenizer) if asked.tokenizer is not None else None
@@ -49,4 +48,4 @@ def verify(asked: Asked, output: Output) -> int:
     if not asked.files:
         output.draw(ExampleScores(tuple(reports)))
         return 0
-    return show_views(output, reports, "verifications", len(reports) > 1, VerificationDisplay(asked.full, asked.wrong))
+    return output.draw_all(reports, "verifications", len(reports) > 1, VerificationDisplay(asked.full, asked.wrong))

@@ -1,18 +1,16 @@
 """``tinytf watch``: a training run, followed from another terminal."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tinytf.files import resolved
 from tinytf_cli.board import Board, quiet_seconds, takes_pictures
 from tinytf_cli.command import FloatRange, argument, command, option
-from tinytf_cli.output import Output, ReaderGone, Result
+from tinytf_cli.output import Output, ReaderGone
 
 if TYPE_CHECKING:
     from tinytf.training.folder.reader import RunReader
@@ -36,24 +34,17 @@ def watch(asked: Asked, output: Output) -> int | None:
     follows. It ends when the run is finished, or with status 1 when it was stopped.
     """
     from tinytf.training.folder.reader import RunReader
-    from tinytf.training.folder.run_report import RunReport, follow
-    from tinytf_cli.views.blocks import Span
-    from tinytf_cli.views.run import RunDisplay, event_in_words
+    from tinytf.training.folder.run_report import FollowedRun, RunReport
+    from tinytf_cli.views.run import RunDisplay
 
     run = asked.run
     reader, name = RunReader(run), resolved(run).name
-    present = Result.of(RunReport(name, run, reader.read()), RunDisplay(quiet=quiet_seconds(run), log=asked.log))
-    if asked.once or output.file is not None or output.format == "json":
-        output.show(present)
+    if asked.once or output.file is not None or output.format in ("json", "csv"):
+        output.draw(RunReport(name, run, reader.read()), RunDisplay(quiet=quiet_seconds(run), log=asked.log))
     elif output.format == "text" and takes_pictures(output.terminal):
         return _on_screen(name, reader, asked, output)
     else:
-        events = partial(follow, name, reader, asked.every, asked.interval)
-
-        def lines(terminal: Any) -> Iterator[Span]:
-            return (Span(event_in_words(event) + "\n") for event in events())
-
-        output.show(replace(present, events=events, text=lines, live=True))
+        replace(output, at_once=True).draw(FollowedRun(name, reader, asked.every, asked.interval))
         return 0 if reader.read().finished else 1
     return 0
 
@@ -61,13 +52,12 @@ def watch(asked: Asked, output: Output) -> int | None:
 def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> int:
     """Redraw the run in place until it is finished or stopped; Ctrl-C interrupts only the pauses between pictures."""
     from tinytf.training.folder.run_files import is_stopped
-    from tinytf_cli.host import current_interrupt
     from tinytf_cli.screen import Screen, clean_exit
 
     screen = Screen(output.stdout)
     fixed = bool(click.get_current_context().params.get("width"))
     board = Board(name, reader, screen, output.terminal, fixed=fixed, log=asked.log)
-    with current_interrupt().held(), clean_exit(screen.forget):
+    with output.interrupt.held(), clean_exit(screen.forget):
         while True:
             try:
                 history = board.draw()
@@ -77,5 +67,5 @@ def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> 
                 return 0
             if is_stopped(asked.run):  # what it wrote last may still be unread
                 return 0 if board.draw().finished else 1
-            with current_interrupt().let_in():
+            with output.interrupt.let_in():
                 time.sleep(asked.interval)

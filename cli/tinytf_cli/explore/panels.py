@@ -77,7 +77,7 @@ class Panel(Pane):
         """The cell that the largest term of the explained one comes from; empty where it is unknown."""
         if not self.answered or self._outcome is None or not self._outcome.results:
             return ""
-        (explained, *_) = self._outcome.results[0].data()["explanations"]
+        (explained, *_) = self._outcome.results[0].report.to_dict()["explanations"]
         return next(iter(explained["leads_to"]), "")
 
     def answer(self, look: Look, outcome: Outcome, before: Outcome | None = None) -> None:

@@ -91,6 +91,7 @@ def _side_by_side(parts: list[list[PaintedLine]], terminal: Terminal) -> Iterato
 
 _PAINTERS: dict[type[Any], Callable[[Any, Terminal], Iterable[PaintedLine]]] = {
     blocks.Line: _paint_line,
+    blocks.Running: lambda block, terminal: [[Segment(line)] for line in block.text.splitlines()],
     blocks.Heading: _paint_heading,
     blocks.Table: paint_table,
     blocks.Values: paint_values,
@@ -108,17 +109,21 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], Iterable[PaintedLine]]] = {
 }
 
 
-def paint_running(parts: Iterable[Block | blocks.Span], terminal: Terminal) -> Iterator[str]:
-    """Yield blocks as whole lines, and spans exactly as they are, with their own spaces and line ends."""
+def paint_stream(parts: Iterable[Block], terminal: Terminal) -> Iterator[str]:
+    """Yield what a stream gets: blocks as whole lines, running text as it is, piece by piece."""
     for part in parts:
-        if isinstance(part, blocks.Span):
-            text = shown(part.text, terminal)
-            core = text.rstrip() if part.role and terminal.coloured else ""
-            style = role_style(part.role, terminal)
-            lines = [line and render([Segment(line, style)], terminal.depth) for line in core.split("\n")]
-            yield "\n".join(lines) + text[len(core) :]
+        if isinstance(part, blocks.Running):
+            yield _running(part, terminal)
         else:
             yield from (line + "\n" for line in paint([part], terminal))
+
+
+def _running(part: blocks.Running, terminal: Terminal) -> str:
+    text = shown(part.text, terminal)
+    core = text.rstrip() if part.role and terminal.coloured else ""
+    style = role_style(part.role, terminal)
+    lines = [line and render([Segment(line, style)], terminal.depth) for line in core.split("\n")]
+    return "\n".join(lines) + text[len(core) :]
 
 
 def paint(parts: Iterable[Block], terminal: Terminal) -> Iterator[str]:

@@ -10,11 +10,11 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address, parse_tensor
-from tinytf_cli.output import Result
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.verbs import answer, made_of, verb
+from tinytf_cli.repl.verbs import Answer, answer, verb
 from tinytf_cli.views.blocks import Line
+from tinytf_cli.views.draw import Shown
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
@@ -30,7 +30,7 @@ _verb = partial(verb, topic="looking")
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS] [/shape|/stats|/values|/json]")
 @click.option("--rows", type=click.IntRange(0), help="Rows shown; 0 for all.")
-def print_address(session: Session, words: tuple[str, ...], rows: int | None) -> Result | None:
+def print_address(session: Session, words: tuple[str, ...], rows: int | None) -> Shown | None:
     """Show the numbers at an address, or at the present step.
 
     /shape shows its axes, /stats its mean, range and the like, /values every number, /json the same as data.
@@ -57,7 +57,7 @@ def _flag(word: str) -> str:
 
 @_verb("heat", takes=("number",), examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
-def heat(session: Session, words: tuple[str, ...]) -> Result:
+def heat(session: Session, words: tuple[str, ...]) -> Shown:
     """Draw a step as a map in colour; of a head, its attention weights."""
     if (found := _parameter(session, "".join(words), "heat")) is not None:
         return found
@@ -74,7 +74,7 @@ def heat(session: Session, words: tuple[str, ...]) -> Result:
 @click.argument("words", nargs=-1, metavar="[LAYER]", callback=lambda *given: _layers(given[-1]))
 @click.option("--by", type=click.Choice(_MEASURES), default="entropy", show_default=True, help="What to measure.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
-def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result:
+def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Shown:
     """Measure every head, or those of some layers, in one number each.
 
     It measures the recorded trace. With a corpus, or any other option or measure, it is the command of the same name,
@@ -93,7 +93,7 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
         if not layers:
             raise UsageError(f"{''.join(words)} has no attention weights", "heads alone measures the layers that have")
     found = MeasuredHeads(by, layers, measure_heads(trace, by, layers))
-    return made_of("heads", lambda terminal: measured_blocks(found, top), found.to_dict)
+    return Shown(Answer(kind="heads", data=found.to_dict(), draw=lambda terminal: measured_blocks(found, top)))
 
 
 def _layers(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def _layers(words: tuple[str, ...]) -> tuple[str, ...]:
 @_verb("top", "t", examples=("top", "top 20", "top --at 1"))
 @click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
 @click.option("--at", "position", metavar="TOKEN", help="After this token instead of the last one.")
-def top(session: Session, count: int, position: str | None) -> Result:
+def top(session: Session, count: int, position: str | None) -> Shown:
     """Show the most probable next tokens, or fills of each mask."""
     from tinytf.look.prediction import predictions
     from tinytf_cli.views.predictions import prediction_blocks
@@ -116,11 +116,13 @@ def top(session: Session, count: int, position: str | None) -> Result:
     if position is not None:
         trace = _ending_at(trace, trace.index(position, "token", len(trace.tokens)))
     found = predictions(trace, model, count)
-    return made_of(
-        "predictions",
-        lambda terminal: prediction_blocks(trace, found),
-        lambda: {"predictions": [one.to_dict() for one in found]},
-        ("predictions", "top"),
+    return Shown(
+        Answer(
+            kind="predictions",
+            data={"predictions": [prediction.to_dict() for prediction in found]},
+            draw=lambda terminal: prediction_blocks(trace, found),
+            table=("predictions", "top"),
+        )
     )
 
 
@@ -138,7 +140,7 @@ def _ending_at(trace: "Trace", row: int) -> "Trace":
 
 @_verb("display", takes=("address",), examples=("display L0H0.weights", "display"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
-def display(session: Session, words: tuple[str, ...]) -> Result:
+def display(session: Session, words: tuple[str, ...]) -> Shown:
     """Show an address after each movement; without one, list those."""
     if not words:
         return _displayed(session)
@@ -153,7 +155,7 @@ def display(session: Session, words: tuple[str, ...]) -> Result:
 
 @_verb("undisplay", takes=("display",), examples=("undisplay 1", "undisplay"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
-def undisplay(session: Session, words: tuple[str, ...]) -> Result:
+def undisplay(session: Session, words: tuple[str, ...]) -> Shown:
     """Stop displaying an address, or all of them."""
     shown, word = session.state.displays, "".join(words)
     word = {str(number): address for number, address in enumerate(shown, start=1)}.get(word, word)
@@ -163,13 +165,13 @@ def undisplay(session: Session, words: tuple[str, ...]) -> Result:
     return _displayed(session)
 
 
-def _displayed(session: Session) -> Result:
+def _displayed(session: Session) -> Shown:
     displays = session.state.displays
     lines = [Line(f"{number}  {address}") for number, address in enumerate(displays, start=1)]
     return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
 
 
-def address_result(session: Session, where: Address, form: str = "", rows: int | None = None) -> Result:
+def address_result(session: Session, where: Address, form: str = "", rows: int | None = None) -> Shown:
     """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
     from tinytf.look.values import AddressValues
     from tinytf.report import About
@@ -177,10 +179,10 @@ def address_result(session: Session, where: Address, form: str = "", rows: int |
 
     chosen = session.settings
     report = AddressValues(session.trace, where, about=About(session.model, session.trace.encoding))
-    return Result.of(report, ValuesDisplay(form, chosen.head, chosen.dims, chosen.rows if rows is None else rows))
+    return Shown(report, ValuesDisplay(form, chosen.head, chosen.dims, chosen.rows if rows is None else rows))
 
 
-def _parameter(session: Session, word: str, form: str = "", rows: int | None = None) -> Result | None:
+def _parameter(session: Session, word: str, form: str = "", rows: int | None = None) -> Shown | None:
     """The parameters at an address of the present model, in a ``form``; None where it names none."""
     from tinytf.trace.parameters import parse_parameter
     from tinytf_cli.views.parameters import ParametersDisplay
@@ -193,7 +195,7 @@ def _parameter(session: Session, word: str, form: str = "", rows: int | None = N
     dims, shown = session.settings.dims, session.settings.rows if rows is None else rows
     if form == "values":
         dims, shown = EVERY_DIMENSION, 0
-    return Result.of(session.model.parameters(where, way=way), ParametersDisplay(dims, shown, banner=False))
+    return Shown(session.model.parameters(where, way=way), ParametersDisplay(dims, shown, banner=False))
 
 
 def find_address(session: Session, word: str, step: str = "") -> Address:

@@ -9,12 +9,12 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.numbers import plural
-from tinytf_cli.output import Result
 from tinytf_cli.repl.looking import address_result, find_address
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Rows
-from tinytf_cli.repl.verbs import made_of, verb
+from tinytf_cli.repl.verbs import Answer, verb
 from tinytf_cli.views.blocks import Line, Span
+from tinytf_cli.views.draw import Shown
 
 _AROUND = 11
 NO_STOP = "no stop held on the way; this is the last step"
@@ -24,14 +24,14 @@ _verb = partial(verb, topic="moving")
 
 @_verb("step", "s", examples=("step", "step 5"), moves=True)
 @click.argument("count", type=_COUNT, default=1, metavar="[N]")
-def step(session: Session, count: int) -> Result:
+def step(session: Session, count: int) -> Shown:
     """Go to the next step, or N steps further, or to a stop on the way."""
     return _advance(session, lambda rows, place: place + count)
 
 
 @_verb("back", examples=("back", "back 5"), moves=True)
 @click.argument("count", type=_COUNT, default=1, metavar="[N]")
-def back(session: Session, count: int) -> Result:
+def back(session: Session, count: int) -> Shown:
     """Go back one step, or N steps."""
     place = session.require_place()
     if place == 0:
@@ -41,7 +41,7 @@ def back(session: Session, count: int) -> Result:
 
 
 @_verb("next", "n", examples=("next",), moves=True)
-def next_layer(session: Session) -> Result:
+def next_layer(session: Session) -> Shown:
     """Go to the first step of the next layer.
 
     After the last layer it goes to the step that follows.
@@ -50,7 +50,7 @@ def next_layer(session: Session) -> Result:
 
 
 @_verb("finish", examples=("finish",), moves=True)
-def finish(session: Session) -> Result:
+def finish(session: Session) -> Shown:
     """Go to the last step of this layer.
 
     Outside of layers it goes to the last step of this part; from the end of one, to the end of the next.
@@ -59,14 +59,14 @@ def finish(session: Session) -> Result:
 
 
 @_verb("continue", "c", examples=("continue",), moves=True)
-def go_on(session: Session) -> Result:
+def go_on(session: Session) -> Shown:
     """Go on to the next stop that holds, or to the last step."""
     return _advance(session, lambda rows, place: len(rows) - 1, NO_STOP)
 
 
 @_verb("goto", "g", takes=("step",), examples=("goto L3H1.weights", "goto L2", "goto 17"))
 @click.argument("words", nargs=-1, required=True, metavar="ADDRESS|NUMBER")
-def goto(session: Session, words: tuple[str, ...]) -> Result:
+def goto(session: Session, words: tuple[str, ...]) -> Shown:
     """Go to a step by address or number, or to the first of a layer.
 
     A head that is named stays the one that print and heat show, until the next goto.
@@ -87,7 +87,7 @@ def goto(session: Session, words: tuple[str, ...]) -> Result:
 
 
 @_verb("where", "w", names_models=True, examples=("where",))
-def where(session: Session) -> Result:
+def where(session: Session) -> Shown:
     """Show the present model, text and step."""
     from tinytf_cli.views.banner import model_words, notes
     from tinytf_cli.views.pipeline import place_blocks, text_words
@@ -100,12 +100,12 @@ def where(session: Session) -> Result:
         yield Line([Span(text_words(trace)), Span(f" · {plural(len(trace.tokens), 'token')}", "dim")])
         yield from place_blocks(trace, place)
 
-    return made_of("place", blocks, lambda: _place_data(session))
+    return Shown(Answer(kind="place", data=_place_data(session), draw=blocks))
 
 
 @_verb("list", "l", examples=("list", "list 30"))
 @click.argument("count", type=click.IntRange(1, 10_000), default=_AROUND, metavar="[N]")
-def list_steps(session: Session, count: int) -> Result:
+def list_steps(session: Session, count: int) -> Shown:
     """Show the steps around this one, and where the stops are."""
     from tinytf_cli.views.pipeline import around, list_blocks
 
@@ -116,14 +116,12 @@ def list_steps(session: Session, count: int) -> Result:
     def stops_at(row: int) -> str:
         return " ".join(str(stop.number) for stop in named if stop.is_at(trace.steps.rows, row))
 
-    def data() -> dict[str, Any]:
-        return {**_place_data(session), "steps": [row.to_dict() for row in rows]}
-
     stops = [stops_at(row.number - 1) for row in rows]
-    return made_of("steps", lambda terminal: list_blocks(rows, place, stops), data)
+    data = {**_place_data(session), "steps": [row.to_dict() for row in rows]}
+    return Shown(Answer(kind="steps", data=data, draw=lambda terminal: list_blocks(rows, place, stops)))
 
 
-def _advance(session: Session, end: Callable[[Rows, int], int], otherwise: str = "") -> Result:
+def _advance(session: Session, end: Callable[[Rows, int], int], otherwise: str = "") -> Shown:
     """Go to the first stop that holds, or to the index that ``end`` gives of the present one, or to the last step.
 
     ``otherwise`` is said where no stop held. Raises UsageError at the last step.
@@ -170,7 +168,7 @@ def _place_data(session: Session) -> dict[str, Any]:
     }
 
 
-def standing(session: Session, said: str = "", *, begun: bool = False) -> Result:
+def standing(session: Session, said: str = "", *, begun: bool = False) -> Shown:
     """What is shown after every movement: the step, what stopped it, and the displays."""
     from tinytf_cli.views.pipeline import place_blocks, run_blocks
 
@@ -191,7 +189,8 @@ def standing(session: Session, said: str = "", *, begun: bool = False) -> Result
             else:
                 yield from found.blocks(terminal)
 
-    return made_of("place", blocks, lambda: {**_place_data(session), "stopped": said, "displays": list(displays)})
+    data = {**_place_data(session), "stopped": said, "displays": list(displays)}
+    return Shown(Answer(kind="place", data=data, draw=blocks))
 
 
 MOVING = (step, back, next_layer, finish, go_on, goto, where, list_steps)

@@ -8,11 +8,11 @@ import click
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
-from tinytf_cli.output import Result
 from tinytf_cli.repl.line import read_line
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import Lexicon, answer, verb
 from tinytf_cli.views.blocks import Column, Line, Span, Table
+from tinytf_cli.views.draw import Shown
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
 _verb = partial(verb, topic="session")
@@ -22,7 +22,7 @@ _verb = partial(verb, topic="session")
     "alias", usage="[NAME [LINE]]", takes=("alias", "text"), raw=True,
     examples=("alias pw print L1H2.weights", "alias hot heat L1H2 | head -5", "alias most ! trace['logits'].max()"),
 )  # fmt: skip
-def alias(session: Session) -> Result:
+def alias(session: Session) -> Shown:
     """Give a line a name of its own, or list those names.
 
     A line that begins with NAME is then LINE, followed by what else was typed: pw /stats. save writes the line itself.
@@ -42,7 +42,7 @@ def alias(session: Session) -> Result:
 
 @_verb("unalias", takes=("alias",), examples=("unalias pw",))
 @click.argument("name", metavar="NAME")
-def unalias(session: Session, name: str) -> Result:
+def unalias(session: Session, name: str) -> Shown:
     """Remove an alias."""
     _known(session, name)
     session.change(aliases={one: line for one, line in session.state.aliases.items() if one != name})
@@ -73,7 +73,7 @@ def _resolved(lexicon: Lexicon, line: str) -> str:
     return lexicon.find(word) + line[len(word) :]
 
 
-def _listed(session: Session, *names: str) -> Result:
+def _listed(session: Session, *names: str) -> Shown:
     data = {name: session.state.aliases[name] for name in names}
     if not data:
         return answer("aliases", {"aliases": data}, Line("there are no aliases"))

@@ -11,12 +11,12 @@ from tinytf.text.printable import printable
 from tinytf_cli.command import FloatRange
 from tinytf_cli.inputs import read_conversations
 from tinytf_cli.options import Extent
-from tinytf_cli.output import Result
 from tinytf_cli.repl.moving import NO_STOP, forward, standing
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run
 from tinytf_cli.repl.verbs import answer, verb
 from tinytf_cli.views.blocks import Column, Line, Span, Table
+from tinytf_cli.views.draw import Shown
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,39}")
 
@@ -27,9 +27,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]{0,39}")
 @click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
 @click.option("--quiet", is_flag=True, help="Show nothing.")
 @click.option("--chat", is_flag=True, help="Put TEXT, or the messages of a .json file, into the chat template.")
-def run(
-    session: Session, words: tuple[str, ...], truncate: bool, force: bool, quiet: bool, chat: bool
-) -> Result | None:
+def run(session: Session, words: tuple[str, ...], truncate: bool, force: bool, quiet: bool, chat: bool) -> Shown | None:
     """Record a text, and go to its first step, or to the first stop.
 
     Without TEXT the present one is run again from its first step.
@@ -46,7 +44,7 @@ def run(
 
 @verb("keep", topic="session", takes=("run",), examples=("keep cat", "keep"))
 @click.argument("name", required=False, metavar="[NAME]")
-def keep(session: Session, name: str | None) -> Result:
+def keep(session: Session, name: str | None) -> Shown:
     """Keep the present run under a name, or list those that are kept.
 
     use NAME goes back to it: its text, model and ablations; diff NAME compares the present run with it. A name that is
@@ -62,7 +60,7 @@ def keep(session: Session, name: str | None) -> Result:
 
 @verb("use", topic="session", names_models=True, takes=("run",), examples=("use cat",))
 @click.argument("name", metavar="NAME")
-def use(session: Session, name: str) -> Result:
+def use(session: Session, name: str) -> Shown:
     """Go back to a run that was kept: its text, model and ablations.
 
     It is the present run then, and diff compares it with the one before. The step stays, in another model it is the
@@ -84,7 +82,7 @@ def _find(session: Session, name: str) -> Run:
     return kept[name]
 
 
-def _kept(session: Session) -> Result:
+def _kept(session: Session) -> Shown:
     """The runs that are kept, and which of them is the present one."""
     kept = session.state.kept
     data = [
@@ -129,7 +127,7 @@ def diff(
     rows: int | None,
     full: bool,
     everything: bool,
-) -> Result:
+) -> Shown:
     """Compare the last two runs, or the present one with a kept one.
 
     It says where they begin to differ, and how. They may be two texts, one text through two models, or one text with
@@ -145,7 +143,7 @@ def diff(
     first, second = (session.models.trace(run) for run in runs)
     report = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
     limit = Extent(everything).rows(rows)
-    return Result.of(report, DifferenceDisplay(limit, full, head is not None, top))
+    return Shown(report, DifferenceDisplay(limit, full, head is not None, top))
 
 
 RUNNING = (run, keep, use, diff)

@@ -24,7 +24,7 @@ from tinytf.text.printable import printable
 from tinytf.trace.address import Address
 from tinytf_cli.failing import Failure, explained, say, usage_message
 from tinytf_cli.interrupt import Interrupt
-from tinytf_cli.output import Outlet, Output, ReaderGone, Result
+from tinytf_cli.output import Outlet, Output, ReaderGone
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.python import evaluated, traceback_of
@@ -35,6 +35,7 @@ from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
 from tinytf_cli.screen import Terminated
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
+from tinytf_cli.views.draw import Shown
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
@@ -57,7 +58,7 @@ class Outcome:
     text: str = ""
     failure: Failure | None = None
     leave: bool = False
-    results: tuple[Result, ...] = ()
+    results: tuple[Shown, ...] = ()
 
 
 class Leave(Exception):
@@ -322,6 +323,8 @@ class Session(Outlet):
         """Run a command of click, whose host is the session."""
         try:
             context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
+            if (outer := click.get_current_context(silent=True)) is not None:
+                context.meta.update(outer.meta)
             with context:
                 adjust(name, context.params, lambda: self.table)
                 status = command.invoke(context)

@@ -15,7 +15,7 @@ from tinytf.text.printable import printable
 from tinytf.trace.address import one_number
 from tinytf_cli.numbers import plural
 from tinytf_cli.options import DEVICES, DTYPES
-from tinytf_cli.output import Result, require_place, write_file
+from tinytf_cli.output import require_place, write_file
 from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.helping import help_blocks
 from tinytf_cli.repl.line import PROMPT, PYTHON, Lines, read_script
@@ -32,6 +32,7 @@ from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.trust import Trust
 from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
 from tinytf_cli.views.blocks import Column, Line, Span, Table
+from tinytf_cli.views.draw import Shown
 
 _DEEPEST = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again, with --allow-code where it has a ! or a |"
@@ -47,7 +48,7 @@ _verb = partial(verb, topic="session")
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS … | scaling | mask | positions | none]")
 @click.option("--how", type=click.Choice(["zero", "mean"]), help="What replaces them, zero by default.")
 @click.option("--reference", metavar="FILE", help="Texts for the mean; without it the model's own.")
-def without(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Result:
+def without(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Shown:
     """Take some steps out of the model, or show which it goes without.
 
     A step that is ablated is a head (L0H3), a part of a layer (L2.attn, L2.ffn), both of them (L2), or the residual
@@ -95,7 +96,7 @@ def _asked(session: Session, addresses: tuple[str, ...], how: str | None, refere
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Random seed of a preset's weights.")
 @click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter of PEFT to merge.")
 @click.option("--quiet", is_flag=True, help="Show nothing.")
-def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
+def model(session: Session, quiet: bool, **asked: Any) -> Shown | None:
     """Open another model for the present text, or show which one is open.
 
     A model that is named has no adapter but its own --adapter.
@@ -119,7 +120,7 @@ def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
     examples=("set precision 2", "set dims 16", "set colormap cividis", "set width 120", "set pager on"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="NAME VALUE")
-def set_value(session: Session, words: tuple[str, ...]) -> Result:
+def set_value(session: Session, words: tuple[str, ...]) -> Shown:
     """Change how things are shown; show lists the settings."""
     if not words:
         return _shown(session, *SETTINGS)
@@ -138,12 +139,12 @@ def set_value(session: Session, words: tuple[str, ...]) -> Result:
 
 @_verb("show", takes=("setting",), examples=("show", "show precision"))
 @click.argument("name", required=False, metavar="[NAME]")
-def show(session: Session, name: str | None) -> Result:
+def show(session: Session, name: str | None) -> Shown:
     """Show the settings, or one of them, and which steps are ablated."""
     return _shown(session, *(SETTINGS if name is None else (find_setting(name).name,)))
 
 
-def _shown(session: Session, *names: str) -> Result:
+def _shown(session: Session, *names: str) -> Shown:
     values = {name: SETTINGS[name].shown(session.settings) for name in names}
     table = Table(
         [
@@ -161,7 +162,7 @@ def _shown(session: Session, *names: str) -> Result:
 
 
 @_verb("undo", "u", examples=("undo",))
-def undo(session: Session) -> Result:
+def undo(session: Session) -> Shown:
     """Undo the last line that changed the session.
 
     That is its model, text, ablations, kept runs, settings, stops, displays and aliases. It does not undo movements:
@@ -171,7 +172,7 @@ def undo(session: Session) -> Result:
 
 
 @_verb("redo", examples=("redo",))
-def redo(session: Session) -> Result:
+def redo(session: Session) -> Shown:
     """Do again what the last undo took back.
 
     After another line that changes the session there is nothing to redo.
@@ -179,14 +180,14 @@ def redo(session: Session) -> Result:
     return _restored(session, "redone", session.redo())
 
 
-def _restored(session: Session, kind: str, line: str) -> Result:
+def _restored(session: Session, kind: str, line: str) -> Shown:
     line = printable(line, spaces=False)
     return answer(kind, {"line": line}, Line([Span(f"{kind}: "), Span(line, "strong")], single=True))
 
 
 @_verb("history", examples=("history", "history 5"))
 @click.argument("count", type=click.IntRange(1), default=50, metavar="[N]")
-def history(session: Session, count: int) -> Result:
+def history(session: Session, count: int) -> Shown:
     """List the last lines: which failed, can be undone, or were undone."""
     rows = list(enumerate(session.log.lines, start=1))[-count:]
     data = {
@@ -211,7 +212,7 @@ def _mark(entry: Entry) -> Span:
 @_verb("save", takes=("file",), examples=("save look.session",))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--force", is_flag=True, help="Overwrite a file that exists.")
-def save(session: Session, path: Path, force: bool) -> Result:
+def save(session: Session, path: Path, force: bool) -> Shown:
     """Write the lines of this session to FILE, to be run again.
 
     Lines that failed are omitted, and so are !!, history and save. source FILE and tinytf repl -f FILE run the others,
@@ -304,7 +305,7 @@ def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:
 
 @_verb("help", "h", "?", takes=("topic",), examples=("help", "help break", "help keys", "help conditions"))
 @click.argument("topics", nargs=-1, metavar="[TOPIC]")
-def help_on(session: Session, topics: tuple[str, ...]) -> Result:
+def help_on(session: Session, topics: tuple[str, ...]) -> Shown:
     """Show what there is, or more about one verb, command or topic."""
     topic = " ".join(topics)
     return answer("help", {"topic": topic}, *help_blocks(session, topic))

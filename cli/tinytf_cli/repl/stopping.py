@@ -9,11 +9,11 @@ import click
 from tinytf.errors import UsageError
 from tinytf.trace.address import parse_address
 from tinytf_cli.numbers import plural
-from tinytf_cli.output import Result
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Stop
 from tinytf_cli.repl.verbs import answer, verb
 from tinytf_cli.views.blocks import Block, Column, Line, Span, Table
+from tinytf_cli.views.draw import Shown
 
 _COUNT = click.IntRange(1)
 _ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
@@ -25,7 +25,7 @@ _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
     "break", "b", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
     examples=("break L3.weights", "break L*.weights[1:] if max > 0.99", "break L*.out if rank(mat) == 1"),
 )  # fmt: skip
-def break_at(session: Session) -> Result:
+def break_at(session: Session) -> Shown:
     """Stop at a step, always or on a condition; or list the stops.
 
     A condition compares measures and numbers: mean, max, min, std, norm, entropy (of weights and probs), nan, inf, of
@@ -39,12 +39,12 @@ def break_at(session: Session) -> Result:
     "tbreak", "tb", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
     examples=("tbreak L3.weights", "tbreak L*.weights[1:] if max > 0.99"),
 )  # fmt: skip
-def break_once(session: Session) -> Result:
+def break_once(session: Session) -> Shown:
     """Stop at a step once, as break does, and then no more."""
     return _broken(session, once=True)
 
 
-def _broken(session: Session, *, once: bool) -> Result:
+def _broken(session: Session, *, once: bool) -> Shown:
     rest = session.typed.rest
     if not rest:
         return _listed(session)
@@ -61,7 +61,7 @@ def _broken(session: Session, *, once: bool) -> Result:
     examples=("watch nan", "watch max > 100", "watch L*.ffn if norm > 50"),
     leaves=lambda words: bool(words) and (words[0].startswith("--") or Path(words[0]).is_dir()),
 )  # fmt: skip
-def watch(session: Session) -> Result:
+def watch(session: Session) -> Shown:
     """Stop at any step where a condition holds.
 
     With an address it stops at those steps only. Conditions are those of break. With the folder of a training run it is
@@ -80,7 +80,7 @@ def watch(session: Session) -> Result:
 
 @verb("delete", topic="stopping", takes=("stop",), examples=("delete 1", "delete"))
 @click.argument("numbers", nargs=-1, type=_COUNT, metavar="[NUMBER]…")
-def delete(session: Session, numbers: tuple[int, ...]) -> Result:
+def delete(session: Session, numbers: tuple[int, ...]) -> Shown:
     """Delete stops by their numbers, or all of them."""
     stops = session.state.stops
     for number in numbers:
@@ -93,7 +93,7 @@ def delete(session: Session, numbers: tuple[int, ...]) -> Result:
 @verb("ignore", topic="stopping", takes=("stop",), examples=("ignore 1 3", "ignore 1 0"))
 @click.argument("number", type=_COUNT, metavar="STOP")
 @click.argument("count", type=click.IntRange(0, 10**6), metavar="COUNT")
-def ignore(session: Session, number: int, count: int) -> Result:
+def ignore(session: Session, number: int, count: int) -> Shown:
     """Pass the next COUNT hits of a stop.
 
     break lists how often each stop held in the present run. The next run counts from 0, and passes as many again.
@@ -119,7 +119,7 @@ def _split(rest: str) -> tuple[str, int | None]:
     return (rest.strip(), None) if match is None else (rest[: match.start()].strip(), match.end())
 
 
-def _added(session: Session, address: str, condition_at: int | None, once: bool = False) -> Result:
+def _added(session: Session, address: str, condition_at: int | None, once: bool = False) -> Shown:
     """Add a stop at an address (none: every step), with the condition that begins there in what was typed."""
     from tinytf.trace.conditions import parse_condition
     from tinytf.trace.measures import numbers
@@ -152,7 +152,7 @@ def _added(session: Session, address: str, condition_at: int | None, once: bool 
     return _answer(session, Line([Span(f"stop {stop.number}", "strong"), Span(f": {stop.words}")]))
 
 
-def _listed(session: Session) -> Result:
+def _listed(session: Session) -> Shown:
     """All stops."""
     stops = session.state.stops
     if not stops:
@@ -162,7 +162,7 @@ def _listed(session: Session) -> Result:
     return _answer(session, Table([numbers, Column("at", [stop.words for stop in stops]), *hits]))
 
 
-def _answer(session: Session, block: Block) -> Result:
+def _answer(session: Session, block: Block) -> Shown:
     return answer("stops", {"stops": [stop.to_dict() for stop in session.state.stops]}, block)
 
 

@@ -6,21 +6,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.outputs import Fence
-from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
+from tinytf_cli.output import EXTENSIONS, Output, require_place, write_file
 from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Lines, Typed
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.repl.trust import Trust
-from tinytf_cli.results import show_all
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, led
+from tinytf_cli.views.draw import Shown
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -28,12 +27,14 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Capture(io.StringIO):
     """A stream that keeps what is written, and passes it on to ``through`` if there is one.
 
-    ``results`` are the results that were written to it, each with its format.
+    ``results`` are the results that were written to it, each with its format; ``live`` says that one was written as it
+    was made.
     """
 
     def __init__(self, through: TextIO | None = None, *, terminal: bool = False, encoding: str = "utf-8") -> None:
         super().__init__()
-        self.results: list[tuple[Result, str]] = []
+        self.results: list[tuple[Shown, str]] = []
+        self.live = False
         self._through, self._terminal, self._encoding = through, terminal, encoding
 
     def write(self, text: str) -> int:
@@ -62,7 +63,7 @@ class Capture(io.StringIO):
 
     def as_piped(self, settings: Settings) -> str:
         """What a pipe would have got: results are drawn again, without colours and cuts."""
-        if not self.isatty() or not self.results or any(result.live for result, _ in self.results):
+        if not self.isatty() or not self.results or self.live:
             return _CODES.sub("", self.text) if self.isatty() else self.text
         paper = Capture()
         terminal = settings.terminal(paper, "never")
@@ -80,13 +81,15 @@ class CapturingOutput(Output):
     captured: Capture = field(default_factory=Capture)
     told: list[Block] = field(default_factory=list)
 
-    def show(self, result: Result) -> None:
+    def show(self, shown: Shown) -> None:
         """Write one result, and keep it; on a screen, what was ``told`` of the model last is not told again."""
-        self.captured.results.append((result, self.format))
-        super().show(replace(result, blocks=partial(self._news, result)))
+        self.captured.results.append((shown, self.format))
+        self.captured.live = self.captured.live or self.at_once
+        super().show(shown)
 
-    def _news(self, result: Result, terminal: Terminal) -> Iterator[Block]:
-        lead, rest = led(result.blocks(terminal))
+    def blocks(self, shown: Shown, terminal: Terminal) -> Iterator[Block]:
+        """The blocks of a result, without what was told of the model last."""
+        lead, rest = led(super().blocks(shown, terminal))
         said = [block for block in lead if block != Line("")]
         if not self.captured.isatty() or said != self.told:
             yield from lead
@@ -216,7 +219,7 @@ def _to_file(captured: Capture, name: str, stderr: TextIO | None, settings: Sett
     if extension in EXTENSIONS and extension != ".txt":
         if not captured.results:
             raise UsageError(f"there are no data to write to {path.name}", "a text file takes any output")
-        show_all(output, [result for result, _ in captured.results], "outputs", len(captured.results) > 1)
+        output.show_all([shown for shown, _ in captured.results], "outputs", len(captured.results) > 1)
         return
     data = captured.as_piped(settings).encode("utf-8", "backslashreplace")
     write_file(path, data)

@@ -3,26 +3,27 @@
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import SCHEMA_VERSION
+from tinytf.report import SCHEMA_VERSION, Report
 from tinytf.steps.table import StepTable
-from tinytf.tables import Sheet, of_records, records_in
+from tinytf.tables import Array, Sheet, of_records, records_in
 from tinytf.trace.address import parse_address
 from tinytf_cli.command import Option, build, parameters_of
 from tinytf_cli.host import Host
 from tinytf_cli.main import COMMANDS, cli
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
+from tinytf_cli.views.draw import Display, Shown, draws
 from tinytf_cli.working import working
 
 TOPICS = {
@@ -77,14 +78,14 @@ class Verb:
 
 def verb(
     name: str, *aliases: str, topic: str, names_models: bool = False, **described: Any
-) -> Callable[[Callable[..., Result | None]], Verb]:
+) -> Callable[[Callable[..., Shown | None]], Verb]:
     """Turn a function of the session and its click parameters into a verb, with the output options of every command.
 
     ``described`` are further fields of Verb; the default ``usage`` is that of the arguments. A verb about a trace also
     says which steps are ablated, unless it ``names_models`` itself.
     """
 
-    def made(function: Callable[..., Result | None]) -> Verb:
+    def made(function: Callable[..., Shown | None]) -> Verb:
         @functools.wraps(function)
         def run(**values: Any) -> int:
             session, output = click.get_current_context().obj, build(Output, values)
@@ -92,7 +93,7 @@ def verb(
                 found = function(session, **{key: value for key, value in values.items() if key not in shared})
                 if found is not None:
                     gone = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
-                    output.show(found if gone is None else _ablated(found, gone))
+                    output.show(found if gone is None else Shown(Ablated(whole=found, without=gone)))
             return 0
 
         shared = {one.name for one in OUTPUT_OPTIONS}
@@ -217,48 +218,80 @@ def _is_address(word: str, table: StepTable) -> bool:
 # Answers
 
 
-def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Result:
-    """A result of a few blocks, and the same as data; its table are the records of the first list of them."""
-    return made_of(kind, lambda terminal: blocks, lambda: data)
-
-
-def made_of(
-    kind: str,
-    blocks: Callable[[Terminal], Iterable[Block]],
-    data: Callable[[], Mapping[str, Any]],
-    table: Sequence[str] = (),
-) -> Result:
-    """A result whose blocks and data are made when they are asked for; as events it is one event.
+@dataclass(frozen=True, kw_only=True)
+class Answer(Report):
+    """What a verb answers: a few blocks, and the same as data; as events it is one.
 
     ``table`` leads to the records of its table; without it they are the first list of records in the data.
     """
 
-    return Result(
-        blocks,
-        lambda: {"schema_version": SCHEMA_VERSION, "kind": kind, **data()},
-        lambda: iter([{"type": kind, "schema_version": SCHEMA_VERSION, **data()}]),
-        sheet=lambda long: _sheet(data(), table),
-    )
+    KIND = "answer"
+
+    kind: str
+    data: Mapping[str, Any]
+    draw: Callable[[Terminal], Iterable[Block]]
+    table: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "kind": self.kind, **self.data}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        yield {"type": self.kind, "schema_version": SCHEMA_VERSION, **self.data}
+
+    def sheet(self, *, long: bool = False) -> Sheet | None:
+        first = (
+            name
+            for name, records in self.data.items()
+            if isinstance(records, list) and records and isinstance(records[0], Mapping)
+        )
+        path = self.table or tuple(itertools.islice(first, 1))
+        return of_records(records_in(self.data, path)) if path else None
 
 
-def _sheet(data: Mapping[str, Any], path: Sequence[str]) -> Sheet | None:
-    """The records at a path, or without one the first that are there."""
-    first = (name for name, one in data.items() if isinstance(one, list) and one and isinstance(one[0], Mapping))
-    path = path or tuple(itertools.islice(first, 1))
-    return of_records(records_in(data, path)) if path else None
+@draws(Answer)
+def draw_answer(report: Answer, terminal: Terminal, display: Display) -> Iterable[Block]:
+    """The blocks of the answer."""
+    return report.draw(terminal)
+
+
+def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Shown:
+    """An answer of a few blocks that are the same on every terminal."""
+    return Shown(Answer(kind=kind, data=data, draw=lambda terminal: blocks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablated(Report):
+    """An answer about a trace, and the steps that were ablated in it."""
+
+    KIND = "ablated"
+
+    whole: Shown
+    without: Without
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.whole.report.to_dict(), "without": self.without.to_dict()}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        for event in self.whole.report.events():
+            yield {**event, "without": self.without.to_dict()}
+
+    def stored(self) -> list[Array]:
+        return self.whole.report.stored()
+
+    def metadata(self) -> dict[str, Any]:
+        return self.whole.report.metadata()
+
+    def sheet(self, *, long: bool = False) -> Sheet | None:
+        return self.whole.report.sheet(long=long)
+
+
+@draws(Ablated)
+def draw_ablated(report: Ablated, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """The answer, and a line that names the ablated steps."""
+    yield from report.whole.blocks(terminal)
+    yield without_line(report.without)
 
 
 def without_line(gone: Without) -> Line:
     """The line that names the ablated steps."""
     return Line(Span(f"without {gone.words}", "dim"))
-
-
-def _ablated(found: Result, gone: Without) -> Result:
-    """A result that also says which steps are ablated."""
-    more = {"without": gone.to_dict()}
-    return replace(
-        found,
-        blocks=lambda terminal: itertools.chain(found.blocks(terminal), [without_line(gone)]),
-        data=lambda: {**found.data(), **more},
-        events=lambda: ({**event, **more} for event in found.events()),
-    )

@@ -1,93 +1,104 @@
 """Beam search: the hypotheses of every step, and the best of those that ended."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tinytf.generate.beam import BeamStep, Hypothesis
 from tinytf.generate.report import INTERRUPTED, BeamSearch
-from tinytf.loading import Model
+from tinytf.generate.underway import Underway
+from tinytf.text.tokenizer import Tokenizer
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Running, Span, Table
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.live import LiveView
 
 _SHOWN = 6
 
 
-class BeamView(LiveView[BeamSearch]):
-    """One search; nothing is certain of its text before the search is over."""
+@dataclass(frozen=True)
+class BeamDisplay(Display):
+    """``watch`` shows the hypotheses of every step; else ``running`` shows the best texts alone."""
 
-    def __init__(
-        self, model: Model, begun: BeamSearch, start: Callable[[], Iterator[BeamStep]], watch: bool = False
-    ) -> None:
-        super().__init__(model, begun, start)
-        self.watch = watch
+    watch: bool = False
+    running: bool = False
 
-    def text(self, terminal: Terminal) -> Iterator[Block | Span]:
-        """The best texts alone; on a screen after banner and prompt."""
+
+@draws(BeamSearch, BeamDisplay)
+def beam_search(report: BeamSearch | Underway[BeamSearch], terminal: Terminal, display: BeamDisplay) -> Iterator[Block]:
+    """The best texts. Nothing is certain of them before the search is over."""
+    if display.running and not display.watch and not terminal.picture:
+        return _running(report, terminal)
+    return _in_full(report, display.watch)
+
+
+def _running(report: BeamSearch | Underway[BeamSearch], terminal: Terminal) -> Iterator[Block]:
+    """The best texts alone; on a screen after banner and prompt."""
+    prompt = report.prompt
+    if terminal.cuts:
+        yield from banner(model_of(report), prompt)
+    for _ in report.coming():
+        pass
+    whole = report.now
+    for rank, hypothesis in enumerate(whole.best):
+        yield Running("\n" if rank or terminal.cuts else "")
         if terminal.cuts:
-            yield from banner(self.model, self.encoding)
-        for _ in self.coming():
-            pass
-        for place, hypothesis in enumerate(self.found.best):
-            yield Span("\n" if place or terminal.cuts else "")
-            if terminal.cuts:
-                yield Span(safe_piece("", self.encoding.text), "dim")
-            text = safe_piece(self.encoding.text, self.found.text_of(hypothesis))
-            yield Span(text, "output" if terminal.cuts else "")
-            yield Span("\n")
-            if terminal.cuts:
-                yield Line(Span(_in_words(hypothesis), "dim"))
+            yield Running(safe_piece("", prompt.text), "dim")
+        text = safe_piece(prompt.text, whole.text_of(hypothesis))
+        yield Running(text, "output" if terminal.cuts else "")
+        yield Running("\n")
         if terminal.cuts:
-            yield Span("\n")
-            yield Line(Span(self._end_in_words(), "dim"))
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """With ``watch`` the hypotheses of every step, then the best texts."""
-        yield from banner(self.model, self.encoding)
-        for step in self.coming():
-            if self.watch:
-                count = sum(one.ended for one in step.finished)
-                yield Heading(f"step {step.number}", f"{count} ended" if count else "", "output")
-                yield self._table(step)
-        for hypothesis in self.found.best:
-            yield Heading("text", _in_words(hypothesis), "output")
-            yield from continuation(self.encoding.text, self.found.text_of(hypothesis))
-        yield Line("")
-        yield Line(Span(self._end_in_words(), "dim"))
-
-    def _table(self, step: BeamStep) -> Table:
-        rows = [("goes on", one) for one in step.running]
-        rows += [("ended" if one.ended else "cut off", one) for one in step.finished]
-        return Table(
-            [
-                Column("", [Span(state, "dim" if state == "goes on" else "output") for state, _ in rows], said="state"),
-                Column("log p", [f"{one.log_probability:.3f}" for _, one in rows], "right"),
-                Column("score", [f"{one.score:.3f}" for _, one in rows], "right"),
-                Column("tokens", [self._last_tokens(one) for _, one in rows]),
-            ]
-        )
-
-    def _last_tokens(self, one: Hypothesis) -> str:
-        """The last few, where hypotheses differ."""
-        shown = " ".join(self.model.tokenizer.shown(token_id) for token_id in one.ids[-_SHOWN:])
-        return ("… " if len(one.ids) > _SHOWN else "") + shown
-
-    def _end_in_words(self) -> str:
-        found = self.found
-        why = INTERRUPTED if found.interrupted else f"ended by {found.ended}"
-        words = f"{plural(found.beams, 'beam')}, length penalty {found.length_penalty:g}"
-        return f"{plural(len(found.steps), 'token')} · {why} · {words}"
+            yield Line(Span(_in_words(hypothesis), "dim"))
+    if terminal.cuts:
+        yield Running("\n")
+        yield Line(Span(_ending(whole), "dim"))
 
 
-def _in_words(one: Hypothesis) -> str:
-    end = ", its end token among them" if one.ended else ""
-    return f"score {one.score:.4f} · log p {one.log_probability:.3f} of {plural(len(one.ids), 'token')}{end}"
+def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool) -> Iterator[Block]:
+    """With ``watch`` the hypotheses of every step, then the best texts."""
+    model = model_of(report)
+    yield from banner(model, report.prompt)
+    for step in report.coming():
+        if watch:
+            count = sum(hypothesis.ended for hypothesis in step.finished)
+            yield Heading(f"step {step.number}", f"{count} ended" if count else "", "output")
+            yield _table(step, model.tokenizer)
+    whole = report.now
+    for hypothesis in whole.best:
+        yield Heading("text", _in_words(hypothesis), "output")
+        yield from continuation(report.prompt.text, whole.text_of(hypothesis))
+    yield Line("")
+    yield Line(Span(_ending(whole), "dim"))
 
 
-@draws(BeamSearch)
-def beam_search(report: BeamSearch, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """A report whose steps are all there."""
-    return BeamView(model_of(report), report, lambda: iter(report.steps)).blocks(terminal)
+def _table(step: BeamStep, tokenizer: Tokenizer) -> Table:
+    rows = [("goes on", hypothesis) for hypothesis in step.running]
+    rows += [("ended" if hypothesis.ended else "cut off", hypothesis) for hypothesis in step.finished]
+    return Table(
+        [
+            Column("", [Span(state, "dim" if state == "goes on" else "output") for state, _ in rows], said="state"),
+            Column("log p", [f"{hypothesis.log_probability:.3f}" for _, hypothesis in rows], "right"),
+            Column("score", [f"{hypothesis.score:.3f}" for _, hypothesis in rows], "right"),
+            Column("tokens", [_last_tokens(hypothesis, tokenizer) for _, hypothesis in rows]),
+        ]
+    )
+
+
+def _last_tokens(hypothesis: Hypothesis, tokenizer: Tokenizer) -> str:
+    """The last few tokens, where hypotheses differ."""
+    shown = " ".join(tokenizer.shown(token_id) for token_id in hypothesis.ids[-_SHOWN:])
+    return ("… " if len(hypothesis.ids) > _SHOWN else "") + shown
+
+
+def _ending(report: BeamSearch) -> str:
+    """How long the search was, why it ended, and its settings."""
+    why = INTERRUPTED if report.interrupted else f"ended by {report.ended}"
+    words = f"{plural(report.beams, 'beam')}, length penalty {report.length_penalty:g}"
+    return f"{plural(len(report.steps), 'token')} · {why} · {words}"
+
+
+def _in_words(hypothesis: Hypothesis) -> str:
+    end = ", its end token among them" if hypothesis.ended else ""
+    tokens = plural(len(hypothesis.ids), "token")
+    return f"score {hypothesis.score:.4f} · log p {hypothesis.log_probability:.3f} of {tokens}{end}"

@@ -368,8 +368,17 @@ class Pieces:
     roles: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Running:
+    """A piece of running text, shown exactly as it is, with its own spaces and line ends."""
+
+    text: str
+    role: str = ""
+
+
 Block: TypeAlias = (
     Line
+    | Running
     | Heading
     | Table
     | Values

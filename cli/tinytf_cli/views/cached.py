@@ -2,130 +2,128 @@
 
 from collections.abc import Iterator
 
+from tinytf.config import ModelConfig
 from tinytf.generate.compared import RUNS
 from tinytf.generate.report import CacheComparison
+from tinytf.generate.underway import Underway
 from tinytf.steps.table import table_of
 from tinytf.steps.work import cache_bytes_per_token, step_work
+from tinytf.text.tokenizer import Tokenizer
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.live import LiveView
 from tinytf_cli.views.parts import note, spread
 
 _ROWS = 8
 
 
-class CachedView(LiveView[CacheComparison]):
-    """One comparison, drawn."""
+@draws(CacheComparison)
+def cache_comparison(
+    report: CacheComparison | Underway[CacheComparison], terminal: Terminal, display: Display
+) -> Iterator[Block]:
+    """What all steps took in work, bytes and time, what the last one is made of, and each of them."""
+    model = model_of(report)
+    yield from banner(model, report.prompt)
+    for _ in report.coming():
+        pass
+    whole = report.now
+    if not whole.steps:
+        return
+    yield from _saved(whole)
+    yield from _formulas(whole.config, whole.steps[-1].tokens)
+    yield from _steps(whole, model.tokenizer)
+    assert whole.check is not None, "there are steps"
+    yield from check_line(whole.check)
 
-    text = None
-    """It has no text form, only the view."""
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """What all steps took in work, bytes and time, what the last one is made of, and each of them."""
-        yield from banner(self.model, self.encoding)
-        found = self.whole
-        if not found.steps:
-            return
-        yield from self._saved()
-        yield from self._formulas(found.steps[-1].tokens)
-        yield from self._steps()
-        assert found.check is not None, "there are steps"
-        yield from check_line(found.check)
-
-    def _saved(self) -> Iterator[Block]:
-        """The sums with the cache and without: first what is counted, then what was measured."""
-        found, config = self.whole, self.model.config
-        cached, plain = found.spent
-        yield Heading(
-            "what the cache saves",
-            f"{plural(len(found.steps), 'token')} after a prompt of {len(found.prompt.ids):,}",
-            "k",
-        )
-        names = {
-            "multiply-adds": "multiply_adds",
-            "of these, for keys and values": "keys_values",
-            "for attention": "attention",
-        }
-        works = [[getattr(way, name) for name in names.values()] for way in (plain, cached)]
-        rows = [*names, "bytes kept", f"time, least of {RUNS} runs a token"]
-        ratios = [without / with_it for without, with_it in zip(*works, strict=True)]
-        yield Table(
-            [
-                Column("", rows, said=""),
-                Column(
-                    "with the cache", [*map(count, works[1]), in_bytes(found.cache_bytes), _ms(cached.seconds)], "right"
-                ),
-                Column("without", [*map(count, works[0]), "0", _ms(plain.seconds)], "right"),
-                Column(
-                    "ratio",
-                    [*(f"{one:.1f} ×" for one in ratios), "", f"{plain.seconds / cached.seconds:.1f} ×"],
-                    "right",
-                ),
-            ]
-        )
-        widths = f"({config.d_head} + {config.value_width})"
-        each = f"{len(table_of(config).attending)} layers · {config.n_kv_heads} heads · "
-        each = f"{each}{widths}" if config.value_width != config.d_head else f"2 · {each}{config.d_head}"
-        yield note(f"{in_bytes(found.bytes_per_token)} a token: {each} numbers; timed in turns")
-
-    def _steps(self) -> Iterator[Block]:
-        found, rows = self.whole, [self.steps[place] for place in spread(len(self.steps), _ROWS)]
-        works = [found.works(step) for step in rows]
-        left = "" if len(rows) == len(found.steps) else f"{len(rows)} of {len(found.steps)}; "
-        yield Heading("step by step", f"{left}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")
-        yield Table(
-            [
-                Column("step", [str(step.number) for step in rows], "right"),
-                Column("token", [self.model.tokenizer.shown(step.id) for step in rows], shrink=2, drop=2),
-                Column("tokens t", [f"{step.tokens:,}" for step in rows], "right"),
-                Column("ops with", [count(cached.whole) for cached, _ in works], "right", said="multiply-adds with"),
-                Column("without", [count(plain.whole) for _, plain in works], "right", said="multiply-adds without"),
-                Column("ratio", [f"{plain.whole / cached.whole:.1f}" for cached, plain in works], "right", drop=1),
-                Column("ms with", [f"{step.with_cache * 1e3:.2f}" for step in rows], "right"),
-                Column("without", [f"{step.without_cache * 1e3:.2f}" for step in rows], "right"),
-                Column("ratio", [f"{step.without_cache / step.with_cache:.1f}" for step in rows], "right"),
-            ]
-        )
-
-    def _formulas(self, t: int) -> Iterator[Block]:
-        """The orders of the textbook, evaluated for this model after ``t`` tokens."""
-        config = self.model.config
-        c, layers = config.d_model, len(table_of(config).attending)
-        letters = {"L": layers, "C": c, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head}
-        words = ("layers", "d_model", "heads", "KV heads", "d_head")
-        said = ", ".join(f"{of} {letter} = {size:,}" for (letter, size), of in zip(letters.items(), words, strict=True))
-        cached, plain = step_work(config, t, cached=True), step_work(config, t, cached=False)
-        yield Heading(f"the formulas at t = {t:,}", said, "k")
-        wide = config.value_width != config.d_head
-        both = f"(D + {config.value_width})" if wide else "2·D"
-        keys, scores = "(their matrices)" if config.kv_rank else f"L·C·G·{both}", f"L·H·{both}"
-        numbers = cache_bytes_per_token(config, 1) * t
-        rows = [
-            ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
-            ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
-            ("whole step", "", plain.whole, "", cached.whole),
-            ("order of attention", "L·t²·C", layers * t * t * c, "L·t·C", layers * t * c),
-            ("numbers kept", "", 0, f"t·L·G·{both}", numbers),
+def _saved(report: CacheComparison) -> Iterator[Block]:
+    """The sums with the cache and without: first what is counted, then what was measured."""
+    config = report.config
+    cached, plain = report.spent
+    yield Heading(
+        "what the cache saves",
+        f"{plural(len(report.steps), 'token')} after a prompt of {len(report.prompt.ids):,}",
+        "k",
+    )
+    names = {
+        "multiply-adds": "multiply_adds",
+        "of these, for keys and values": "keys_values",
+        "for attention": "attention",
+    }
+    works = [[getattr(way, name) for name in names.values()] for way in (plain, cached)]
+    rows = [*names, "bytes kept", f"time, least of {RUNS} runs a token"]
+    ratios = [without / with_it for without, with_it in zip(*works, strict=True)]
+    yield Table(
+        [
+            Column("", rows, said=""),
+            Column(
+                "with the cache", [*map(count, works[1]), in_bytes(report.cache_bytes), _ms(cached.seconds)], "right"
+            ),
+            Column("without", [*map(count, works[0]), "0", _ms(plain.seconds)], "right"),
+            Column(
+                "ratio",
+                [*(f"{one:.1f} ×" for one in ratios), "", f"{plain.seconds / cached.seconds:.1f} ×"],
+                "right",
+            ),
         ]
-        columns = [Column("", [row[0] for row in rows], said="part")]
-        for title, place in (("without the cache", 1), ("with it", 3)):
-            parts = [(row[place], f"{row[place + 1]:,}") for row in rows]
-            whole = [f"{formula} = {figure}" if formula else figure for formula, figure in parts]
-            columns.append(Column(title, whole, narrow=[figure for _, figure in parts]))
-        yield Table(columns)
-        share = f"{100 * plain.attention / plain.whole:.1f} %"
-        yield note(f"attention is {share} of the uncached step; the rest grows with t, not t²")
+    )
+    widths = f"({config.d_head} + {config.value_width})"
+    each = f"{len(table_of(config).attending)} layers · {config.n_kv_heads} heads · "
+    each = f"{each}{widths}" if config.value_width != config.d_head else f"2 · {each}{config.d_head}"
+    yield note(f"{in_bytes(report.bytes_per_token)} a token: {each} numbers; timed in turns")
+
+
+def _steps(report: CacheComparison, tokenizer: Tokenizer) -> Iterator[Block]:
+    rows = [report.steps[index] for index in spread(len(report.steps), _ROWS)]
+    works = [report.works(step) for step in rows]
+    left = "" if len(rows) == len(report.steps) else f"{len(rows)} of {len(report.steps)}; "
+    yield Heading("step by step", f"{left}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")
+    yield Table(
+        [
+            Column("step", [str(step.number) for step in rows], "right"),
+            Column("token", [tokenizer.shown(step.id) for step in rows], shrink=2, drop=2),
+            Column("tokens t", [f"{step.tokens:,}" for step in rows], "right"),
+            Column("ops with", [count(cached.whole) for cached, _ in works], "right", said="multiply-adds with"),
+            Column("without", [count(plain.whole) for _, plain in works], "right", said="multiply-adds without"),
+            Column("ratio", [f"{plain.whole / cached.whole:.1f}" for cached, plain in works], "right", drop=1),
+            Column("ms with", [f"{step.with_cache * 1e3:.2f}" for step in rows], "right"),
+            Column("without", [f"{step.without_cache * 1e3:.2f}" for step in rows], "right"),
+            Column("ratio", [f"{step.without_cache / step.with_cache:.1f}" for step in rows], "right"),
+        ]
+    )
+
+
+def _formulas(config: ModelConfig, t: int) -> Iterator[Block]:
+    """The orders of the textbook, evaluated for this model after ``t`` tokens."""
+    c, layers = config.d_model, len(table_of(config).attending)
+    letters = {"L": layers, "C": c, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head}
+    words = ("layers", "d_model", "heads", "KV heads", "d_head")
+    said = ", ".join(f"{of} {letter} = {size:,}" for (letter, size), of in zip(letters.items(), words, strict=True))
+    cached, plain = step_work(config, t, cached=True), step_work(config, t, cached=False)
+    yield Heading(f"the formulas at t = {t:,}", said, "k")
+    wide = config.value_width != config.d_head
+    both = f"(D + {config.value_width})" if wide else "2·D"
+    keys, scores = "(their matrices)" if config.kv_rank else f"L·C·G·{both}", f"L·H·{both}"
+    numbers = cache_bytes_per_token(config, 1) * t
+    rows = [
+        ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
+        ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
+        ("whole step", "", plain.whole, "", cached.whole),
+        ("order of attention", "L·t²·C", layers * t * t * c, "L·t·C", layers * t * c),
+        ("numbers kept", "", 0, f"t·L·G·{both}", numbers),
+    ]
+    columns = [Column("", [row[0] for row in rows], said="part")]
+    for title, place in (("without the cache", 1), ("with it", 3)):
+        parts = [(row[place], f"{row[place + 1]:,}") for row in rows]
+        whole = [f"{formula} = {figure}" if formula else figure for formula, figure in parts]
+        columns.append(Column(title, whole, narrow=[figure for _, figure in parts]))
+    yield Table(columns)
+    share = f"{100 * plain.attention / plain.whole:.1f} %"
+    yield note(f"attention is {share} of the uncached step; the rest grows with t, not t²")
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms"
-
-
-@draws(CacheComparison)
-def cache_comparison(report: CacheComparison, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """A report whose steps are all there."""
-    return CachedView(model_of(report), report, lambda: iter(report.steps)).blocks(terminal)

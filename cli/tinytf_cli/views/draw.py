@@ -20,11 +20,33 @@ if TYPE_CHECKING:
 class Display:
     """The options of a view. A view with any declares them, with their defaults, in a subclass."""
 
+    def frames(self, report: Any, terminal: Terminal) -> "Frames | None":
+        """The frames of a report that moves; None for one that does not."""
+        return None
 
+
+Frames = Iterable["Iterable[Iterable[Block]]"]
+"""The frames of a film, each in several layouts, the largest first."""
 View = Callable[[Any, Terminal, Any], "Iterable[Block]"]
 """A view takes a report, the terminal and its options."""
 V = TypeVar("V", bound=View)
 _VIEWS: dict[type[Report], tuple[View, type[Display]]] = {}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A report and how it is displayed; without ``display`` with the defaults of its view."""
+
+    report: Report
+    display: Display | None = None
+
+    def blocks(self, terminal: Terminal) -> "Iterable[Block]":
+        return blocks_of(self.report, terminal, self.display)
+
+    def frames(self, terminal: Terminal) -> Frames | None:
+        """The frames of a report that moves; None for one that does not."""
+        display = _view_of(self.report)[1]() if self.display is None else self.display
+        return display.frames(self.report, terminal)
 
 
 def draws(report: type[Report], display: type[Display] = Display) -> Callable[[V], V]:
@@ -39,15 +61,20 @@ def draws(report: type[Report], display: type[Display] = Display) -> Callable[[V
 
 def blocks_of(report: Report, terminal: Terminal, display: Display | None = None) -> "Iterable[Block]":
     """A report as blocks, by the view of its type. Raises UsageError for a type without one."""
-    kind = f"tinytf_cli.views.{report.KIND}"
-    if type(report) not in _VIEWS and find_spec(kind):  # most views are in a file named after the report's kind
-        import_module(kind)
-    if type(report) not in _VIEWS:
-        import_views()
-    if type(report) not in _VIEWS:
-        raise UsageError(f"a {type(report).__name__} is not drawn", "to_dict() has all of it")
-    view, options = _VIEWS[type(report)]
+    view, options = _view_of(report)
     return view(report, terminal, options() if display is None else display)
+
+
+def _view_of(report: Report) -> tuple[View, type[Display]]:
+    drawn_as = report.drawn_as
+    kind = f"tinytf_cli.views.{drawn_as.KIND}"
+    if drawn_as not in _VIEWS and find_spec(kind):  # most views are in a file named after the report's kind
+        import_module(kind)
+    if drawn_as not in _VIEWS:
+        import_views()
+    if drawn_as not in _VIEWS:
+        raise UsageError(f"a {drawn_as.__name__} is not drawn", "to_dict() has all of it")
+    return _VIEWS[drawn_as]
 
 
 def import_views() -> "dict[type[Report], tuple[View, type[Display]]]":

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,33 +12,34 @@ from tinytf.training.folder.history import NAMES
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-from tinytf_cli.views.draw import Display, draws
+from tinytf_cli.views.draw import Display, Frames, draws
+from tinytf_cli.views.frame import LAYOUTS, FrameView, Sight, learned_words
 from tinytf_cli.views.parts import next_lines, note, row_limit, spread
 
 _ROWS, _HEADS = 20, 6
 _DROPS = {"dead units": 4, "stream RMS": 5, "update": 2, "gradient": 3}
 
 
-def learned_words(film: Film) -> list[Span]:
-    """``punctuation by step 16, words by step 64; short of 1.0 nats: copying 0.03``: the first learned, the nearest."""
-    known = sorted((each for each in film.learned if each.by is not None), key=lambda each: each.by or 0)
-    words: list[Span] = []
-    for index, learned in enumerate(known):
-        words += [Span(", " if index else ""), Span(learned.kind, "strong"), Span(f" by step {learned.by:,}")]
-    words = words or [Span("nothing yet")]
-    nearest = sorted((each for each in film.learned if each.by is None), key=lambda each: -each.gain)
-    lacking = ", ".join(f"{each.kind} {each.gain:.2f}" for each in nearest)
-    return [*words, Span(f"; short of {LEARNED:.1f} nats: {lacking}", "dim")] if lacking else words
+@dataclass(frozen=True)
+class FilmDisplay(Display):
+    """A film moves: a frame each step, of the token in the middle of the first probe."""
+
+    def frames(self, report: Film | Films, terminal: Terminal) -> Frames:
+        films = report.films if isinstance(report, Films) else [report]
+        token = max(0, len(films[0].probes[0].tokens) // 2)
+        for step in sorted({frame.step for film in films for frame in film.frames}):
+            sight = Sight(step, token=token)
+            yield (FrameView(films, sight, layout).blocks(terminal) for layout in LAYOUTS)
 
 
-@draws(Film)
-def film(report: Film, terminal: Terminal, display: Display) -> Iterator[Block]:
+@draws(Film, FilmDisplay)
+def film(report: Film, terminal: Terminal, display: FilmDisplay) -> Iterator[Block]:
     """What was learned when and which heads appeared, then a line for each frame."""
     return _films((report,), terminal)
 
 
-@draws(Films)
-def films(report: Films, terminal: Terminal, display: Display) -> Iterator[Block]:
+@draws(Films, FilmDisplay)
+def films(report: Films, terminal: Terminal, display: FilmDisplay) -> Iterator[Block]:
     """What each of two runs has learned, both beside each other, then a line for each frame of each."""
     return _films(report.films, terminal)
 

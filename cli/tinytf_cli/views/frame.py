@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytf.text.printable import printable
+from tinytf.training.film.film import LEARNED as LEARNED_FROM
 from tinytf.training.film.film import Film, Frame, Probe
 from tinytf_cli.numbers import loss_in_words, number, plural, probability
 from tinytf_cli.terminal import Terminal
@@ -23,7 +24,6 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
-from tinytf_cli.views.film import learned_words
 from tinytf_cli.views.parts import coloured_text
 from tinytf_cli.views.run import KINDS
 
@@ -33,6 +33,18 @@ _FEW_HEADS = 16
 _CHARTS_BESIDE, _FILMS_BESIDE = 36, 78
 LEARNED = {"punctuation": "k", "spelling": "v", "words": "q", "names": "output", "copying": "attention"}
 """The kinds of tokens, each with the role that colours its curve."""
+
+
+def learned_words(film: Film) -> list[Span]:
+    """``punctuation by step 16, words by step 64; short of 1.0 nats: copying 0.03``: the first learned, the nearest."""
+    known = sorted((each for each in film.learned if each.by is not None), key=lambda each: each.by or 0)
+    words: list[Span] = []
+    for index, learned in enumerate(known):
+        words += [Span(", " if index else ""), Span(learned.kind, "strong"), Span(f" by step {learned.by:,}")]
+    words = words or [Span("nothing yet")]
+    nearest = sorted((each for each in film.learned if each.by is None), key=lambda each: -each.gain)
+    lacking = ", ".join(f"{each.kind} {each.gain:.2f}" for each in nearest)
+    return [*words, Span(f"; short of {LEARNED_FROM:.1f} nats: {lacking}", "dim")] if lacking else words
 
 
 @dataclass(frozen=True)

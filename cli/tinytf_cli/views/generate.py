@@ -1,153 +1,145 @@
 """Texts as they are made, and with --watch what each token was chosen from."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tinytf.errors import TinytfError
-from tinytf.generate.loop import END_TOKEN, GeneratedToken
+from tinytf.generate.loop import END_TOKEN
 from tinytf.generate.report import INTERRUPTED, Generation
+from tinytf.generate.underway import Underway
 from tinytf.loading import Model
-from tinytf.model.cache import KVCache, LayerUse
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Heading, Line, Span
+from tinytf_cli.views.blocks import Block, Heading, Line, Running, Span
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.live import LiveView
 from tinytf_cli.views.watch import cache_blocks, sampling_in_words, scale_blocks, step_blocks
 
 
-class GenerateView(LiveView[Generation]):
-    """The texts that follow one prompt; with ``watch`` every step."""
+@dataclass(frozen=True)
+class GenerationDisplay(Display):
+    """``watch`` shows what each token was chosen from; else ``running`` shows the text alone, as it is made."""
 
-    def __init__(
-        self,
-        model: Model,
-        begun: Generation,
-        start: Callable[[], tuple[Iterator[GeneratedToken], KVCache | None]],
-        watch: bool = False,
-    ) -> None:
-        super().__init__(model, begun, lambda: self._made(start))
-        self.watch = watch
-        self.numbers = range(1, begun.samples + 1)
-        self.cache: tuple[LayerUse, ...] | None = None
+    watch: bool = False
+    running: bool = False
 
-    def _made(self, start: Callable[[], tuple[Iterator[GeneratedToken], KVCache | None]]) -> Iterator[GeneratedToken]:
-        """The steps; the cache is freed after the last one, and what it held is kept."""
-        steps, cache = start()
-        try:
-            yield from steps
-        finally:
-            self.cache = None if cache is None else tuple(cache.use())
 
-    @property
-    def found(self) -> Generation:
-        return replace(super().found, times=tuple(self.times), cache=self.cache)
+@draws(Generation, GenerationDisplay)
+def generation(
+    report: Generation | Underway[Generation], terminal: Terminal, display: GenerationDisplay
+) -> Iterator[Block]:
+    """The texts that follow a prompt."""
+    if display.running and not display.watch and not terminal.picture:
+        return _running(report, terminal)
+    return _in_full(report, display.watch)
 
-    def text(self, terminal: Terminal) -> Iterator[Block | Span]:
-        """The new text alone; on a screen after the banner and the prompt, with a last line about its end.
 
-        Of several samples the first is seen as it is made, the others after it.
-        """
-        screen, several = terminal.cuts, len(self.numbers) > 1
-        if screen:
-            yield from banner(self.model, self.encoding)
-            if several:
-                yield Heading("sample 1", "", "output")
-            yield Span("" if several else "\n")
-            yield Span(safe_piece("", self.encoding.text), "dim")
-        before, open_line = self.encoding.text, screen
-        try:
-            for step in self.coming():
-                safe = safe_piece(before, step.text) if step.sample == 1 else ""
-                before = (before + step.text)[-32:] if step.sample == 1 else before
-                if safe:
-                    open_line = not safe.endswith("\n")
-                    yield Span(safe, "output" if screen else "")
-        except TinytfError:
-            yield Span("\n" if open_line else "")
-            if self.steps:
-                yield from self._other_samples(terminal)
-            raise
-        yield Span("\n" if open_line else "")
-        yield from self._other_samples(terminal)
-        if screen:
-            yield Span("\n")
-            yield Line(Span(self._end_in_words(), "dim"))
+def _running(report: Generation | Underway[Generation], terminal: Terminal) -> Iterator[Block]:
+    """The new text alone; on a screen after the banner and the prompt, with a last line about its end.
 
-    def _other_samples(self, terminal: Terminal) -> Iterator[Block | Span]:
-        """The samples that were made beside the first, each after its heading; in a pipe after an empty line."""
-        for sample in self.numbers[1:]:
-            if terminal.cuts:
-                yield Heading(f"sample {sample}", "", "output")
-                yield Span(safe_piece("", self.encoding.text), "dim")
-            text = safe_piece(self.encoding.text, self.found.text(sample))
-            yield Span("" if terminal.cuts else "\n")
-            yield Span(text, "output" if terminal.cuts else "")
-            yield Span("" if text.endswith("\n") else "\n")
-
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The texts; with ``watch`` every step with its candidates as bars, and what the cache holds."""
-        yield from banner(self.model, self.encoding)
-        several = len(self.numbers) > 1
-        ids = {sample: list(self.encoding.ids) for sample in self.numbers}
-        if self.watch:
-            yield from scale_blocks(self.begun.sampling, self._whose())
-        for step in self.coming():
-            if self.watch:
-                seen = ids[step.sample][step.dropped :]
-                yield from step_blocks(step, self.model.tokenizer, self.begun.sampling, several, seen)
-            ids[step.sample].append(step.id)
-        for sample in self.numbers:
-            title = (f"sample {sample}", self._how(sample)) if several else ("text", self._end_in_words())
-            yield Heading(*title, "output")
-            yield from continuation(self.encoding.text, self.found.text(sample))
+    Of several samples the first is seen as it is made, the others after it.
+    """
+    screen, several, prompt = terminal.cuts, report.now.samples > 1, report.prompt.text
+    if screen:
+        yield from banner(model_of(report), report.prompt)
         if several:
-            yield Line("")
-            yield Line(Span(self._end_in_words(), "dim"))
-        if self.watch and self.cache is not None:
-            yield from cache_blocks(self.cache)
-
-    def notes(self) -> Iterator[str]:
-        """Also a start token too many, and a model for conversations that has nothing to add to a bare text."""
-        found = self.whole
-        if self.encoding.starts_twice:
-            yield f"there are two start tokens: {self.encoding.added}"
-        steps = found.of(1)
-        at_once = len(steps) == 1 and steps[0].ended == END_TOKEN
-        if at_once and self.model.tokenizer.chat and self.encoding.said is None:
-            end = f"{self.model.tokenizer.shown(steps[0].id)} (p {math.exp(steps[0].log_probability):.3f})"
-            yield f"the model answers with {end} at once: a bare text is no question to it; ask with --chat"
-        yield from super().notes()
-
-    def _whose(self) -> str:
-        """Whose attention is shown, if any."""
-        looking, config = self.begun.looking, self.model.config
-        if looking is None:
-            return ""
-        if looking.head is not None:
-            return f"L{looking.layer}H{looking.head}"
-        if looking.layer is not None:
-            return f"mean of the {config.n_heads} heads of L{looking.layer}"
-        return f"mean of all {config.n_layers * config.n_heads} heads"
-
-    def _how(self, sample: int) -> str:
-        ended = self.found.ended(sample)
-        why = ended if ended == INTERRUPTED else f"ended by {ended}" if ended else "not ended"
-        return f"{plural(len(self.found.of(sample)), 'token')} · {why}"
-
-    def _end_in_words(self) -> str:
-        found = self.found
-        how = sampling_in_words(found.sampling)
-        dropped = f" · {plural(found.dropped, 'token')} dropped" if found.dropped else ""
-        if found.samples == 1:
-            return f"{self._how(1)}{dropped} · {how}, seed {found.seed}"
-        return f"{found.samples} samples{dropped} · {how}, seeds {found.seed} to {found.seed + found.samples - 1}"
+            yield Heading("sample 1", "", "output")
+        yield Running("" if several else "\n")
+        yield Running(safe_piece("", prompt), "dim")
+    before, open_line = prompt, screen
+    try:
+        for step in report.coming():
+            safe = safe_piece(before, step.text) if step.sample == 1 else ""
+            before = (before + step.text)[-32:] if step.sample == 1 else before
+            if safe:
+                open_line = not safe.endswith("\n")
+                yield Running(safe, "output" if screen else "")
+    except TinytfError:
+        yield Running("\n" if open_line else "")
+        if report.now.steps:
+            yield from _other_samples(report.now, terminal)
+        raise
+    yield Running("\n" if open_line else "")
+    yield from _other_samples(report.now, terminal)
+    if screen:
+        yield Running("\n")
+        yield Line(Span(_ending(report.now), "dim"))
 
 
-@draws(Generation)
-def generation(report: Generation, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """A report whose steps are all there."""
-    return GenerateView(model_of(report), report, lambda: (iter(report.steps), None)).blocks(terminal)
+def _other_samples(report: Generation, terminal: Terminal) -> Iterator[Block]:
+    """The samples beside the first, each after its heading; in a pipe after an empty line."""
+    for sample in range(2, report.samples + 1):
+        if terminal.cuts:
+            yield Heading(f"sample {sample}", "", "output")
+            yield Running(safe_piece("", report.prompt.text), "dim")
+        text = safe_piece(report.prompt.text, report.text(sample))
+        yield Running("" if terminal.cuts else "\n")
+        yield Running(text, "output" if terminal.cuts else "")
+        yield Running("" if text.endswith("\n") else "\n")
+
+
+def _in_full(report: Generation | Underway[Generation], watch: bool) -> Iterator[Block]:
+    """The texts; with ``watch`` every step with its candidates as bars, and what the cache holds."""
+    model, begun, prompt = model_of(report), report.now, report.prompt
+    yield from banner(model, prompt)
+    samples = range(1, begun.samples + 1)
+    several = begun.samples > 1
+    ids = {sample: list(prompt.ids) for sample in samples}
+    if watch:
+        yield from scale_blocks(begun.sampling, _observed_heads(begun, model))
+    for step in report.coming():
+        if watch:
+            seen = ids[step.sample][step.dropped :]
+            yield from step_blocks(step, model.tokenizer, begun.sampling, several, seen)
+        ids[step.sample].append(step.id)
+    whole = report.now
+    for sample in samples:
+        title = (f"sample {sample}", _length(whole, sample)) if several else ("text", _ending(whole))
+        yield Heading(*title, "output")
+        yield from continuation(prompt.text, whole.text(sample))
+    if several:
+        yield Line("")
+        yield Line(Span(_ending(whole), "dim"))
+    if watch and whole.cache is not None:
+        yield from cache_blocks(whole.cache)
+
+
+def generation_notes(report: Generation, model: Model) -> Iterator[str]:
+    """A start token too many, and a model for conversations that has nothing to add to a bare text."""
+    if report.prompt.starts_twice:
+        yield f"there are two start tokens: {report.prompt.added}"
+    steps = report.of(1)
+    at_once = len(steps) == 1 and steps[0].ended == END_TOKEN
+    if at_once and model.tokenizer.chat and report.prompt.said is None:
+        end = f"{model.tokenizer.shown(steps[0].id)} (p {math.exp(steps[0].log_probability):.3f})"
+        yield f"the model answers with {end} at once: a bare text is no question to it; ask with --chat"
+
+
+def _observed_heads(report: Generation, model: Model) -> str:
+    """The heads whose attention is shown; empty where none is."""
+    looking, config = report.looking, model.config
+    if looking is None:
+        return ""
+    if looking.head is not None:
+        return f"L{looking.layer}H{looking.head}"
+    if looking.layer is not None:
+        return f"mean of the {config.n_heads} heads of L{looking.layer}"
+    return f"mean of all {config.n_layers * config.n_heads} heads"
+
+
+def _length(report: Generation, sample: int) -> str:
+    """How long a sample is, and why it ended."""
+    ended = report.ended(sample)
+    why = ended if ended == INTERRUPTED else f"ended by {ended}" if ended else "not ended"
+    return f"{plural(len(report.of(sample)), 'token')} · {why}"
+
+
+def _ending(report: Generation) -> str:
+    """How the texts were drawn, and where they ended."""
+    how = sampling_in_words(report.sampling)
+    dropped = f" · {plural(report.dropped, 'token')} dropped" if report.dropped else ""
+    if report.samples == 1:
+        return f"{_length(report, 1)}{dropped} · {how}, seed {report.seed}"
+    return f"{report.samples} samples{dropped} · {how}, seeds {report.seed} to {report.seed + report.samples - 1}"

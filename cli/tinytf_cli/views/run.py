@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.folder.history import MEANS, History, Sample, Series
-from tinytf.training.folder.run_report import RunReport
+from tinytf.training.folder.run_report import FollowedRun, RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -25,6 +25,7 @@ from tinytf_cli.views.blocks import (
     Histogram,
     Line,
     Meter,
+    Running,
     Span,
     Table,
 )
@@ -317,6 +318,12 @@ def milestone_lines(history: History, last: int) -> Iterator[Line]:
     for step, text in history.milestones[-last:]:
         words = [Span(f"step {step:>{width},}", "dim"), Span(f"  {printable(text, spaces=False)}")]
         yield Line(words, indent=2)
+
+
+@draws(FollowedRun)
+def followed_run(report: FollowedRun, terminal: Terminal, display: Display) -> Iterator[Running]:
+    """A line for each event, as soon as it comes."""
+    return (Running(event_in_words(event) + "\n") for event in report.events())
 
 
 def event_in_words(event: Mapping[str, Any]) -> str:

@@ -210,6 +210,21 @@ ORDERS: dict[str, Callable[[History], float | None]] = {
 """What runs can be ranked by, each with the number whose lowest is the best."""
 
 
+@dataclass(frozen=True)
+class FollowedRun(Report):
+    """A run while it trains. It is lazy on purpose: each pass over its events waits for news, as ``follow`` does."""
+
+    KIND = "run"
+
+    name: str
+    reader: RunReader
+    every: int
+    interval: float
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        return follow(self.name, self.reader, self.every, self.interval)
+
+
 def follow(name: str, reader: RunReader, every: int, interval: float) -> Iterator[dict[str, Any]]:
     """Yield the run as it is now, then the news of it, until it is finished or stopped; ``interval`` is in seconds."""
     history = reader.read()

@@ -1,0 +1,133 @@
+"""A report as JSON, NDJSON, CSV, or a file of tensors."""
+
+import csv
+import functools
+import itertools
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tinytf import __version__
+from tinytf.errors import UsageError
+from tinytf.report import Report
+from tinytf.text.printable import is_hidden, printable
+
+_FORMULA = re.compile(r"'*[=+\-@]")
+"""A text that a spreadsheet would compute, or that looks like one already quoted against that."""
+_FLOAT32, _SHORT, _LARGEST = struct.Struct("f"), 8, 3.4028234663852886e38
+"""How a float32 is stored, the longest text of a number that stays as it is, and the largest float32."""
+
+
+def ndjson_lines(report: Report, number: int | None = None) -> Iterator[str]:
+    """The events of a report, one JSON object a line; with ``number`` each says which of several results it is of."""
+    wide = False
+    for event in report.events():
+        wide = _is_wide(event) if "model" in event else wide
+        if number is not None:
+            event = {"type": event["type"], "result": number, **event}
+        yield to_json(event, one_line=True, wide=wide)
+
+
+def to_json(data: Mapping[str, Any], *, one_line: bool = False, wide: bool = False) -> str:
+    """A JSON object, one line a top-level key unless ``one_line``.
+
+    A number of float32 has as many digits as it takes to read that float32 back, unless the model is of float64, as
+    its data say or ``wide`` does.
+
+    A masked cell (−∞) is null; NaN and +∞, which JSON has no number for, are the strings "NaN" and "Infinity".
+    Invisible characters are escaped, so that the output is safe to look at in a terminal.
+    """
+    wide = wide or _is_wide(data)
+    members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value, wide))}" for key, value in data.items()]
+    text = "{" + ", ".join(members) + "}" if one_line else "{\n " + ",\n ".join(members) + "\n}"
+    return text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text))
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _escaped(char: str) -> str:
+    if char == "\x7f":
+        return "\\u007f"
+    return char if char.isascii() or not is_hidden(char) else json.dumps(char)[1:-1]
+
+
+def _is_wide(data: Mapping[str, Any]) -> bool:
+    """Whether data are of a model that computes in float64."""
+    model = data.get("model")
+    return isinstance(model, Mapping) and model.get("dtype") == "float64"
+
+
+def _jsonable(data: object, wide: bool = False) -> object:
+    if isinstance(data, float):
+        if math.isfinite(data):
+            return data if wide else _shortest(data)
+        return "NaN" if math.isnan(data) else ("Infinity" if data > 0 else None)
+    if isinstance(data, Mapping):
+        wide = wide or _is_wide(data)
+        return {key: _jsonable(value, wide) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_jsonable(value, wide) for value in data]
+    return data
+
+
+def _shortest(value: float) -> float:
+    """A number that is one of float32 with the fewest digits that mean that float32; any other as it is."""
+    if len(repr(value)) <= _SHORT or abs(value) > _LARGEST or _FLOAT32.unpack(_FLOAT32.pack(value))[0] != value:
+        return value
+    import numpy as np  # where such numbers come from
+
+    return float(str(np.float32(value)))
+
+
+def tensor_file(report: Report, name: str) -> Iterator[bytes | memoryview]:
+    """The tensors of a report as a safetensors file, in pieces. Raises UsageError where it has none."""
+    tensors = report.stored()
+    if not tensors:
+        raise UsageError(f"there are no tensors to write to {name}", "write to a .json file instead")
+    from tinytf.tensor_file import safetensors
+
+    metadata = {"version": __version__, **report.metadata()}
+    return safetensors(tensors, {"tinytf": _dumps(_jsonable(metadata))})
+
+
+def csv_lines(report: Report) -> Iterator[str]:
+    """The table of a report as lines of CSV. A line may have line ends inside quotes.
+
+    Raises UsageError where the report has no table.
+    """
+    sheet = report.sheet()
+    if sheet is None:
+        raise UsageError("there is no table here to write as CSV", "JSON holds all of it: --json, or a .json file")
+    writer = csv.writer(_Line(), lineterminator="\n")
+    for row in itertools.chain([sheet.columns], sheet.rows):
+        yield writer.writerow([_csv_cell(value) for value in row])
+
+
+class _Line:
+    """A file whose ``write`` returns what it is given, and with it the ``writerow`` of a csv.writer."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def _csv_cell(value: Any) -> str:
+    """A value as CSV has it: a number in full, nothing for None and −∞, lists as JSON."""
+    if isinstance(value, str):
+        return _csv_text(value)
+    if value is None or isinstance(value, (bool, list, tuple)):
+        return "" if value is None else _dumps(_jsonable(value))
+    if isinstance(value, int) or math.isfinite(value):
+        return str(_shortest(value) if type(value) is float else value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else ""
+
+
+@functools.lru_cache(100_000)  # a label stands in many rows
+def _csv_text(value: str) -> str:
+    """A text without what a terminal could act on; one that a spreadsheet would compute has a ' before it."""
+    text = printable(value, spaces=False)
+    return f"'{text}" if _FORMULA.match(text) else text

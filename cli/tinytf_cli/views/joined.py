@@ -1,0 +1,59 @@
+"""Several reports of one command as one, for JSON and for files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from tinytf.report import SCHEMA_VERSION, Report
+from tinytf.tables import Array, Sheet, joined
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.blocks import Block, Line
+from tinytf_cli.views.draw import Display, Shown, draws
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined(Report):
+    """Reports in turn; ``kind`` is their plural, which names their list."""
+
+    KIND: ClassVar = "joined"
+
+    kind: str
+    parts: tuple[Shown, ...]
+
+    @property
+    def reports(self) -> list[Report]:
+        return [part.report for part in self.parts]
+
+    def to_dict(self) -> dict[str, Any]:
+        reports = [report.to_dict() for report in self.reports]
+        return {"schema_version": SCHEMA_VERSION, "kind": self.kind, self.kind: reports}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events of each, with its number."""
+        for number, report in enumerate(self.reports):
+            for event in report.events():
+                yield {"type": event["type"], "result": number, **event}
+
+    def stored(self) -> list[Array]:
+        """The tensors of each, their names after its number."""
+        return [
+            replace(array, name=f"{number}/{array.name}")
+            for number, report in enumerate(self.reports)
+            for array in report.stored()
+        ]
+
+    def metadata(self) -> dict[str, Any]:
+        return {"kind": self.kind, self.kind: [report.metadata() for report in self.reports]}
+
+    def sheet(self, *, long: bool = False) -> Sheet | None:
+        sheets = [report.sheet(long=True) for report in self.reports]
+        return joined(sheet for sheet in sheets if sheet) if any(sheets) else None
+
+
+@draws(Joined)
+def join(report: Joined, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """Each as by itself, with an empty line between two."""
+    for number, part in enumerate(report.parts):
+        if number:
+            yield Line("")
+        yield from part.blocks(terminal)
