@@ -23,8 +23,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "tokens": "Show how TEXT is cut into tokens: pieces, ids, offsets, bytes.",
         "trace": "Show every step from TEXT to the predicted token.",
         "attention": "Show where every head of every layer looks in TEXT.",
-        "heads": "Score every head: induction, previous token, and other patterns.",
+        "heads": "Score every head: induction, previous token and other patterns.",
         "neurons": "Show the active feed-forward units and the tokens they promote.",
+        "activations": "Show a feed-forward's activation, with TEXT on its curve.",
         "experts": "Show which experts each token goes to, and their load.",
         "lens": "Show what the model would predict after each layer.",
         "neighbours": "Show the tokens nearest to a word, or to the stream in TEXT.",
@@ -33,6 +34,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Why": {
         "explain": "Show the arithmetic behind any one number, and prove it.",
+        "code": "Show the PyTorch of every step, run and compared.",
         "grad": "Show how the loss flows back through every step, and prove it.",
         "attribute": "Show what each head, feed-forward and bias adds to a logit.",
         "rollout": "Show how much of each token attention brings to a position.",
@@ -87,6 +89,8 @@ class Option(click.Option):
     """An option in a group of the help page, where numbers are called N, and many words stand in the text."""
 
     group = "Options"
+    shared = False
+    """Whether ``tinytf help options`` explains it, for all commands at once."""
 
     def make_metavar(self, ctx: Context) -> str:
         if self.metavar is None and isinstance(self.type, (IntParamType, FloatParamType)):
@@ -114,22 +118,35 @@ class Option(click.Option):
         return extra
 
 
+SHARED_OPTIONS = "options"
+"""The word after ``help`` that explains the options that commands share."""
+
+
 class Command(click.Command):
-    """A command whose options are shown in groups where they are many."""
+    """A command whose options are shown in groups where they are many, and shared ones by name alone."""
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
+        shared: dict[str, list[str]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
-                groups.setdefault(getattr(parameter, "group", "Other"), []).append(record)
+            if record is None or not isinstance(parameter, click.Option):
+                continue
+            group = getattr(parameter, "group", "Other")
+            if getattr(parameter, "shared", False) and self.name != SHARED_OPTIONS:
+                shared.setdefault(group, []).append("/".join(parameter.opts))
+            else:
+                groups.setdefault(group, []).append(record)
         if sum(map(len, groups.values())) <= UNGROUPED:
             groups = {"Options": [record for records in groups.values() for record in records]}
-        wide = max(len(name) for records in groups.values() for name, _ in records)
+        wide = max((len(name) for records in groups.values() for name, _ in records), default=0)
         for title, records in groups.items():
             records = [(name.ljust(wide), about) for name, about in records]
             with formatter.section(title):
                 formatter.write_dl(records)
+        if shared:
+            with formatter.section(f"Shared by commands (tinytf help {SHARED_OPTIONS} explains them)"):
+                formatter.write_dl([(group, " ".join(names)) for group, names in shared.items()])
 
 
 def option(*names: str, shown: Any = None, **attributes: Any) -> Any:
@@ -167,6 +184,7 @@ def parameters_of(made: Any) -> Iterator[click.Parameter]:
         else:
             declared = Option([*(names or (f"--{field.name.replace('_', '-')}",)), field.name], **attributes)
             declared.group = getattr(declaring, "GROUP", Option.group)
+            declared.shared = getattr(declaring, "SHARED", Option.shared)
             yield declared
 
 
@@ -180,6 +198,13 @@ def build(made: Any, values: Mapping[str, Any]) -> Any:
         }
     )
     return found if declaring is made else found.resolved()
+
+
+def debug_option() -> Option:
+    """The option that every command has."""
+    debug = Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
+    debug.group, debug.shared = "Other", True
+    return debug
 
 
 def _require_folder() -> None:
@@ -200,8 +225,6 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
     def decorate(function: Callable[..., int | None]) -> Command:
         kinds = {one.name: one.annotation for one in inspect.signature(function).parameters.values()}
         params = [parameter for made in kinds.values() for parameter in parameters_of(made)]
-        debug = Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
-        debug.group = "Other"
 
         def run(**values: Any) -> int | None:
             _require_folder()
@@ -213,6 +236,8 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
                 with working(name, shows_itself=name in _SHOWING_THEMSELVES):
                     return function(**found)
 
-        return Command(name, callback=run, params=[*params, debug], help=f"{summary}\n\n{inspect.getdoc(function)}")
+        return Command(
+            name, callback=run, params=[*params, debug_option()], help=f"{summary}\n\n{inspect.getdoc(function)}"
+        )
 
     return decorate

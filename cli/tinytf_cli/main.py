@@ -15,7 +15,7 @@ import click
 
 from tinytf import __version__
 from tinytf.nearest import did_you_mean
-from tinytf_cli.command import GROUPS
+from tinytf_cli.command import GROUPS, SHARED_OPTIONS
 from tinytf_cli.failing import explained, say
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import ReaderGone
@@ -43,6 +43,10 @@ class Commands(click.Group):
                 formatter.write_dl([(name.ljust(width), summary) for name, summary in summaries.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[:2] == ["help", SHARED_OPTIONS]:
+            from tinytf_cli.options import shared_options
+
+            return "COMMAND", shared_options(), ["--help"]
         if args and args[0] == "help":
             args = [*args[1:2], "--help"]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
@@ -68,6 +72,7 @@ def cli(debug: bool) -> None:
     tinytf trace "The cat sat"    every step from the text to the next token
     tinytf                        a session: step through a forward pass
     tinytf help COMMAND           the options of a command
+    tinytf help options           the options that commands share
     """
 
 

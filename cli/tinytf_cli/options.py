@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf_cli.command import argument, option
+from tinytf_cli.command import SHARED_OPTIONS, Command, argument, debug_option, option, parameters_of
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
 from tinytf_cli.output import Output, require_place
@@ -73,6 +73,7 @@ class Opening:
     """Which model to open, and how; ``seed`` is that of whatever else is random."""
 
     GROUP: ClassVar = "Model"
+    SHARED: ClassVar = True
 
     model: str = option(
         "-m", "--model", metavar="MODEL", default=default_model, show_default=DEFAULT_MODEL,
@@ -133,7 +134,6 @@ class Detail:
     layer: str = option(metavar="N", shown="0", help="Layer of the block shown in full; -1 is the last, 0,2 two.")
     head: str = option(metavar="N", shown="0", help="Head of that block; -1 is the last.")
     full: bool = option(is_flag=True, help="Show the block of every layer.")
-    no_detail: bool = option(is_flag=True, help="Show the pipeline alone, without a block.")
     dims: int = option(type=click.IntRange(1), shown=8, help="Dimensions shown as numbers.")
     rows: int | None = option(type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: 16 on a screen]")
 
@@ -192,17 +192,16 @@ class Sections:
     GROUP: ClassVar = "Block"
 
     every: bool = option("--all", is_flag=True, help="Show every layer, the pipeline, a block and every head.")
-    pipeline: bool = option(is_flag=True, help="Show the pipeline: one line a step.")
+    pipeline: bool = option(is_flag=True, help="Show the pipeline alone: one line a step.")
     blocks: tuple[str, ...] = option(
         "--block", multiple=True, metavar="ADDRESS",
         help="Show this layer and head in full, such as L1H2 or L0-3H1. Repeatable.",
     )  # fmt: skip
 
-    def shown(self, detail: Detail) -> frozenset[str]:
+    def shown(self) -> frozenset[str]:
         """Which of ``summary``, ``pipeline`` and ``block`` were asked for."""
-        pipeline = self.every or self.pipeline or detail.no_detail
-        block = self.every or (given("layer", "head", "full") and not detail.no_detail)
-        asked = {"summary": self.every, "pipeline": pipeline, "block": block}
+        block = self.every or given("layer", "head", "full")
+        asked = {"summary": self.every, "pipeline": self.every or self.pipeline, "block": block}
         return frozenset(name for name, is_asked in asked.items() if is_asked)
 
 
@@ -234,6 +233,7 @@ class Chat:
     """How texts are read: as they are, or with ``chat`` as conversations: a message of the user, or JSON."""
 
     GROUP: ClassVar = "Text"
+    SHARED: ClassVar = True
 
     chat: bool = option(
         is_flag=True, help="Put TEXT, or the messages of a .json file, into the model's chat template."
@@ -302,6 +302,7 @@ class Traced:
     """Texts to record on a model, and where what is found in each goes."""
 
     GROUP: ClassVar = "Model"
+    SHARED: ClassVar = True
 
     texts: Texts
     opening: Opening
@@ -355,3 +356,10 @@ class Addressed(Traced):
         """Tell, where every address is a parameter's, that TEXT is not read."""
         if self.texts.words:
             self.output.note("a parameter is the same for every text, so TEXT is not read")
+
+
+def shared_options() -> Command:
+    """A command that has nothing but the options that commands share, for their help page."""
+    page = "The options of most commands. TEXT comes from the argument, from a pipe, or from - for standard input."
+    options = (parameter for parameter in parameters_of(Traced) if isinstance(parameter, click.Option))
+    return Command(SHARED_OPTIONS, params=[*options, debug_option()], help=page)

@@ -194,6 +194,7 @@ class Drawing:
     """How to draw."""
 
     GROUP: ClassVar = "Output"
+    SHARED: ClassVar = True
 
     color: str = option(type=click.Choice(["auto", "always", "never"]), shown="auto", help="When to use colour.")
     theme: str = option(type=click.Choice(THEMES), shown="auto", help="Background: auto asks the terminal.")
@@ -213,6 +214,7 @@ class Destination:
     """In which form to write, where to, and how to draw."""
 
     GROUP: ClassVar = "Output"
+    SHARED: ClassVar = True
 
     form: str | None = option("--format", type=click.Choice(FORMATS), default=None, help="Output format.")
     as_json: bool = option("--json", is_flag=True, help="Same as --format json.")

@@ -65,7 +65,7 @@ def test_truncate_keeps_the_first_tokens_and_says_how_many_it_cut(
 
 
 def test_truncation_of_an_encoder_keeps_its_end_token(tinytf: Tinytf, encoder: Path) -> None:
-    ran = tinytf("trace", " ".join(["cat"] * 500), "-m", encoder, "--truncate", "--json", "--no-detail")
+    ran = tinytf("trace", " ".join(["cat"] * 500), "-m", encoder, "--truncate", "--json", "--pipeline")
     tokens = json.loads(ran.out)["tokens"]
     assert (len(tokens), tokens[0]["shown"], tokens[-1]["shown"]) == (64, "[CLS]", "[SEP]")
 
@@ -331,7 +331,7 @@ def test_a_folder_through_a_link_or_a_relative_path_is_the_same_model(
         pytest.skip("no links here")
     monkeypatch.chdir(tmp_path)
     predictions = [
-        json.loads(tinytf("trace", SENTENCE, "-m", name, "--json", "--no-detail").out)["predictions"]
+        json.loads(tinytf("trace", SENTENCE, "-m", name, "--json", "--pipeline").out)["predictions"]
         for name in (decoder, link, "link", "./link", "link/")
     ]
     assert predictions.count(predictions[0]) == 5

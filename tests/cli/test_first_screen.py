@@ -281,7 +281,7 @@ def test_each_option_shows_its_part_after_the_answer(tinytf: Tinytf, decoder: Pa
         assert ran.lines[-1].startswith("checked: ")
         return headings(ran)
 
-    assert shown("--pipeline") == shown("--no-detail") == ["pipeline"]
+    assert shown("--pipeline") == ["pipeline"]
     assert shown("--block", "L1H0") == shown("--layer", "1") == ["block L1, head 0"]
     assert shown("--block", "L0-1H1") == ["block L0, head 1", "block L1, head 1"]
     assert shown("--full") == shown("--block", "L0", "--block", "L1H0") == ["block L0, head 0", "block L1, head 0"]

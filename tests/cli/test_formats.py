@@ -221,7 +221,7 @@ COMMANDS: dict[str, list[str]] = {
     "attention": ["attention", SENTENCE],
     "one head": ["attention", SENTENCE, "--head", "L0H1"],
     "tokens": ["tokens", SENTENCE],
-    "several texts": ["trace", LINES, "--lines", "--no-detail"],
+    "several texts": ["trace", LINES, "--lines", "--pipeline"],
 }
 
 
@@ -369,7 +369,7 @@ def test_one_line_has_the_shape_of_several(tinytf: Tinytf, decoder: Path, tmp_pa
 def test_every_width_of_number_adds_up(tinytf: Tinytf, request: pytest.FixtureRequest, dtype: str, model: str) -> None:
     folder = request.getfixturevalue(model)
     for text in (SENTENCE, "a", "The dog saw the big cat.", "cat cat cat cat"):
-        ran = tinytf("trace", text, "-m", folder, "--dtype", dtype, "--json", "--no-detail")
+        ran = tinytf("trace", text, "-m", folder, "--dtype", dtype, "--json", "--pipeline")
         data = json.loads(ran.out)
         assert data["model"]["dtype"] == dtype
         assert data["check"]["holds"], data["check"]

@@ -52,9 +52,9 @@ def test_the_data_are_the_gradients(tinytf: Tinytf, decoder: Path) -> None:
 
 
 def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:
-    data = json.loads(tinytf("grad", SENTENCE, "--model", decoder, "--no-detail", "--json").out)
+    data = json.loads(tinytf("grad", SENTENCE, "--model", decoder, "--pipeline", "--json").out)
     events = [
-        json.loads(line) for line in tinytf("grad", SENTENCE, "-m", decoder, "--no-detail", "--format", "ndjson").lines
+        json.loads(line) for line in tinytf("grad", SENTENCE, "-m", decoder, "--pipeline", "--format", "ndjson").lines
     ]
     assert events[0]["type"] == "grad"
     assert events[-1]["type"] == "by_hand"
@@ -92,7 +92,7 @@ def test_tensors_are_the_gradients_of_steps_and_parameters(tinytf: Tinytf, decod
 
 
 def test_an_encoder_masks_what_is_asked_for(tinytf: Tinytf) -> None:
-    ran = tinytf("grad", SENTENCE, "-m", "tiny-encoder", "--positions", "3", "--no-detail")
+    ran = tinytf("grad", SENTENCE, "-m", "tiny-encoder", "--positions", "3", "--pipeline")
     assert ran.status == 0, ran.err
     assert re.search(r"loss \d+\.\d{4} nats, \S+ at \[MASK\], p ", ran.out)
 
@@ -116,7 +116,7 @@ def test_a_failed_check_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: 
 
     right = softmax.softmax_gradient
     monkeypatch.setattr(softmax, "softmax_gradient", lambda g, weights: 1.001 * right(g, weights))
-    ran = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail")
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--pipeline")
     assert ran.status == 1
     assert "check failed: by hand and autograd differ" in ran.out
     assert "L1.masked" in ran.out.rpartition("check failed")[2] or "L0.masked" in ran.out.rpartition("check failed")[2]
@@ -190,7 +190,7 @@ def test_slow_parts_say_on_a_terminal_how_far_they_are(
 ) -> None:
     monkeypatch.setattr("tinytf_cli.progress_line._SECONDS_BEFORE_THE_FIRST", 0.0)
     monkeypatch.setattr("tinytf_cli.progress_line._SECONDS_BETWEEN", 0.0)
-    arguments = ("grad", SENTENCE, "-m", decoder, "--no-detail", "--check", "2", "--integrated")
+    arguments = ("grad", SENTENCE, "-m", decoder, "--pipeline", "--check", "2", "--integrated")
     said = tinytf(*arguments, screen=True).err
     assert "tinytf: finite differences: entry 1 of 2, " in said
     assert re.search("integrated gradients: point [0-9]+ of at most 768, at most .+ left", said)
@@ -244,10 +244,10 @@ def test_the_first_fault_is_named(
     tinytf: Tinytf, broken: Callable[..., Path], command: str, breaking: Callable[..., None], kind: str, first: str
 ) -> None:
     place = broken(breaking)
-    ran = tinytf(command, SENTENCE, "-m", place, "--no-detail", "--fail-on", f"{kind},inf")
+    ran = tinytf(command, SENTENCE, "-m", place, "--pipeline", "--fail-on", f"{kind},inf")
     assert ran.status == 1, ran.err
     assert f"{kind}: forward, first at {first}: " in ran.out
-    data = json.loads(tinytf(command, SENTENCE, "-m", place, "--no-detail", "--fail-on", kind, "--json").out)
+    data = json.loads(tinytf(command, SENTENCE, "-m", place, "--pipeline", "--fail-on", kind, "--json").out)
     assert data["fault"]["step"] == first
     fine = tinytf(command, SENTENCE, "-m", place, "--at", "L0.norm1", "--fail-on", "inf", "--json")
     assert json.loads(fine.out)["fault"] is None
@@ -256,7 +256,7 @@ def test_the_first_fault_is_named(
 def test_what_is_not_finite_is_counted_and_not_called_zero(
     tinytf: Tinytf, broken: Callable[[Callable[[Transformer], None]], Path]
 ) -> None:
-    ran = tinytf("grad", SENTENCE, "-m", broken(_nan), "--no-detail", "--check", "2")
+    ran = tinytf("grad", SENTENCE, "-m", broken(_nan), "--pipeline", "--check", "2")
     trace = load(str(broken(_nan))).grad(SENTENCE)
     assert ran.status == 1
     (row,) = (line for line in ran.lines if "∂L0.ffn.act " in line)
@@ -264,7 +264,7 @@ def test_what_is_not_finite_is_counted_and_not_called_zero(
     assert " nan " in row
     assert "first at L1.ffn, where not every number is finite, so no gradient" in " ".join(ran.out.split())
     assert "0 but for rounding" not in ran.out
-    assert "not finite" not in tinytf("grad", SENTENCE, "--no-detail").out
+    assert "not finite" not in tinytf("grad", SENTENCE, "--pipeline").out
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_what_is_not_finite_is_counted_and_not_called_zero(
         ("lens", SENTENCE),
         ("attribute", SENTENCE),
         ("explain", "L1.out[1,3]", SENTENCE),
-        ("trace", SENTENCE, "--code"),
+        ("code", SENTENCE),
         ("ablate", SENTENCE, "--at", "L0H1"),
         ("ablate", SENTENCE, "--sweep", "heads"),
         ("generate", SENTENCE),
@@ -293,7 +293,7 @@ def test_where_numbers_are_none_the_first_step_is_named(
 
 
 def test_where_nothing_is_wrong_that_is_said(tinytf: Tinytf, decoder: Path) -> None:
-    ran = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail", "--fail-on", "nan,inf,mismatch")
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--pipeline", "--fail-on", "nan,inf,mismatch")
     assert ran.status == 0, ran.out
     assert "no fault: looked for nan, inf, mismatch at every step" in ran.out
     assert "fault" not in json.loads(tinytf("grad", SENTENCE, "-m", decoder, "--json").out)
@@ -310,15 +310,15 @@ def test_finite_differences_are_drawn_by_the_seed(tinytf: Tinytf, decoder: Path)
 
 
 def test_integrated_gradients_say_whether_they_are_complete(tinytf: Tinytf) -> None:
-    ran = tinytf("grad", SENTENCE, "--no-detail", "--integrated", "--json")
+    ran = tinytf("grad", SENTENCE, "--pipeline", "--integrated", "--json")
     found = json.loads(ran.out)["saliency"]["integrated_gradients"]
     assert found["sum"] == pytest.approx(found["difference"], rel=0.01)
-    assert "complete: they sum to" in tinytf("grad", SENTENCE, "--no-detail", "--integrated").out
+    assert "complete: they sum to" in tinytf("grad", SENTENCE, "--pipeline", "--integrated").out
 
 
 @pytest.mark.parametrize("by", ["parameter", "layer", "kind", "head"])
 def test_weights_are_grouped(tinytf: Tinytf, decoder: Path, by: str) -> None:
-    arguments = ("grad", SENTENCE, "-m", decoder, "--no-detail", "--by", by, "--lr", "0.5")
+    arguments = ("grad", SENTENCE, "-m", decoder, "--pipeline", "--by", by, "--lr", "0.5")
     rows = json.loads(tinytf(*arguments, "--json").out)["weights"]
     drawn = tinytf(*arguments).out
     for row in rows:

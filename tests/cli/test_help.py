@@ -8,7 +8,7 @@ import click
 import pytest
 from driving import Tinytf
 
-from tinytf_cli.command import UNGROUPED
+from tinytf_cli.command import UNGROUPED, Option
 from tinytf_cli.main import COMMANDS, GROUPS, cli
 
 
@@ -37,7 +37,20 @@ def test_a_help_page_fits_80_columns_and_says_what_each_option_does(name: str) -
     assert command is not None
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     assert [one.name for one in options if not one.help] == []
-    assert ("\nOutput:" in page) == (len(options) + 1 > UNGROUPED)  # --help itself is an option
+    own = {one.group for one in options if not one.shared}
+    many = len([one for one in options if not one.shared]) + 1 > UNGROUPED  # --help itself is an option
+    assert all((f"\n{group}:" in page) == (many or group == "Options") for group in own)
+
+
+def test_options_that_commands_share_are_explained_once(tinytf: Tinytf) -> None:
+    page = tinytf("help", "options").out
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        shared = [one for one in command.params if isinstance(one, Option) and one.shared]
+        assert shared
+        assert all(f"{one.opts[-1]} " in page and one.opts[-1] in _page(name) for one in shared)
+        assert not any(one.help in " ".join(_page(name).split()) for one in shared if one.help)
 
 
 def test_help_is_a_word_too(tinytf: Tinytf) -> None:

@@ -33,7 +33,7 @@ def test_what_is_wrong_with_the_weights_is_said_first(tinytf: Tinytf, llama: Pat
     tensors = load_file(folder / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][0, 0] = torch.nan
     save_file(tensors, folder / "model.safetensors")
-    ran = tinytf("trace", SENTENCE, "-m", folder, "--no-detail")
+    ran = tinytf("trace", SENTENCE, "-m", folder, "--pipeline")
     assert "note: the weights hold NaN or infinities: blocks.1.ffn.up.weight" in ran.out
     assert ran.status == 1
     assert ran.lines[-1].startswith("check failed")

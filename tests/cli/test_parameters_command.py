@@ -68,9 +68,8 @@ def test_a_steps_address_beside_a_parameters_needs_a_text(tinytf: Tinytf) -> Non
 @pytest.mark.parametrize(
     "words",
     [
-        ("trace", "--at", "L0.W_Q", "--without", "mask"),
-        ("trace", "--at", "L0.W_Q", "--at", "L0.q", SENTENCE, "--code"),
-        ("trace", "--at", "L0.W_Q", "--activations"),
+        ("ablate", "--at", "L0.W_Q", "--without", "mask"),
+        ("code", "--at", "L0.W_Q", "--at", "L0.q", SENTENCE),
     ],
     ids=" ".join,
 )

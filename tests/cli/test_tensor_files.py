@@ -117,7 +117,7 @@ def test_several_texts_are_one_file_that_says_what_each_is_of(tinytf: Tinytf, de
 
 EVERY = {
     "rollout": [], "attribute": [], "lens": ["--track", "mat"], "neurons": [], "ablate": ["--at", "L0H0"],
-    "ablate --sweep": ["--sweep", "heads"], "trace --activations": ["--activations", "0"],
+    "ablate --sweep": ["--sweep", "heads"], "activations": [],
 }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def test_generate_says_so_beside_its_text(ran: Talk) -> None:
 
 def test_a_check_names_what_was_put_there(ran: Talk) -> None:
     ran("without L3H1 L2.ffn")
-    last = ran("trace --no-detail --width 200").splitlines()[-1]
+    last = ran("trace --pipeline --width 200").splitlines()[-1]
     assert last.startswith("checked: 47 steps add up")
     assert last.endswith("not compared, because replaced: L2.ffn, L3H1.head_out")
     assert "put there by an intervention" in ran.fails("explain L2.ffn[0,0]").failure.message  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def test_a_part_of_attention_is_left_out_by_its_name(ran: Talk, part: str) -> No
     assert top(ran) == pytest.approx(_top_five(load("tiny").without(part)), abs=1e-5)
     assert top(ran) != pytest.approx(whole, abs=1e-3)
     assert f"without {part}" in ran("trace")
-    assert "checked: 4" in ran("trace --no-detail")
+    assert "checked: 4" in ran("trace --pipeline")
     ran(f"without L0H1 {part}", "generate --max-tokens 2")
     assert ran.err.text.endswith(f"tinytf: the model ran without {part}, L0H1.head_out\n")
     assert f"without {part}, L0H1 (zero)" in ran("where")

@@ -63,14 +63,14 @@ def test_the_model_is_opened_once_and_when_it_is_needed(
     begun("show", "help")
     assert opened == []
     assert not begun.session.is_open
-    begun("run The cat", "trace", "score", "generate --max-tokens 2", "info", "tokens", "grad --no-detail")
+    begun("run The cat", "trace", "score", "generate --max-tokens 2", "info", "tokens", "grad --pipeline")
     begun("model tiny-encoder", "model tiny", "model tiny-encoder")
     assert opened == ["tiny", "tiny-encoder"]
 
 
 def test_another_model_is_opened_for_one_command(ran: Talk) -> None:
     assert ran("attention -m tiny-encoder").startswith("tiny-encoder ")
-    assert ran("trace --dtype float64 --no-detail").splitlines()[0].find("float64") > 0
+    assert ran("trace --dtype float64 --pipeline").splitlines()[0].find("float64") > 0
     assert ran.session.state.spec.words == "tiny"
     assert "float32" in ran("where")
 

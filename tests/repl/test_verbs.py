@@ -150,7 +150,7 @@ def test_top_is_the_softmax_of_the_logits(ran: Talk, tiny) -> None:  # type: ign
 def test_explain_and_grad_are_the_commands_on_the_text_of_the_session(ran: Talk) -> None:
     assert ran("explain L0H0.scores[1,0]") == ran(f'explain L0H0.scores[1,0] "{SENTENCE}"')
     assert ran("grad L0H1.weights") == ran("grad --at L0H1.weights") == ran(f'grad --at L0H1.weights "{SENTENCE}"')
-    assert "·dog" in ran("grad The dog sat --no-detail")
+    assert "·dog" in ran("grad The dog sat --pipeline")
 
 
 def test_info_and_tokens_are_those_of_the_open_model(ran: Talk) -> None:

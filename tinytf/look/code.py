@@ -102,7 +102,7 @@ def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Seque
         and ((step.name, layer) in named or (None, layer) in named if at else layer is None or layer in layers)
     )
     if not lines:
-        raise UsageError(f"no line of code makes {', '.join(map(str, found))}", "such as --code --at L0.weights")
+        raise UsageError(f"no line of code makes {', '.join(map(str, found))}", "such as --at L0.weights")
     broken = None if all(one.compared is None or one.compared.is_finite for one in lines) else first_not_finite(trace)
     return Code(lines, trace.recording.logit_rows, broken, about=About(model, trace.encoding))
 

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
+from tinytf_cli.host import given
 from tinytf_cli.options import Extent, Keeping, Traced
 
 if TYPE_CHECKING:
     from tinytf.cause.interventions import Ablation, AblationSweep
+    from tinytf.cause.left_out import LeftOut
     from tinytf.trace.trace import Trace
 
 
@@ -25,6 +28,13 @@ class Asked:
     )  # fmt: skip
     sweep: str | None = option(
         type=click.Choice(["heads", "experts", "ffn", "layers"]), help="Ablate each alone; draws a map."
+    )
+    without: tuple[str, ...] = option(
+        multiple=True, type=click.Choice(list(LEFT_OUT)),
+        help="Leave this part of attention out of every layer, and compare the runs. Repeatable.",
+    )  # fmt: skip
+    head: str | None = option(
+        metavar="L3H5", help="With --without: the head whose maps are shown.  [default: the one that moves most]"
     )
     how: str = option(
         type=click.Choice(["zero", "mean", "resample"]), shown="zero",
@@ -42,19 +52,31 @@ class Asked:
 
 @command("ablate")
 def ablate(asked: Asked, keeping: Keeping, extent: Extent, on: Traced) -> int:
-    """Name what to ablate with --at or --sweep. The prediction is the one after TEXT; in an encoder, that of the
-    first [MASK]. Ctrl-C shows what a sweep has measured so far.
+    """Name what to ablate with --at, --sweep or --without. The prediction is the one after TEXT; in an encoder, that
+    of the first [MASK]. Ctrl-C shows what a sweep has measured so far.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepDisplay
 
-    if bool(asked.addresses) == (asked.sweep is not None):
-        said = "--at and --sweep ask for two things at once" if asked.addresses else "nothing is named to ablate"
-        raise UsageError(said, "name a head as --at L0H1, or ask for the map of all by --sweep heads")
+    kinds = {"--at": asked.addresses, "--sweep": asked.sweep, "--without": asked.without}
+    named = [name for name, value in kinds.items() if value]
+    if len(named) != 1:
+        message = f"{named[0]} and {named[1]} ask for two things at once" if named else "nothing is named to ablate"
+        raise UsageError(message, "name a head as --at L0H1, or ask for the map of all by --sweep heads")
+    if asked.head is not None and not asked.without:
+        raise UsageError("--head shows a head beside --without", "name what to ablate as --at L0H1")
     if asked.reference is not None and asked.how == "zero":
         raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
     resume = keeping.place("--sweep" if asked.sweep is None else "")
     model = on.model
+    if asked.without:
+        if given("how", "target"):
+            raise UsageError("--without compares two whole predictions", "leave out --how and --target")
+
+        def compared(trace: "Trace") -> "LeftOut":
+            return model.compare_without(trace, asked.without, head=asked.head, top=asked.top or 4)
+
+        return on.show(compared, "ablations")
     target = model.optional_outcome(asked.target, "--target")
     settings: dict[str, Any] = {"target": target, "how": asked.how, "seed": on.opening.seed}
     if asked.how != "zero":

@@ -76,9 +76,11 @@ def grad(
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
     layers = detail.layers(model)
+    if sections.pipeline and not given("layer", "head", "full"):
+        layers = ()
     at, derived = ([parse_address(text, table) for text in named] for named in (asked.addresses, asked.derived))
     at += [parse_block(text, table) for text in sections.blocks]
-    shown = sections.shown(detail) or (frozenset() if at or derived else frozenset({"summary"}))
+    shown = sections.shown() or (frozenset() if at or derived else frozenset({"summary"}))
     if sections.every or given("by", "lr"):
         shown |= {"weights"}
     rows = 0 if sections.every and detail.rows is None else detail.rows
@@ -91,7 +93,7 @@ def grad(
         entries = progress_line(on.output.stderr, "finite differences: entry")
         with points as on_point, entries as on_entry:
             return model.backward(
-                trace, layers=() if detail.no_detail else layers, head=detail.head_of(model), at=at, derived=derived,
+                trace, layers=layers, head=detail.head_of(model), at=at, derived=derived,
                 by=asked.by, lr=asked.lr, integrated=asked.integrated, check=asked.check, seed=on.opening.seed,
                 fail_on=fail_on, resume=resume, on_point=on_point, on_entry=on_entry, force=on.force,
             )  # fmt: skip

@@ -8,7 +8,6 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.commands.instead import Instead
 from tinytf_cli.host import given
 from tinytf_cli.options import Addressed, Detail, Faults, Sections, complete_address
 
@@ -49,7 +48,7 @@ class Asked:
 
 
 @command("trace")
-def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, faults: Faults, on: Addressed) -> int:
+def trace(asked: Asked, sections: Sections, detail: Detail, faults: Faults, on: Addressed) -> int:
     """TEXT comes from the argument, from a pipe, or from - for standard input."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address, parse_block
@@ -69,9 +68,7 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
     chosen += [where for name in asked.steps for where in _addresses_of(name, layers, head, table)]
     if asked.way is not None and not weights:
         raise UsageError("--as is for parameters, and no address names one", "such as --at L0.W_Q")
-    if weights:
-        instead.refuse_parameters()
-    if (named or asked.steps or instead.asked) and (sections.pipeline or blocks):
+    if (named or asked.steps) and (sections.pipeline or blocks):
         raise UsageError(
             f"--{'block' if blocks else 'pipeline'} is a part of the whole trace, and this asks for something else",
             "ask one at a time",
@@ -80,13 +77,10 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
         on.note_unread_text()
         on.output.draw(model.parameters(weights, way=asked.way), ParametersDisplay(detail.dims, detail.rows))
         return 0
-    if instead.asked:
-        other, how = instead.question(model, detail, chosen, asked.top or 4)
-        return on.show(other, "traces", how)
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
-    asks = sections.shown(detail)
-    in_full = bool(blocks) or "block" in asks or (given("dims") and not detail.no_detail)
+    asks = sections.shown()
+    in_full = bool(blocks) or "block" in asks or given("dims")
     display = TraceDisplay(
         detail.dims, detail.rows, "pipeline" in asks, in_full, sections.every, asked.top, on.again()
     )  # fmt: skip

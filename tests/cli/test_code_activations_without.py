@@ -1,4 +1,4 @@
-"""What trace shows instead of the trace, and info of positions: answers first, on any stream, in every form."""
+"""Code, activations, runs without a part of attention, and info of positions, on any stream and in every form."""
 
 import json
 import re
@@ -11,9 +11,9 @@ from tinytf.loading import load
 
 SAID = "The cat sat"
 EVERY = [
-    ("trace", SAID, "--code"),
-    ("trace", SAID, "--activations"),
-    ("trace", SAID, "--without", "scaling", "--without", "positions"),
+    ("code", SAID),
+    ("activations", SAID),
+    ("ablate", SAID, "--without", "scaling", "--without", "positions"),
     ("info", "tiny", "--positions"),
     ("info", "tiny-encoder", "--positions"),
 ]
@@ -27,7 +27,7 @@ def test_each_fits_a_narrow_screen_and_is_whole_in_a_pipe(tinytf: Tinytf, words:
     assert max(cell_len(without_colour(line)) for line in narrow.lines) <= 60
     piped = tinytf(*words)
     assert "…" not in piped.out.replace("| … |", "")
-    assert "checked" in piped.out or "--activations" in words
+    assert "checked" in piped.out or "activations" in words
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
@@ -40,7 +40,7 @@ def test_each_is_data_events_and_sentences_too(tinytf: Tinytf, words: tuple[str,
 
 
 @pytest.mark.parametrize("part", [("--pipeline",), ("--block", "L1H1")], ids=" ".join)
-@pytest.mark.parametrize("other", [("--at", "L0.weights"), ("--step", "weights"), ("--code",)], ids=" ".join)
+@pytest.mark.parametrize("other", [("--at", "L0.weights"), ("--step", "weights")], ids=" ".join)
 def test_a_part_of_the_trace_beside_something_else_is_refused(
     tinytf: Tinytf, part: tuple[str, ...], other: tuple[str, ...]
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_part_of_the_trace_beside_something_else_is_refused(
 
 def test_a_missing_part_says_what_becomes_of_the_prediction(tinytf: Tinytf) -> None:
     text = "The cat [MASK] on the mat"
-    ran = tinytf("trace", text, "-m", "tiny-encoder", "--without", "positions")
+    ran = tinytf("ablate", text, "-m", "tiny-encoder", "--without", "positions")
     assert "the prediction becomes the where it was sat" in ran.out
     rows = [line.split() for line in ran.lines if line.endswith(("0.142", "0.148"))]
     assert [(row[0], row[2]) for row in rows] == [("nothing", "known"), ("positions", "lost")]
@@ -57,7 +57,7 @@ def test_a_missing_part_says_what_becomes_of_the_prediction(tinytf: Tinytf) -> N
 
 
 def test_masked_cells_are_drawn_where_the_mask_is_and_only_there(tinytf: Tinytf) -> None:
-    lines = tinytf("trace", SAID, "--without", "mask", "--width", "100").lines
+    lines = tinytf("ablate", SAID, "--without", "mask", "--width", "100").lines
     maps = lines[next(place for place, line in enumerate(lines) if line.startswith("  whole")) :]
     middle = maps[0].index("without mask")
     numbers = [[len(re.findall(r"\d\.\d\d", half)) for half in (line[:middle], line[middle:])] for line in maps[2:5]]
@@ -65,16 +65,16 @@ def test_masked_cells_are_drawn_where_the_mask_is_and_only_there(tinytf: Tinytf)
 
 
 def test_the_head_whose_maps_are_shown_can_be_chosen(tinytf: Tinytf) -> None:
-    out = tinytf("trace", SAID, "--without", "mask", "--layer", "1", "--head", "2").out
+    out = tinytf("ablate", SAID, "--without", "mask", "--head", "L1H2").out
     assert re.search(r"^L1H2\.weights   0\.\d\d of its weight moved$", out, re.MULTILINE)
-    assert "of all heads the one that moves most" in tinytf("trace", SAID, "--without", "mask").out
+    assert "of all heads the one that moves most" in tinytf("ablate", SAID, "--without", "mask").out
 
 
 def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
     """Of one layer: from the block's input and the parameters to its output."""
     model = load("tiny")
     trace, layer = model.trace(SAID), model.transformer.blocks[1]
-    printed = tinytf("trace", SAID, "--code", "--layer", "1", "--width", "200").lines
+    printed = tinytf("code", SAID, "--layer", "1", "--width", "200").lines
     first = printed.index("import torch, torch.nn.functional as F")
     lines = [line for line in printed[first:] if line and not line.startswith("checked")]
     names = {"L0_out": trace["L0.out"], "L3_out": trace["L3.out"], "E": model.transformer.embed.tokens.weight}
@@ -92,15 +92,16 @@ def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--code", "--without", "mask"), "each replace the trace"),
-        (("--activations", "--at", "L0.q"), "--activations shows no single steps"),
-        (("--without", "mask", "-m", "tiny-encoder"), "this model has no mask to leave out"),
-        (("--without", "heads"), "'heads' is not one of 'scaling', 'mask', 'positions'"),
-        (("--activations", "--layer", "9"), "there is no layer 9"),
-        (("--code", "--at", "next"), "no line of code makes next"),
+        (("ablate", "--without", "mask", "--sweep", "heads"), "--sweep and --without ask for two things at once"),
+        (("ablate", "--without", "mask", "--how", "mean"), "--without compares two whole predictions"),
+        (("ablate", "--at", "L0H1", "--head", "L1H1"), "--head shows a head beside --without"),
+        (("ablate", "--without", "mask", "-m", "tiny-encoder"), "this model has no mask to leave out"),
+        (("ablate", "--without", "heads"), "'heads' is not one of 'scaling', 'mask', 'positions'"),
+        (("activations", "--layer", "9"), "there is no layer 9"),
+        (("code", "--at", "next"), "no line of code makes next"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_one_line(tinytf: Tinytf, words: tuple[str, ...], said: str) -> None:
-    ran = tinytf("trace", SAID, *words)
+    ran = tinytf(words[0], SAID, *words[1:])
     assert is_a_clean_error(ran)
     assert said in ran.err

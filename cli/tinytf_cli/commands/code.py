@@ -1,0 +1,39 @@
+"""``tinytf code``: the PyTorch of the steps of a text, run and compared."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tinytf_cli.command import command, option
+from tinytf_cli.options import Traced, complete_address
+
+if TYPE_CHECKING:
+    from tinytf.look.code import Code
+    from tinytf.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    layer: str = option(metavar="N", shown="0", help="Layer whose steps are written; -1 is the last, 0,2 two.")
+    addresses: tuple[str, ...] = option(
+        "--at", multiple=True, metavar="ADDRESS", shell_complete=complete_address,
+        help="Write just this step, such as L0.masked, or the steps of a layer, such as L0. Repeatable.",
+    )  # fmt: skip
+
+
+@command("code")
+def code(asked: Asked, on: Traced) -> int:
+    """Each line computes one step from those before it, in names that can be pasted into Python."""
+    from tinytf.steps.table import table_of
+    from tinytf.trace.address import parse_address, read_numbers
+
+    model = on.model
+    table = table_of(model.config)
+    layers = read_numbers(asked.layer, model.config.n_layers, "layer") or ()
+    at = [parse_address(text, table) for text in asked.addresses]
+
+    def question(trace: "Trace") -> "Code":
+        return model.code(trace, layers, at)
+
+    return on.show(question, "codes")
