@@ -13,6 +13,7 @@ from tinytf.look.size import parameter_count
 from tinytf.presets import PRESETS
 from tinytf.report import Data, Report, plain
 from tinytf.sources import ASSETS, BUILT_IN, RunSource, Source, find_source, source_at, stored_source
+from tinytf.tables import ColumnStyle, count, in_bytes
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,16 @@ class AvailableModel(Data):
     """
 
     ALSO: ClassVar = ("opens", "parameters")
+    COLUMNS: ClassVar = {
+        "name": ColumnStyle("model", role="strong", shrink=24),
+        "family": ColumnStyle("family"),
+        "size": ColumnStyle("layers × heads", align="right", drop=1),
+        "parameters": ColumnStyle("parameters", count, align="right"),
+        "bytes": ColumnStyle("on disk", lambda size: in_bytes(size) if size else "", align="right"),
+        "problem": ColumnStyle(
+            "opens", lambda why: f"no: {why}" if why else "yes", role=lambda why: "bad" if why else "good", shrink=12
+        ),
+    }
 
     name: str
     place: str
@@ -37,6 +48,11 @@ class AvailableModel(Data):
         return not self.problem
 
     @property
+    def size(self) -> str:
+        """``4 × 4``: its layers and the heads of each."""
+        return f"{self.config.n_layers} × {self.config.n_heads}" if self.config else ""
+
+    @property
     def parameters(self) -> int | None:
         """How many parameters the configuration amounts to."""
         return parameter_count(self.config) if self.config else None
@@ -48,6 +64,7 @@ class Catalogue(Report):
 
     KIND = "models"
     TABLE = ("models",)
+    ROWS = "entries"
 
     entries: tuple[AvailableModel, ...]
     folder: Path

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tinytf.short_repr import ShortRepr
-from tinytf.tables import Array, Sheet, of_arrays, of_records, records_in
+from tinytf.tables import Array, ColumnStyle, Sheet, of_arrays, of_records, records_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,10 +46,14 @@ def plain(value: Any) -> Any:
 
 
 class Data(ShortRepr):
-    """A frozen part of a report: its fields but those of ``LESS``, and the properties of ``ALSO``, as JSON data."""
+    """A frozen part of a report: its fields but those of ``LESS``, and the properties of ``ALSO``, as JSON data.
+
+    ``COLUMNS`` says how its members are shown where it is a row of a table.
+    """
 
     LESS: ClassVar[tuple[str, ...]] = ()
     ALSO: ClassVar[tuple[str, ...]] = ()
+    COLUMNS: ClassVar[Mapping[str, ColumnStyle]] = {}
 
     def to_dict(self) -> dict[str, Any]:
         names = (*(one.name for one in fields(self) if one.name not in self.LESS), *self.ALSO)  # type: ignore[arg-type]
@@ -102,11 +106,13 @@ class Report(ShortRepr):
 
     ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
     ``TABLE`` leads to the list whose items are the rows of its table: by default, the first of ``EVENTS`` but tokens.
+    ``ROWS`` names the member with those rows, whose class has ``COLUMNS``; such a report needs no view.
     """
 
     KIND: ClassVar[str]
     EVENTS: ClassVar[Mapping[str, str]] = {}
     TABLE: ClassVar[tuple[str, ...]] = ()
+    ROWS: ClassVar[str] = ""
 
     about: About | None = field(default=None, repr=False, compare=False)
 

@@ -14,6 +14,50 @@ Label = Callable[[str, int], str]
 """How a place on an axis is named: ``1 ·cat`` of a token."""
 
 
+def in_bytes(number: int) -> str:
+    """A size in the largest binary unit that fits: ``4.0 MiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number} B"
+
+
+def count(number: int) -> str:
+    """A number of parameters in three digits: ``1.08 M``."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.2f} {unit}" if number < 100 * size else f"{number / size:.0f} {unit}"
+    return str(number)
+
+
+@dataclass(frozen=True)
+class ColumnStyle:
+    """How a member of a record is shown as a column, on a screen and in Markdown.
+
+    ``form`` makes text of a value: a printf format, or a function. Numbers are aligned to the right, and whatever else
+    has ``align`` "right". A share of 1 with the role ``bar`` has a bar of that colour. ``role`` colours text; as a
+    function it does so by the value. Where a table is too wide, columns with a ``drop`` number go, the highest first,
+    and a ``shrink`` column is cut to no less than that width. ``spoken`` replaces the title in sentences.
+    """
+
+    title: str
+    form: str | Callable[[Any], str] = ""
+    align: str = ""
+    bar: str = ""
+    role: str | Callable[[Any], str] = ""
+    drop: int = 0
+    shrink: int = 0
+    spoken: str | None = None
+
+    def text(self, value: Any) -> str:
+        """A value as text; nothing for None."""
+        if value is None:
+            return ""
+        if callable(self.form):
+            return self.form(value)
+        return self.form % value if self.form else str(value)
+
+
 @dataclass(frozen=True)
 class Sheet:
     """Rows under ``columns``, made one by one. A number has the type that it was computed in; None is an empty cell."""

@@ -1,4 +1,4 @@
-"""A report as JSON, NDJSON, CSV, or a file of tensors."""
+"""A report as JSON, NDJSON, CSV, Markdown, or a file of tensors."""
 
 import csv
 import functools
@@ -7,12 +7,13 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tinytf import __version__
 from tinytf.errors import UsageError
 from tinytf.report import Report
+from tinytf.tables import Sheet
 from tinytf.text.printable import is_hidden, printable
 
 _FORMULA = re.compile(r"'*[=+\-@]")
@@ -100,12 +101,17 @@ def csv_lines(report: Report) -> Iterator[str]:
 
     Raises UsageError where the report has no table.
     """
-    sheet = report.sheet()
-    if sheet is None:
-        raise UsageError("there is no table here to write as CSV", "JSON holds all of it: --json, or a .json file")
+    sheet = _sheet_of(report)
     writer = csv.writer(_Line(), lineterminator="\n")
     for row in itertools.chain([sheet.columns], sheet.rows):
         yield writer.writerow([_csv_cell(value) for value in row])
+
+
+def _sheet_of(report: Report) -> Sheet:
+    sheet = report.sheet()
+    if sheet is None:
+        raise UsageError("there is no table to write here", "JSON holds all of it: --json, or a .json file")
+    return sheet
 
 
 class _Line:
@@ -131,3 +137,32 @@ def _csv_text(value: str) -> str:
     """A text without what a terminal could act on; one that a spreadsheet would compute has a ' before it."""
     text = printable(value, spaces=False)
     return f"'{text}" if _FORMULA.match(text) else text
+
+
+def markdown_lines(report: Report) -> Iterator[str]:
+    """The table of a report as lines of Markdown: declared columns as on a screen, else those of the CSV.
+
+    Raises UsageError where the report has no table.
+    """
+    if report.ROWS:
+        records = getattr(report, report.ROWS)
+        styles = type(records[0]).COLUMNS if records else {}
+        titles: Iterable[str] = [style.title for style in styles.values()]
+        rows: Iterable[list[str]] = (
+            [style.text(getattr(record, name)) for name, style in styles.items()] for record in records
+        )
+    else:
+        sheet = _sheet_of(report)
+        titles, rows = sheet.columns, ([_markdown_cell(value) for value in row] for row in sheet.rows)
+    titles = list(titles)
+    for row in itertools.chain([titles, ["---"] * len(titles)], rows):
+        yield "| " + " | ".join(_markdown_text(text) for text in row) + " |\n"
+
+
+def _markdown_cell(value: Any) -> str:
+    """A value as CSV has it, but a number with four digits: Markdown is for readers."""
+    return f"{value:.4g}" if isinstance(value, float) and math.isfinite(value) else _csv_cell(value)
+
+
+def _markdown_text(text: str) -> str:
+    return printable(text, spaces=False).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

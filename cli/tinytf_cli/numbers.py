@@ -5,6 +5,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytf.tables import count as count
+from tinytf.tables import in_bytes as in_bytes
+
 SHARE = "%.3f"
 """The printf format of a share of 1."""
 
@@ -53,22 +56,6 @@ def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
         else [number(float(value), form) for value in row]
         for row in values
     ]
-
-
-def in_bytes(number: int) -> str:
-    """A size in the largest binary unit that fits: ``4.0 MiB``."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if number >= size:
-            return f"{number / size:,.1f} {unit}"
-    return f"{number} B"
-
-
-def count(number: int) -> str:
-    """A parameter count in words: ``1.08 M``."""
-    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
-        if number >= size:
-            return f"{number / size:.2f} {unit}" if number < 100 * size else f"{number / size:.0f} {unit}"
-    return str(number)
 
 
 def plural(number: int, what: str) -> str:

@@ -17,7 +17,7 @@ from tinytf.outputs import expect_output, remedy, writing
 from tinytf.report import Report
 from tinytf.text.printable import printable
 from tinytf_cli.command import DECLARED_BY, option
-from tinytf_cli.encodings import csv_lines, ndjson_lines, tensor_file, to_json
+from tinytf_cli.encodings import csv_lines, markdown_lines, ndjson_lines, tensor_file, to_json
 from tinytf_cli.host import Host, current_interrupt, host
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.pager import Pager, find_pager, is_screen
@@ -28,8 +28,8 @@ from tinytf_cli.working import quiet
 if TYPE_CHECKING:
     from tinytf_cli.views.blocks import Block
 
-FORMATS = ("text", "json", "ndjson", "csv")
-EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors")
+FORMATS = ("text", "json", "ndjson", "csv", "markdown")
+EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".md", ".html", ".svg", ".safetensors")
 FILM = ".cast"
 """The extension of a film for a terminal, for a report that moves."""
 
@@ -58,7 +58,7 @@ class Output:
 
     @property
     def wants_data(self) -> bool:
-        """Whether what is written is JSON, NDJSON or CSV."""
+        """Whether what is written is data: JSON, NDJSON, CSV or Markdown."""
         return self.format != "text" or (self.file is not None and _form_of(self.file) != "text")
 
     def draw(self, report: Report, display: Display | None = None) -> None:
@@ -144,6 +144,8 @@ class Output:
             yield from (self._safe(line) + "\n" for line in ndjson_lines(shown.report, self.number))
         elif form == "csv":
             yield from csv_lines(shown.report)
+        elif form == "markdown":
+            yield from markdown_lines(shown.report)
         else:
             from tinytf_cli.paint.painter import paint_stream
 
@@ -220,7 +222,7 @@ class Destination:
     as_json: bool = option("--json", is_flag=True, help="Same as --format json.")
     file: Path | None = option(
         "-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-        help="Write to FILE: .txt .json .ndjson .csv .html .svg .safetensors.",
+        help="Write to FILE: .txt .json .ndjson .csv .md .html .svg .safetensors.",
     )  # fmt: skip
     no_pager: bool = option(is_flag=True, help="Do not page output that is longer than the screen.")
     drawing: Drawing
@@ -268,7 +270,7 @@ def require_place(path: Path) -> None:
 
 def _form_of(path: Path) -> str:
     """The one of FORMATS that an extension means; text for a picture."""
-    form = path.suffix.lower()[1:]
+    form = path.suffix.lower()[1:].replace("md", "markdown")
     return form if form in FORMATS else "text"
 
 

@@ -198,7 +198,7 @@ def test_what_has_no_table_is_refused_and_no_file_is_left(tinytf: Tinytf, decode
     path = tmp_path / "out.csv"
     ran: Ran = tinytf("tokens", "The cat", "-m", decoder, "--versus", decoder, "-o", path)
     assert ran.status == 2
-    assert "there is no table here" in ran.err
+    assert "there is no table to write here" in ran.err
     assert list(tmp_path.glob("*out.csv*")) == []
 
 

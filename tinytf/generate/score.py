@@ -16,6 +16,7 @@ from tinytf.model.batches import batches, padded
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Report
+from tinytf.tables import ColumnStyle
 from tinytf.text.chat import Written
 from tinytf.text.library import Limit
 from tinytf.text_model import TextModel
@@ -27,6 +28,13 @@ _ROWS = 128
 @dataclass(frozen=True)
 class Scored:
     """One token of a text: ``log_probability`` in nats, ``rank`` from 1, ``surprise`` and ``entropy`` in bits."""
+
+    COLUMNS: ClassVar = {
+        "probability": ColumnStyle("p", bar="output", spoken="probability"),
+        "surprise": ColumnStyle("bits", "%.2f", spoken="surprise in bits"),
+        "rank": ColumnStyle("rank", "{:,}".format),
+        "entropy": ColumnStyle("entropy, bits", "%.2f", drop=1),
+    }
 
     position: int
     id: int

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report
+from tinytf.report import Data, Report
+from tinytf.tables import ColumnStyle
 
 TEXTS: Mapping[str, Any] = tomllib.loads((files("tinytf") / "assets" / "lessons.toml").read_text("utf-8"))
 """In the order of the pipeline; a lesson's number is its place here, from 1."""
@@ -21,15 +22,28 @@ _ALSO = {"q/k/v": "qkv", "ffn": "feed-forward", "optimizer": "optimiser", "atten
 
 
 @dataclass(frozen=True)
+class Listed(Data):
+    """A lesson in the list of all."""
+
+    COLUMNS: ClassVar = {"number": ColumnStyle("#"), "name": ColumnStyle("lesson"), "title": ColumnStyle("")}
+
+    number: int
+    name: str
+    title: str
+
+
+@dataclass(frozen=True)
 class LessonList(Report):
     """Number, name and title of every lesson."""
 
     KIND = "lesson_list"
     EVENTS: ClassVar = {"lessons": "lesson"}
+    ROWS = "lessons"
+
+    lessons: tuple[Listed, ...] = tuple(Listed(number, *row) for number, row in enumerate(TITLES.items(), 1))
 
     def fields(self) -> dict[str, Any]:
-        rows = enumerate(TITLES.items(), 1)
-        return {"lessons": [{"number": number, "name": name, "title": title} for number, (name, title) in rows]}
+        return self.members("lessons")
 
 
 def find(word: str) -> int:

@@ -39,12 +39,14 @@ def watch(asked: Asked, output: Output) -> int | None:
 
     run = asked.run
     reader, name = RunReader(run), resolved(run).name
-    if asked.once or output.file is not None or output.format in ("json", "csv"):
-        output.draw(RunReport(name, run, reader.read()), RunDisplay(quiet=quiet_seconds(run), log=asked.log))
+    history = reader.read()
+    if asked.once or output.file is not None or output.format not in ("text", "ndjson"):
+        output.draw(RunReport(name, run, history), RunDisplay(quiet=quiet_seconds(run), log=asked.log))
     elif output.format == "text" and takes_pictures(output.terminal):
         return _on_screen(name, reader, asked, output)
     else:
-        replace(output, at_once=True).draw(FollowedRun(name, reader, asked.every, asked.interval))
+        followed = FollowedRun(name, run, history, reader=reader, every=asked.every, interval=asked.interval)
+        replace(output, at_once=True).draw(followed)
         return 0 if reader.read().finished else 1
     return 0
 

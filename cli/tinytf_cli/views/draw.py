@@ -70,6 +70,8 @@ def _view_of(report: Report) -> tuple[View, type[Display]]:
     kind = f"tinytf_cli.views.{drawn_as.KIND}"
     if drawn_as not in _VIEWS and find_spec(kind):  # most views are in a file named after the report's kind
         import_module(kind)
+    if drawn_as not in _VIEWS and drawn_as.ROWS:
+        _VIEWS[drawn_as] = import_module("tinytf_cli.views.records").draw_rows, Display
     if drawn_as not in _VIEWS:
         import_views()
     if drawn_as not in _VIEWS:

@@ -10,7 +10,8 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Piece, Scale, Span, Table
 from tinytf_cli.views.continuation import cost_in_words
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import coloured_text, folded, share_column
+from tinytf_cli.views.parts import coloured_text, folded
+from tinytf_cli.views.records import record_table
 
 _MOST_BITS = 16.0
 """The surprise at the end of the colour scale; fixed, so that texts are comparable."""
@@ -56,10 +57,7 @@ def score(report: Score, terminal: Terminal, display: ScoreDisplay) -> Iterator[
         [
             Column("#", names, "right", said="token"),
             Column("piece", pieces, said=""),
-            share_column("p", [token.probability for token in scored], "output", said="probability"),
-            Column("bits", [Figure(token.surprise, "%.2f") for token in scored], "right", said="surprise in bits"),
-            Column("rank", [f"{token.rank:,}" for token in scored], "right"),
-            Column("entropy, bits", [Figure(token.entropy, "%.2f") for token in scored], "right", drop=1),
+            *record_table(scored).columns,
         ]
     )
     yield from folded(table, names, None if display.all else _ROWS, "tokens")

@@ -210,13 +210,10 @@ ORDERS: dict[str, Callable[[History], float | None]] = {
 """What runs can be ranked by, each with the number whose lowest is the best."""
 
 
-@dataclass(frozen=True)
-class FollowedRun(Report):
-    """A run while it trains. It is lazy on purpose: each pass over its events waits for news, as ``follow`` does."""
+@dataclass(frozen=True, kw_only=True)
+class FollowedRun(RunReport):
+    """A run while it trains. Its events are lazy on purpose: each pass over them waits for news, as ``follow`` does."""
 
-    KIND = "run"
-
-    name: str
     reader: RunReader
     every: int
     interval: float
