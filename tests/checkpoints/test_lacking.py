@@ -41,7 +41,7 @@ def test_a_name_in_a_file_is_not_taken_for_a_slip(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), "utf-8")
         with pytest.raises(CheckpointError, match="no table of its settings and tensors is written yet") as caught:
             read_directory(tmp_path)
-        known = "such as gpt2, llama, qwen3 and bert; docs/families.md has them all"
+        known = "such as gpt2, llama, qwen3 and bert; docs/families.md lists them all"
         assert caught.value.hint == f"{len(FAMILIES)} are known, {known}"
     assert {"gpt2", "llama", "qwen3", "bert"} <= FAMILIES.keys()
 

@@ -121,7 +121,7 @@ def test_a_model_with_classes_has_its_head():
 
 def test_what_is_no_model_of_transformers_is_refused_with_what_reads_it():
     for thing, name in ((torch.nn.Linear(2, 2), "Linear"), (7, "int"), (None, "NoneType")):
-        with pytest.raises(UsageError, match=f"a {name} is no model of transformers") as caught:
+        with pytest.raises(UsageError, match=f"a {name} is not a model of transformers") as caught:
             tinytf.load(thing)
         assert "tinytf.capture" in caught.value.hint
 

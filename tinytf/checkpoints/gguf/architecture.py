@@ -57,5 +57,8 @@ def table_of(name: str, tensors: Tensors) -> FamilyTable:
         table = FALCON_NEW
     if "blk.0.attn_qkv.weight" not in tensors or table.stored["blocks.{n}.attention.q"].module == "blk.{n}.attn_qkv":
         return table
-    joined = {ours: replace(how, paired=table.stored[ours].paired) for ours, how in fused("blk.{n}.attn_qkv").items()}
-    return replace(table, stored={**table.stored, **joined})
+    fused_layouts = {
+        module: replace(layout, paired=table.stored[module].paired)
+        for module, layout in fused("blk.{n}.attn_qkv").items()
+    }
+    return replace(table, stored={**table.stored, **fused_layouts})

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tinytf.checkpoints.table import Found, Group, Key, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Tensors
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields
 
 
-def _vocab_size(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _vocab_size(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The rows of the embedding, which the keys have to agree with."""
     if "token_embd.weight" not in tensors:
         raise CheckpointError(f"{keys.source} lacks token_embd.weight")
@@ -23,22 +23,22 @@ def _vocab_size(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     return {"vocab_size": rows}
 
 
-def _value_width(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    width = keys.whole("attention.value_length", found["d_head"])
-    if width != found["d_head"]:
-        said = f"attention.value_length {width:,} is not implemented with a head width of {found['d_head']:,}"
+def _value_width(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    width = keys.whole("attention.value_length", draft["d_head"])
+    if width != draft["d_head"]:
+        said = f"attention.value_length {width:,} is not implemented with a head width of {draft['d_head']:,}"
         raise keys.fault(said)
     return {}
 
 
-def _rope_width(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    width = keys.whole("rope.dimension_count", found["d_head"])
-    return {"rope_width": 0 if width == found["d_head"] else width}
+def _rope_width(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    width = keys.whole("rope.dimension_count", draft["d_head"])
+    return {"rope_width": 0 if width == draft["d_head"] else width}
 
 
-def _no_window(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _no_window(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     window = keys.whole("attention.sliding_window", 0)
-    if 0 < window < found["context"]:
+    if 0 < window < draft["context"]:
         raise keys.fault(
             f"a sliding window of {window:,} tokens is not implemented for {keys.prefix.removesuffix('.')}",
             "llama.cpp ignores the window, but the model was trained with it",
@@ -46,7 +46,7 @@ def _no_window(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     return {}
 
 
-def _by_tensors(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _by_tensors(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """What a file says by having a tensor."""
     said = {
         "qkv_bias": "blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors,
@@ -54,7 +54,7 @@ def _by_tensors(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
         "ffn_bias": "blk.0.ffn_up.bias" in tensors or "blk.0.ffn_up_exps.bias" in tensors,
         "tied_head": "output.weight" not in tensors,
     }
-    if found["norm"] == "layernorm":
+    if draft["norm"] == "layernorm":
         said["norm_bias"] = "output_norm.bias" in tensors or "token_embd_norm.bias" in tensors
     return said
 
@@ -62,8 +62,8 @@ def _by_tensors(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
 SIZES = (
     Key("embedding_length", "d_model"),
     Key("attention.head_count", "n_heads"),
-    Key("attention.head_count_kv", "n_kv_heads", lambda found: found["n_heads"]),
-    Key("attention.key_length", "d_head", lambda found: found["d_model"] // max(1, found["n_heads"])),
+    Key("attention.head_count_kv", "n_kv_heads", lambda draft: draft["n_heads"]),
+    Key("attention.key_length", "d_head", lambda draft: draft["d_model"] // max(1, draft["n_heads"])),
     Group(_value_width),
     Key("context_length", "context"),
     Key("block_count", "n_layers"),
@@ -101,19 +101,19 @@ def scores_of_gemma(layers_of_27b: int) -> Group:
     No key says so: llama.cpp tells that model by its number of layers.
     """
 
-    def read(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-        largest = found["n_layers"] == layers_of_27b
-        divisor = math.sqrt(found["d_model"] / found["n_heads"]) if largest else 0.0
-        return {"embed_scale": math.sqrt(found["d_model"]), "attention_divisor": divisor}
+    def read(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+        largest = draft["n_layers"] == layers_of_27b
+        divisor = math.sqrt(draft["d_model"] / draft["n_heads"]) if largest else 0.0
+        return {"embed_scale": math.sqrt(draft["d_model"]), "attention_divisor": divisor}
 
     return Group(read)
 
 
-def windows(period: int, default: int = 0) -> Callable[[Fields, Found], tuple[int, ...]]:
+def windows(period: int, default: int = 0) -> Callable[[Fields, Draft], tuple[int, ...]]:
     """The window of each layer, 0 for none: of every ``period`` layers, all but the last have one."""
 
-    def read(keys: Fields, found: Found) -> tuple[int, ...]:
-        layers = range(found["n_layers"])
+    def read(keys: Fields, draft: Draft) -> tuple[int, ...]:
+        layers = range(draft["n_layers"])
         window = keys.whole("attention.sliding_window", default)
         name = "attention.sliding_window_pattern"
         if isinstance(keys.data.get(f"{keys.prefix}{name}"), (list, tuple)):

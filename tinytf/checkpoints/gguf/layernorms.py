@@ -19,14 +19,14 @@ from tinytf.checkpoints.gguf.keys import (
     windows,
 )
 from tinytf.checkpoints.gguf.llamas import PAIRED, SCALING, STORED, UP_AND_GATE
-from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
 
-_HEAD_BIAS = Group(lambda keys, found, tensors: {"head_bias": "output.bias" in tensors})
+_HEAD_BIAS = Group(lambda keys, draft, tensors: {"head_bias": "output.bias" in tensors})
 _CLAMPED = Key("attention.clamp_kqv", "clip_qkv", 0.0)
 
 
-def _residual(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _residual(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Side by side or one after the other; without a norm of its own the feed-forward reads that of attention."""
     parallel = keys.flag("use_parallel_residual", True)
     shared = parallel and "blk.0.ffn_norm.weight" not in tensors
@@ -117,7 +117,7 @@ OLMO = replace(  # its norms learn nothing
 )
 
 
-def _head_norms(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _head_norms(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return {"qk_norm": True, "qk_norm_across": "heads"} if "blk.0.attn_q_norm.weight" in tensors else {}
 
 
@@ -136,9 +136,9 @@ COMMAND_R = replace(
 _windows_of_cohere2 = windows(4)
 
 
-def _layers_of_cohere2(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _layers_of_cohere2(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Layers with a window have RoPE, the others no positions at all."""
-    each = _windows_of_cohere2(keys, found)
+    each = _windows_of_cohere2(keys, draft)
     return by_layer(window=each, positions=tuple("rotary" if window else "none" for window in each))
 
 
@@ -149,7 +149,7 @@ COHERE2 = replace(
 )
 
 
-def _types_of_tokens(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _types_of_tokens(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     types = tensors.get("token_types.weight")
     return {"n_token_types": types.shape[0] if types else 0, "tied_head": True}
 
@@ -168,7 +168,7 @@ BERT = FamilyTable(
     },
     only={**ONLY, "attention.causal": (False,)},
     harmless=HARMLESS,
-    left=(Left(r"cls(\.output)?\..*", "a task head", said=True),),
+    skipped=(Skip(r"cls(\.output)?\..*", "a task head", noted=True),),
 )
 NOMIC_BERT = replace(
     BERT,
@@ -178,16 +178,16 @@ NOMIC_BERT = replace(
 )
 
 
-def _layers_of_modern_bert(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _layers_of_modern_bert(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Every third layer sees all tokens, from the first on; the others half of the window to each side."""
-    layers = range(found["n_layers"])
+    layers = range(draft["n_layers"])
     window = keys.whole("attention.sliding_window", 0, least=0)
     every = keys.whole("attention.sliding_window_pattern", 3, least=1)
     local = keys.number("rope.freq_base_swa", 10_000.0)
     slides = tuple(window > 0 and layer % every > 0 for layer in layers)
     return by_layer(
         window=tuple(window // 2 + 1 if here else 0 for here in slides),
-        rope_theta=tuple(local if here else found["rope_theta"] for here in slides),
+        rope_theta=tuple(local if here else draft["rope_theta"] for here in slides),
         input_norm=tuple(layer > 0 for layer in layers),
     )
 

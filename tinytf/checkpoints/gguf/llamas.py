@@ -16,7 +16,7 @@ from tinytf.checkpoints.gguf.keys import (
     windows,
 )
 from tinytf.checkpoints.gguf.scaling import FACTORS, read_longrope, read_scaling, scaling_from_keys
-from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
 
 STORED = {
@@ -63,7 +63,7 @@ LLAMA = replace(  # Mistral as well
     QWEN2,
     name="llama",
     stored={**STORED, **PAIRED},
-    left=(Left(re.escape(FACTORS), "made into the scaling of RoPE"),),
+    skipped=(Skip(re.escape(FACTORS), "made into the scaling of RoPE"),),
 )
 
 GEMMA = replace(  # its norms are stored with the 1 added
@@ -81,7 +81,7 @@ GEMMA2 = replace(
         Key("attn_logit_softcapping", "attention_cap", 50.0),
         Key("final_logit_softcapping", "logit_cap", 30.0),
         scores_of_gemma(layers_of_27b=46),
-        Group(lambda keys, found, tensors: by_layer(window=_windows_of_gemma2(keys, found))),
+        Group(lambda keys, draft, tensors: by_layer(window=_windows_of_gemma2(keys, draft))),
     ),
     fixed={**GEMMA.fixed, "norm_order": "both"},
     stored={
@@ -92,14 +92,14 @@ GEMMA2 = replace(
 )
 
 
-def _rope_of_gemma3(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _rope_of_gemma3(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Layers with a window have a base of their own, and no scaling."""
     scaling = scaling_from_keys(keys)
-    each = _windows_of_gemma3(keys, found)
+    each = _windows_of_gemma3(keys, draft)
     local = keys.number("rope.freq_base_swa", 10_000.0)
     return by_layer(
         window=each,
-        rope_theta=tuple(local if window else found["rope_theta"] for window in each),
+        rope_theta=tuple(local if window else draft["rope_theta"] for window in each),
         rope_scaling=tuple("none" if window else scaling.get("rope_scaling", "none") for window in each),
         rope_factor=tuple(1.0 if window else scaling.get("rope_factor", 1.0) for window in each),
     )
@@ -134,9 +134,9 @@ OLMO2 = replace(
 _windows_of_exaone4 = windows(4)
 
 
-def _layers_of_exaone4(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _layers_of_exaone4(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Layers with a window have RoPE, and the others no positions unless no layer has a window."""
-    each = _windows_of_exaone4(keys, found)
+    each = _windows_of_exaone4(keys, draft)
     turned = tuple("rotary" if window or not any(each) else "none" for window in each)
     return by_layer(window=each, positions=turned)
 
@@ -161,14 +161,14 @@ PHI3 = replace(
         **STORED,
         **UP_AND_GATE,
     },
-    left=(Left(r"rope_factors_(short|long)\.weight", "read with the keys"),),
+    skipped=(Skip(r"rope_factors_(short|long)\.weight", "read with the keys"),),
 )
 SMOLLM3 = replace(
     LLAMA,
     name="smollm3",
     settings=(
         *LLAMA.settings,
-        Group(lambda keys, found, tensors: by_layer(positions=_positions_of_smollm3(found["n_layers"]))),
+        Group(lambda keys, draft, tensors: by_layer(positions=_positions_of_smollm3(draft["n_layers"]))),
     ),
 )
 
@@ -178,7 +178,7 @@ def _positions_of_smollm3(n_layers: int) -> tuple[str, ...]:
     return tuple("none" if layer % 4 == 3 else "rotary" for layer in range(n_layers))
 
 
-def _scales_of_granite(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _scales_of_granite(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Scores are multiplied by one of these numbers, and logits divided by another."""
     scores, logits = keys.number("attention.scale", 0.0), keys.number("logit_scale", 1.0)
     if scores < 0 or logits <= 0:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytf.checkpoints.gguf.weights import read_tensor
-from tinytf.checkpoints.table import Found, Tensors
+from tinytf.checkpoints.table import Draft, Tensors
 from tinytf.config import Rope
 from tinytf.fields import Fields
 from tinytf.steps.operations.rotate import rotary_frequencies
@@ -50,11 +50,11 @@ def _yarn(keys: Fields, factor: float) -> dict[str, Any]:
     }
 
 
-def read_longrope(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def read_longrope(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The factors of longrope (Ding et al. 2024), one for each frequency; without their tensors, what the keys say."""
     if LONG_FACTORS not in tensors:
         return scaling_from_keys(keys)
-    turned = (found.get("rope_width") or found["d_head"]) // 2
+    turned = (draft.get("rope_width") or draft["d_head"]) // 2
     factors = {}
     for name, ours in ((SHORT_FACTORS, "rope_short_factors"), (LONG_FACTORS, "rope_long_factors")):
         if name not in tensors or tensors[name].shape != (turned,):
@@ -92,13 +92,13 @@ def scaling_from_factors(factors: Sequence[float], d_head: int, theta: float) ->
     return None
 
 
-def read_scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def read_scaling(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The scaling of RoPE, said by keys or by factors; CheckpointError for one that is not implemented."""
     said = scaling_from_keys(keys)
     stored = tensors.get(FACTORS)
     if stored is None:
         return said
-    d_head, theta = found["d_head"], found["rope_theta"]
+    d_head, theta = draft["d_head"], draft["rope_theta"]
     if stored.shape != (d_head // 2,):
         raise keys.fault(f"{FACTORS} has shape {stored.shape}, and has to have {(d_head // 2,)}")
     made = scaling_from_factors(read_tensor(stored).tolist(), d_head, theta) if theta > 0 else None

@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI 2025): attention sinks, windows in turns, experts with biases and a clamped gate, MXFP4 weights."""
+"""gpt-oss (OpenAI 2025): attention sinks, alternating windows, experts with biases and a clamped gate, MXFP4."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,19 +8,19 @@ from tinytf.checkpoints.huggingface.llama import LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import lm_head
 from tinytf.checkpoints.huggingface.windows import kinds, windows
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
 
-def _require_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Where the settings are missing, transformers stretches RoPE by numbers of its own."""
+def _require_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Refuse missing rotary settings: transformers would scale RoPE by defaults of its own."""
     if not (fields.object("rope_parameters") or fields.object("rope_scaling")):
         raise fields.fault("rope_parameters is missing")
     return {}
 
 
 _GATE_UP: dict[str, Any] = {"parts": ("experts", "experts"), "by_head": "d_expert", "axis": 1}
-"""Gate and up in turns, unit by unit."""
+"""Gate and up rows alternate, unit by unit."""
 _EXPERTS = "layers.{n}.mlp.experts"
 
 GPT_OSS = replace(
