@@ -123,7 +123,7 @@ def test_a_weight_file_that_changes_under_an_open_model_is_told(
         else:
             file.seek(-4, 2)
             file.write(b"\0\0\0\0")
-    with pytest.raises(CheckpointError, match=rf"{name} was changed while its model is open"):
+    with pytest.raises(CheckpointError, match=rf"{name} was changed while its model was open"):
         model.trace("the cat")
 
 

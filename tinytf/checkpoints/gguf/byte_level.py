@@ -1,6 +1,6 @@
-"""How a text is cut before byte-level BPE, by the names that ``tokenizer.ggml.pre`` has for it (llama-vocab.cpp).
+"""Pre-tokenization for byte-level BPE, by the names in ``tokenizer.ggml.pre`` (llama-vocab.cpp).
 
-The expressions are those of the named models' own tokenizers.
+The regular expressions come from the tokenizers of the named models.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from tinytf.text.tokenizer_classes import GPT2_WORDS, byte_level_after, words_an
 
 
 class Cut(NamedTuple):
-    """Expressions, each of which cuts what those before left. ``whole_words`` that are tokens need no merges.
+    """Regular expressions, each applied to what the previous ones left. ``whole_words`` in the vocabulary skip merges.
 
-    With ``start`` a start token is added unless the file says otherwise, and with ``end`` an end token.
+    ``start`` and ``end`` add a start and an end token unless the file says otherwise.
     """
 
     expressions: tuple[str, ...]
@@ -72,13 +72,13 @@ CUTS: Mapping[str, Cut] = {
 
 
 def byte_level(keys: Fields, tokens: list[str]) -> Built:
-    """The tokenizer of a file's vocabulary and merges."""
+    """The byte-level BPE tokenizer with a file's vocabulary and merges."""
     name = keys.text("pre")
     if name not in CUTS:
-        raise keys.fault(f"the pre-tokenizer {quoted(name)} is not one that tinytf knows", f"known: {', '.join(CUTS)}")
+        raise keys.fault(f"the pre-tokenizer {quoted(name)} is unknown", f"known: {', '.join(CUTS)}")
     cut = CUTS[name]
     merges = [_pair(keys, merge) for merge in keys.array("merges", str)]
-    vocabulary = {token: place for place, token in enumerate(tokens)}
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     try:
         library = Library(models.BPE(vocabulary, merges, ignore_merges=cut.whole_words))
     except Exception as error:  # the library raises plain Exception
@@ -89,8 +89,8 @@ def byte_level(keys: Fields, tokens: list[str]) -> Built:
 
 
 def _pair(keys: Fields, merge: str) -> tuple[str, str]:
-    """The two pieces of a merge; the space between them is never the first character, which can be a piece itself."""
+    """The two pieces of a merge, split at the first space that is not the first character, which may be a piece."""
     space = merge.find(" ", 1)
     if space < 0:
-        raise keys.fault(f"the merge {quoted(merge)} is not two pieces with a space between")
+        raise keys.fault(f"the merge {quoted(merge)} is not two pieces separated by a space")
     return merge[:space], merge[space + 1 :]

@@ -1,4 +1,4 @@
-"""Architectures of GGUF files with a mixture of experts: stacked, (experts, units, d_model), in one tensor a matrix."""
+"""GGUF architectures with a mixture of experts, each matrix stacked in one tensor (experts, units, d_model)."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,15 +23,17 @@ _SHARED = {
 
 
 def _experts(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """Experts in the layers that have their tensors; a count of 0 is a feed-forward for all tokens."""
+    """Experts in the layers that have their tensors; a count of 0 means a dense feed-forward."""
     count = keys.whole("expert_count", 0, least=0)
-    used = keys.whole("expert_used_count", 0, least=0)
+    experts_per_token = keys.whole("expert_used_count", 0, least=0)
     if not count:
         return {}
-    here = tuple(count if f"blk.{n}.ffn_up_exps.weight" in tensors else 0 for n in range(draft["n_layers"]))
-    if not any(here):
-        raise keys.fault(f"expert_count is {count:,}, and no layer has blk.N.ffn_up_exps.weight", "convert it anew")
-    return {"experts": count, "experts_per_token": used, **by_layer(experts=here)}
+    expert_counts = tuple(count if f"blk.{n}.ffn_up_exps.weight" in tensors else 0 for n in range(draft["n_layers"]))
+    if not any(expert_counts):
+        raise keys.fault(
+            f"expert_count is {count:,}, but no layer has blk.N.ffn_up_exps.weight", "convert the model again"
+        )
+    return {"experts": count, "experts_per_token": experts_per_token, **by_layer(experts=expert_counts)}
 
 
 EXPERTS = Group(_experts)
@@ -101,4 +103,4 @@ GPT_OSS = replace(
     },
     only=except_keys(*_COUNTS),
 )
-"""No key has the limit of its gate; scores of experts are a softmax over those chosen."""
+"""No key stores the limit of its gate; the softmax of router scores is over the chosen experts."""

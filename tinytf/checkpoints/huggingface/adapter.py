@@ -101,7 +101,7 @@ class Adapter:
         return str(self.fields.text("base_model_name_or_path", ""))
 
     def _matching_number(self, name: str, path: str, default: int) -> int:
-        """A module's number in rank_pattern or alpha_pattern: of the first pattern that ends its ``path``, or ``default``."""
+        """The number of the first pattern (of rank_pattern or alpha_pattern) that ends ``path``, or ``default``."""
         for pattern, number in self.fields.get(Field(name, dict, {})).items():
             if _UNBOUNDED.search(pattern) or len(pattern) > 200:
                 raise self.fields.fault(f"{name} has the pattern {quoted(pattern)}, which is too complex")
