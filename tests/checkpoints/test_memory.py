@@ -105,7 +105,7 @@ def test_without_a_tokenizer_a_text_is_ids():
         expected = theirs(torch.tensor([[31, 4, 15]])).logits[0, -1].argmax()
     assert model.generate("31 4 15", max_tokens=1).split() == [str(int(expected))]
     for text in ("the cat", "31 1000", "-3"):
-        with pytest.raises(TokenizerError, match="is no id below 1,000, and this model has no tokenizer"):
+        with pytest.raises(TokenizerError, match="is not an id below 1,000, and this model has no tokenizer"):
             model.trace(text)
 
 

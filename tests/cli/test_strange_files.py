@@ -70,7 +70,8 @@ def test_a_pipe_that_nobody_writes_to_is_not_waited_for_without_end(
     ran = tinytf(*(places.get(word, word) for word in arguments))
     assert (ran.status, ran.out) == (2, "")
     assert (
-        f"cannot read {tmp_path / 'pipe'}: nobody writes to this pipe\nhint: start what writes to it first" in ran.err
+        f"cannot read {tmp_path / 'pipe'}: nobody writes to this pipe\nhint: first start the program that writes to it"
+        in ran.err
     )
 
 

@@ -44,11 +44,14 @@ def _nested(content):
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"normalizer": _doubling(30)}, r"normalizer\.normalizers\[9\] makes 1,024 characters or more of one"),
-        ({"normalizer": _nested("x" * 1000)}, r"normalizer\.normalizers\[1\] makes 1,001"),
-        ({"normalizer": normalizers.Prepend("x" * 2**20)}, r"normalizer puts in 1,048,576 characters"),
-        ({"normalizer": normalizers.Replace(Regex("x*"), "y" * 5000)}, r"normalizer makes 5,001 characters"),
-        ({"decoder": decoders.Sequence([decoders.Replace("a", "a" * 2000)])}, r"decoder\.decoders\[0\] makes 2,000"),
+        ({"normalizer": _doubling(30)}, r"normalizer\.normalizers\[9\] turns one character into 1,024 or more"),
+        ({"normalizer": _nested("x" * 1000)}, r"normalizer\.normalizers\[1\] turns one character into 1,001"),
+        ({"normalizer": normalizers.Prepend("x" * 2**20)}, r"normalizer inserts 1,048,576 characters"),
+        ({"normalizer": normalizers.Replace(Regex("x*"), "y" * 5000)}, r"normalizer turns one character into 5,001"),
+        (
+            {"decoder": decoders.Sequence([decoders.Replace("a", "a" * 2000)])},
+            r"decoder\.decoders\[0\] turns one character into 2,000",
+        ),
     ],
 )
 def test_a_bomb_is_told_by_file_and_field_before_it_is_read(tmp_path, monkeypatch, parts, said):
