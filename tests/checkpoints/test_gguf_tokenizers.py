@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from tinytf.checkpoints.gguf import gguf_tokenizer
-from tinytf.checkpoints.gguf.byte_level import CUTS
+from tinytf.checkpoints.gguf.byte_level import SPLITS
 from tinytf.errors import CheckpointError
 from tinytf.text.chat import Conversation
 
@@ -66,7 +66,7 @@ def test_texts_are_cut_as_llama_cpp_cuts_them(tmp_path, pre):
         assert found == cut(text, EXPRESSIONS[pre]), ascii(text)
 
 
-@pytest.mark.parametrize("pre", CUTS)
+@pytest.mark.parametrize("pre", SPLITS)
 def test_every_cut_can_be_made(tmp_path, pre):
     tokenizer = gguf_tokenizer(byte_level(tmp_path, pre))
     assert tokenizer.decode(tokenizer.encode("the cat's 1234 mats").ids) == "the cat's 1234 mats"

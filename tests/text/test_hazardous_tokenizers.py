@@ -7,7 +7,7 @@ import pytest
 from directories import LAYOUTS
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from tinytf.checkpoints.gguf.byte_level import CUTS
+from tinytf.checkpoints.gguf.byte_level import SPLITS
 from tinytf.errors import CheckpointError, TinytfError, TokenizerError
 from tinytf.text import worker
 from tinytf.text.hazards import is_hazardous
@@ -74,7 +74,7 @@ def test_our_own_tokenizers_stay_in_this_process(tmp_path, train):
     assert not is_hazardous(json.loads(train().to_json()), tmp_path)
 
 
-KNOWN = [GPT2_WORDS, *(one for name in ("llama3", "gpt-4o", "smollm", "qwen2") for one in CUTS[name].expressions)]
+KNOWN = [GPT2_WORDS, *(one for name in ("llama3", "gpt-4o", "smollm", "qwen2") for one in SPLITS[name].expressions)]
 RUNS = [" " * 200_000 + "a", "a" * 200_000, "'" * 200_000, " \n" * 100_000 + "x", "A" * 200_000, "1" * 200_000,
         "一" * 100_000 + "!", "\u0301" * 100_000]  # fmt: skip
 

@@ -13,7 +13,7 @@ from tinytf.errors import CheckpointError
 from tinytf.text.tokenizer_classes import GPT2_WORDS, words_and, words_by_case
 
 _TIMES, _CHARACTERS = 1000, 2**16
-"""The most characters that all parts may turn one character into, and that a part may insert."""
+"""The most characters that all parts together may make of one, and that one part may insert."""
 _HARMLESS_TIMES, _HARMLESS_CHARACTERS = 8, 1024
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _PLAIN = frozenset((
@@ -77,7 +77,7 @@ _SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 def _expansion(part: Mapping[str, Any]) -> tuple[float, int]:
-    """The most characters that a part turns one character into, and the number that it inserts anyway."""
+    """The most characters that a part makes of one, and the number that it inserts into any text."""
     content, pattern = part.get("content"), part.get("pattern")
     if part.get("type") == "Replace" and isinstance(content, str):
         fields = pattern if isinstance(pattern, dict) else {}

@@ -51,7 +51,7 @@ def _to_json(
 @lru_cache(maxsize=16)
 def _compiled(source: str) -> jinja2.Template:
     if len(source) > SMALL:
-        raise _too_much(f"has {len(source):,} characters")
+        raise _stopped(f"has {len(source):,} characters")
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -77,12 +77,12 @@ def _render(source: str, values: Mapping[str, Any]) -> str:
             parts.append(part)
             size += len(part)
             if size > CHARACTERS:
-                raise _too_much(f"writes more than {CHARACTERS:,} characters")
+                raise _stopped(f"writes more than {CHARACTERS:,} characters")
         return "".join(parts)
     except (UsageError, CheckpointError, MemoryError):
         raise
     except RecursionError:
-        raise _too_much("calls itself endlessly") from None
+        raise _stopped("calls itself endlessly") from None
     except jinja2.TemplateSyntaxError as error:
         raise CheckpointError(f"the chat template is damaged in line {error.lineno}: {error.message}") from None
     except Exception as error:  # whatever the Python code that jinja compiles raises
@@ -91,5 +91,7 @@ def _render(source: str, values: Mapping[str, Any]) -> str:
         ) from None
 
 
-def _too_much(what: str) -> CheckpointError:
-    return CheckpointError(f"the chat template {what}, and was stopped", "it comes with the model; do you trust that?")
+def _stopped(reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"the chat template {reason}, and was stopped", "it comes with the model; do you trust that?"
+    )

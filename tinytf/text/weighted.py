@@ -40,7 +40,7 @@ def weight_of(path: Path) -> tuple[Path, float | None]:
 
 
 def weighted(corpora: Sequence[tuple[Corpus, float]]) -> Corpus:
-    """Several corpora as one, each drawn from by its weight."""
+    """Several corpora as one; each is sampled by its weight."""
     first, _ = corpora[0]
     files, skipped = (tuple(item for corpus, _ in corpora for item in getattr(corpus, name)) for name in _LISTS)
     weights = tuple((len(corpus.files), weight) for corpus, weight in corpora)

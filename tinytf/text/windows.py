@@ -30,7 +30,7 @@ def text_windows(
 
     def windows() -> Iterator[Tensor]:
         pending: list[int] = []
-        is_first = True
+        is_only = True
         for piece in pieces:
             for token_id in (ids := tokenizer.encode(piece, special=False).ids):
                 if token_id >= vocab_size:
@@ -39,10 +39,10 @@ def text_windows(
             pending += ids
             while len(pending) >= length:
                 yield torch.tensor([*before, *pending[:length], *after])
-                pending, is_first = pending[length:], False
-        if is_first and len(before) + len(pending) + len(after) < 2:
+                pending, is_only = pending[length:], False
+        if is_only and len(before) + len(pending) + len(after) < 2:
             raise UsageError("the text is a single token, which can only attend to itself", "give a longer text")
-        if is_first:
+        if is_only:
             yield torch.tensor([*before, *pending, *after])
 
     return windows()

@@ -9,9 +9,9 @@ from tinytf.checkpoints.gguf.header import Header, StoredTensor
 from tinytf.checkpoints.gguf.split import read_parts
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import GgufWeights
-from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.table import FamilyTable
+from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, faults_of, quoted
@@ -54,7 +54,7 @@ def _architecture_of(header: Header) -> FamilyTable:
     if name not in ARCHITECTURES:
         raise CheckpointError(
             f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files: "
-            f"{lacking(name, header.metadata)}",
+            f"{explain_unsupported(name, header.metadata)}",
             f"known: {', '.join(ARCHITECTURES)}",
         )
     return table_of(name, header.tensors)

@@ -16,7 +16,7 @@ _LONGEST_PIECE = 512  # characters; SentencePiece's default limit is 16
 _NORMAL, _BYTE = 1, 6
 
 
-class Built(NamedTuple):
+class GgufTokenizer(NamedTuple):
     """A tokenizer, its vocabulary, and whether it adds a start and an end token by default."""
 
     library: Library
@@ -37,7 +37,7 @@ def _scores(keys: Fields, tokens: list[str]) -> Sequence[float]:
     return scores
 
 
-def sentencepiece(keys: Fields, tokens: list[str]) -> Built:
+def sentencepiece(keys: Fields, tokens: list[str]) -> GgufTokenizer:
     """SentencePiece BPE, which adds a start token.
 
     Spaces are ▁, one is prepended to the text, and characters without a piece become bytes, as in transformers'
@@ -56,7 +56,7 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> Built:
     library = Library(model)
     parts = LLAMA.parts({"add_prefix_space": keys.flag("add_space_prefix", True)}, {})
     library.pre_tokenizer, library.decoder = parts.pre_tokenizer, parts.decoder
-    return Built(library, tokens, start=True)
+    return GgufTokenizer(library, tokens, start=True)
 
 
 def _merges(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
@@ -80,7 +80,7 @@ def _merges(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[s
     return merges
 
 
-def unigram(keys: Fields, tokens: list[str]) -> Built:
+def unigram(keys: Fields, tokens: list[str]) -> GgufTokenizer:
     """SentencePiece Unigram (T5, XLM-RoBERTa): the most probable segmentation; adds an end token.
 
     A text is first normalised by the file's own character table, and runs of spaces usually become one.
@@ -101,10 +101,10 @@ def unigram(keys: Fields, tokens: list[str]) -> Built:
     else:
         library.pre_tokenizer = spaces
     library.decoder = decoders.Metaspace(prepend_scheme=scheme)
-    return Built(library, tokens, end=True)
+    return GgufTokenizer(library, tokens, end=True)
 
 
-def wordpiece(keys: Fields, tokens: list[str]) -> Built:
+def wordpiece(keys: Fields, tokens: list[str]) -> GgufTokenizer:
     """WordPiece (BERT), between [CLS] and [SEP]. A vocabulary without capitals belongs to an uncased model.
 
     The file marks the first piece of a word with ▁, instead of the others with ##.
@@ -119,7 +119,7 @@ def wordpiece(keys: Fields, tokens: list[str]) -> Built:
     vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
     library = Library(models.WordPiece(vocabulary, **{**parts.model, "unk_token": unknown_piece}))
     library.normalizer, library.pre_tokenizer, library.decoder = parts.normalizer, parts.pre_tokenizer, parts.decoder
-    return Built(library, pieces, start=True, end=True)
+    return GgufTokenizer(library, pieces, start=True, end=True)
 
 
 def _bert_spelling(token: str, kind: float) -> str:

@@ -6,7 +6,7 @@ from tokenizers import AddedToken
 
 from tinytf.checkpoints.gguf.byte_level import byte_level
 from tinytf.checkpoints.gguf.header import Header
-from tinytf.checkpoints.gguf.pieces import Built, sentencepiece, unigram, wordpiece
+from tinytf.checkpoints.gguf.pieces import GgufTokenizer, sentencepiece, unigram, wordpiece
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 from tinytf.text.chat import ChatTemplate
@@ -20,7 +20,7 @@ _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _SEPARATORS = ("seperator_token_id", "sep_token_id")  # the first is ggml's spelling
 _HARMLESS = ("add_sep_token", "add_space_prefix", "merges", "scores", "token_type_count")
 
-_BUILDERS: Mapping[str, Callable[[Fields, list[str]], Built]] = {
+_BUILDERS: Mapping[str, Callable[[Fields, list[str]], GgufTokenizer]] = {
     "gpt2": byte_level,
     "llama": sentencepiece,
     "t5": unigram,
@@ -41,19 +41,19 @@ def tokenizer_of(header: Header) -> Tokenizer:
         keys.require("remove_extra_whitespaces", (False,))
     tokens = keys.array("tokens", str)
     _require_unique(keys, tokens)
-    built = _BUILDERS[kind](keys, tokens)
-    if built.tokens is not tokens:
-        _require_unique(keys, built.tokens)
+    base = _BUILDERS[kind](keys, tokens)
+    if base.tokens is not tokens:
+        _require_unique(keys, base.tokens)
     start, separator, mask = (_first_id(keys, names, tokens) for names in (_STARTS, _SEPARATORS, ("mask_token_id",)))
     ends = tuple(dict.fromkeys(token_id for key in _ENDS if (token_id := keys.index(key, len(tokens))) is not None))
     if kind == "bert" and separator is not None:
         ends = (separator, *(end for end in ends if end != separator))
-    _add_special(keys, built, {token_id for token_id in (start, separator, mask, *ends) if token_id is not None})
-    _add_start_and_end(keys, built, start, next(iter(ends), None))
+    _add_special(keys, base, {token_id for token_id in (start, separator, mask, *ends) if token_id is not None})
+    _add_start_and_end(keys, base, start, next(iter(ends), None))
     keys.refuse_unknown(_HARMLESS, ("_token_id", "_token_ids"))
     roles = {"bos_token": start, "eos_token": next(iter(ends), None), "sep_token": separator, "mask_token": mask}
-    chat = _chat(header, {role: built.tokens[token_id] for role, token_id in roles.items() if token_id is not None})
-    return Tokenizer(built.library, ends, None if mask is None else built.tokens[mask], start, chat)
+    chat = _chat(header, {role: base.tokens[token_id] for role, token_id in roles.items() if token_id is not None})
+    return Tokenizer(base.library, ends, None if mask is None else base.tokens[mask], start, chat)
 
 
 def _chat(header: Header, names: Mapping[str, str]) -> ChatTemplate | None:
@@ -78,9 +78,9 @@ def _require_unique(keys: Fields, tokens: list[str]) -> None:
         raise keys.fault(f"the vocabulary has {quoted(duplicate)} twice")
 
 
-def _add_special(keys: Fields, built: Built, named: set[int]) -> None:
+def _add_special(keys: Fields, base: GgufTokenizer, named: set[int]) -> None:
     """Add the tokens that a text can spell out: control tokens, the ``named`` ones, and user-defined ones."""
-    tokens, library = built.tokens, built.library
+    tokens, library = base.tokens, base.library
     types = keys.array("token_type", float, (), len(tokens))
     unknown_type = next((kind for kind in types if kind not in _TYPES), None)
     if unknown_type is not None:
@@ -91,14 +91,14 @@ def _add_special(keys: Fields, built: Built, named: set[int]) -> None:
     library.add_tokens([AddedToken(tokens[i], normalized=False, special=False) for i in user_defined])
 
 
-def _add_start_and_end(keys: Fields, built: Built, start: int | None, end: int | None) -> None:
+def _add_start_and_end(keys: Fields, base: GgufTokenizer, start: int | None, end: int | None) -> None:
     """Make the tokenizer add the tokens that ``add_bos_token`` and ``add_eos_token`` ask for."""
     switches, names = {}, {}
-    for name, default, token_id in (("bos", built.start, start), ("eos", built.end, end)):
+    for name, default, token_id in (("bos", base.start, start), ("eos", base.end, end)):
         switches[f"add_{name}_token"] = keys.flag(f"add_{name}_token", default)
         if token_id is not None:
-            names[f"{name}_token"] = built.tokens[token_id]
+            names[f"{name}_token"] = base.tokens[token_id]
         elif switches[f"add_{name}_token"]:
             raise keys.fault(f"add_{name}_token is true, but there is no {name}_token_id")
     if any(switches.values()):
-        built.library.post_processor = start_and_end(switches, names, built.library)
+        base.library.post_processor = start_and_end(switches, names, base.library)

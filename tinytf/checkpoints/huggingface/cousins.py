@@ -15,7 +15,7 @@ from tinytf.checkpoints.huggingface.llama import (
 )
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head
-from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, every, kinds, window_of, windows
+from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, all_but_nth, layer_kinds, window_of, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -40,7 +40,7 @@ OLMO2 = replace(
 )
 """OLMo 2 (Walsh et al. 2024): norms on the output of each part, and on queries and keys across all heads."""
 
-_THREE_OF_FOUR = kinds(lambda fields, layer: (layer + 1) % 4 != 0)
+_THREE_OF_FOUR = layer_kinds(lambda fields, layer: (layer + 1) % 4 != 0)
 OLMO3 = replace(
     OLMO2,
     name="OLMo 3",
@@ -59,16 +59,16 @@ OLMO3 = replace(
 """OLMo 3 (Ai2 2025): OLMo 2 with windows in three of four layers; only the others are stretched by YaRN."""
 
 
-def _inverse(key: str, ours: str, default: float | None = None) -> Group:
+def _inverse(key: str, field: str, default: float | None = None) -> Group:
     """Our field is the inverse of a key; a missing key without a ``default`` leaves our field unset."""
 
     def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
         value = fields.number(key, 0.0 if default is None else default)
         if value == 0 and (default is not None or fields.data.get(key) is not None):
             raise fields.fault(f"{key} 0 is not above 0")
-        return {ours: 1 / value} if value else {}
+        return {field: 1 / value} if value else {}
 
-    return Group(read, lambda config: {key: 1 / getattr(config, ours) if getattr(config, ours) else None})
+    return Group(read, lambda config: {key: 1 / getattr(config, field) if getattr(config, field) else None})
 
 
 _MULTIPLIERS = (
@@ -129,7 +129,7 @@ def _rotary_layers(fields: Fields, draft: Draft) -> list[bool]:
 def _read_smollm3(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     rotary, enabled = _rotary_layers(fields, draft), fields.flag("use_sliding_window", False)
     window = window_of(fields, 0) * enabled
-    read_kinds = kinds(lambda _, layer: enabled and window > 0 and not rotary[layer])
+    read_kinds = layer_kinds(lambda _, layer: enabled and window > 0 and not rotary[layer])
     position_fields = by_layer("positions", ["rotary" if is_rotary else "none" for is_rotary in rotary])
     window_fields = by_layer("window", [window if kind == SLIDING else 0 for kind in read_kinds(fields, draft)])
     both = (*position_fields.get("by_layer", ()), *window_fields.get("by_layer", ()))
@@ -171,11 +171,11 @@ MINISTRAL = replace(
     name="Ministral",
     model_type="ministral",
     classes={"none": "MinistralModel", "lm": "MinistralForCausalLM"},
-    settings=(*SETTINGS, windows(kinds(lambda fields, layer: window_of(fields, 4096) > 0), 4096)),
+    settings=(*SETTINGS, windows(layer_kinds(lambda fields, layer: window_of(fields, 4096) > 0), 4096)),
 )
 
-_EXAONE_KINDS = kinds(
-    lambda fields, layer: window_of(fields, 4096) > 0 and every("sliding_window_pattern", 4)(fields, layer)
+_EXAONE_KINDS = layer_kinds(
+    lambda fields, layer: window_of(fields, 4096) > 0 and all_but_nth("sliding_window_pattern", 4)(fields, layer)
 )
 
 
@@ -257,7 +257,7 @@ CWM = replace(
         rope(1_000_000.0),
         *HEAD_AND_ACTIVATION,
         _FFN_BIAS,
-        windows(kinds(lambda fields, layer: layer % 4 != 0), 8192),
+        windows(layer_kinds(lambda fields, layer: layer % 4 != 0), 8192),
     ),
 )
 """Code World Model (Meta 2025): windows in three of four layers."""

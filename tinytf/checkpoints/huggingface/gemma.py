@@ -7,19 +7,19 @@ from typing import Any
 from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.huggingface.windows import every, kinds, windows
+from tinytf.checkpoints.huggingface.windows import all_but_nth, layer_kinds, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
-_EVERY_SECOND = kinds(lambda fields, layer: layer % 2 == 0)
+_EVERY_SECOND = layer_kinds(lambda fields, layer: layer % 2 == 0)
 
 
-def cap(key: str, ours: str, default: float) -> Group:
+def cap(key: str, field: str, default: float) -> Group:
     """A soft cap; null means no cap."""
     return Group(
-        lambda fields, draft, tensors: {ours: fields.number(key, 0.0) if key in fields.data else default},
-        lambda config: {key: getattr(config, ours) or None},
+        lambda fields, draft, tensors: {field: fields.number(key, 0.0) if key in fields.data else default},
+        lambda config: {key: getattr(config, field) or None},
     )
 
 
@@ -95,7 +95,7 @@ VAULTGEMMA = replace(
 )
 """VaultGemma (Sinha et al. 2025): a pre-norm Gemma 2."""
 
-_FIVE_OF_SIX = kinds(every("sliding_window_pattern", 6))
+_FIVE_OF_SIX = layer_kinds(all_but_nth("sliding_window_pattern", 6))
 _OMITTED = {
     "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from tinytf.checkpoints.huggingface.experts import TRAINING, WITHOUT_DENSE
 from tinytf.checkpoints.huggingface.llama import LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import lm_head
-from tinytf.checkpoints.huggingface.windows import kinds, windows
+from tinytf.checkpoints.huggingface.windows import layer_kinds, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
@@ -45,7 +45,7 @@ GPT_OSS = replace(
         rope(150_000.0),
         Key("head_dim", "d_head", 64),
         Key("attention_bias", "qkv_bias o_bias", True),
-        windows(kinds(lambda fields, layer: layer % 2 == 0), 128),
+        windows(layer_kinds(lambda fields, layer: layer % 2 == 0), 128),
         Key("num_local_experts", "experts"),
         Key("num_experts_per_tok", "experts_per_token", 4),
         Key("swiglu_limit", "glu_limit", 7.0),

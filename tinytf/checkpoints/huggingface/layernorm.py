@@ -6,7 +6,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import ROPE, rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, lm_head
-from tinytf.checkpoints.huggingface.windows import SLIDING, every, kinds, window_of, windows
+from tinytf.checkpoints.huggingface.windows import SLIDING, all_but_nth, layer_kinds, window_of, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import LEFT_OUT, ModelConfig
 from tinytf.fields import Fields
@@ -78,7 +78,7 @@ COHERE = replace(
 )
 """Command R, 2024: attention and feed-forward share a norm without bias; logits are scaled."""
 
-_KINDS = kinds(every("sliding_window_pattern", 4))
+_KINDS = layer_kinds(all_but_nth("sliding_window_pattern", 4))
 
 
 def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:

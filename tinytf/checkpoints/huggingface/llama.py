@@ -6,7 +6,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.heads import DECODER_HEADS
 from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
-from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, kinds, window_of, windows
+from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, layer_kinds, window_of, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -22,12 +22,12 @@ def _has_late_window(fields: Fields, layer: int) -> bool:
 
 
 def _read_switched(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    values = windows(kinds(_has_late_window), 4096).read(fields, draft, tensors)
+    values = windows(layer_kinds(_has_late_window), 4096).read(fields, draft, tensors)
     return values if _uses_windows(fields) else {"window": 0}
 
 
 def _write_switched(config: ModelConfig) -> dict[str, Any]:
-    keys = windows(kinds(_has_late_window)).write(config)
+    keys = windows(layer_kinds(_has_late_window)).write(config)
     return {"use_sliding_window": keys["sliding_window"] is not None, **keys}
 
 

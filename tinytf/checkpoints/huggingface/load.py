@@ -44,10 +44,10 @@ from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
-from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.table import Skip
+from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, faults_of, quoted
@@ -101,7 +101,8 @@ def checkpoint_of(
         family, data = _text_part(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
     else:
         raise CheckpointError(
-            f"{path}: the architecture {model_type!r} is not one that tinytf opens: {lacking(model_type, data)}",
+            f"{path}: the architecture {model_type!r} is not one that tinytf opens: "
+            f"{explain_unsupported(model_type, data)}",
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     weights, fields = open_weights(), Fields(data, path)

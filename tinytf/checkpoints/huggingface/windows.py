@@ -15,7 +15,7 @@ Pattern = Callable[[Fields, int], bool]
 """Whether the layer with this number has a window if there is no ``layer_types``."""
 
 
-def kinds(pattern: Pattern) -> Kinds:
+def layer_kinds(pattern: Pattern) -> Kinds:
     """The kind of each layer: as in the file, else by the family's pattern."""
 
     def read(fields: Fields, draft: Draft) -> list[str]:
@@ -28,7 +28,7 @@ def kinds(pattern: Pattern) -> Kinds:
     return read
 
 
-def every(key: str, default: int) -> Pattern:
+def all_but_nth(key: str, default: int) -> Pattern:
     """A window in all layers but every ``key``-th."""
     return lambda fields, layer: (layer + 1) % (fields.whole(key, default, least=1)) != 0
 

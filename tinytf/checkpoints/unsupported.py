@@ -37,7 +37,7 @@ _KINDS = {
 }
 
 
-def lacking(kind: str, keys: Mapping[str, Any]) -> str:
+def explain_unsupported(kind: str, keys: Mapping[str, Any]) -> str:
     """What tinytf lacks for a model of this ``kind``, whose configuration has these ``keys``, in words."""
     by_kind = next((text for text, kinds in _KINDS.items() if kind in kinds.split()), "")
     layers = keys.get("layer_types") or keys.get("layers_block_type") or ()
