@@ -207,9 +207,6 @@ FALCON = replace(
     ),
     stored={name: layout for name, layout in BLOOM.stored.items() if name != "embed.norm"},
     spellings=((r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm.")),
-    skipped=(
-        *BLOOM.skipped,
-        Skip(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer"),
-    ),
+    skipped=(*BLOOM.skipped, Skip(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, a buffer")),
 )
 """Almazrouei et al. 2023: a parallel residual; one key head for all query heads, or one for each group."""

@@ -272,10 +272,7 @@ DISTILBERT = Family(
     model_type="distilbert",
     prefix="distilbert.",
     classes={"none": "DistilBertModel", "mlm": "DistilBertForMaskedLM"},
-    only={
-        **_ONLY,
-        "sinusoidal_pos_embds": (False, True),
-    },  # sinusoidal positions are stored as a table like learned ones
+    only={**_ONLY, "sinusoidal_pos_embds": (False, True)},  # sinusoidal positions are stored like learned ones
     fixed={**_FIXED, "norm_eps": 1e-12},
     settings=(
         Key("vocab_size"),
