@@ -14,7 +14,7 @@ from tinytf.checkpoints.huggingface.llama import (
     WINDOW,
 )
 from tinytf.checkpoints.huggingface.rope import rope
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, all_but_nth, layer_kinds, window_of, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -130,10 +130,10 @@ def _read_smollm3(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, A
     rotary, enabled = _rotary_layers(fields, draft), fields.flag("use_sliding_window", False)
     window = window_of(fields, 0) * enabled
     read_kinds = layer_kinds(lambda _, layer: enabled and window > 0 and not rotary[layer])
-    position_fields = by_layer("positions", ["rotary" if is_rotary else "none" for is_rotary in rotary])
-    window_fields = by_layer("window", [window if kind == SLIDING else 0 for kind in read_kinds(fields, draft)])
-    both = (*position_fields.get("by_layer", ()), *window_fields.get("by_layer", ()))
-    return {**position_fields, **window_fields, "by_layer": both}
+    return merge_fields(
+        by_layer("positions", ["rotary" if is_rotary else "none" for is_rotary in rotary]),
+        by_layer("window", [window if kind == SLIDING else 0 for kind in read_kinds(fields, draft)]),
+    )
 
 
 def _write_smollm3(config: ModelConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import ROPE, rope
-from tinytf.checkpoints.huggingface.table import by_layer
+from tinytf.checkpoints.huggingface.table import by_layer, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -14,12 +14,6 @@ from tinytf.fields import Field, Fields
 
 _CHUNKED = "chunked_attention"
 _EPS = Key("rms_norm_eps", "norm_eps", 1e-5)
-
-
-def _merge_fields(*groups: dict[str, Any]) -> dict[str, Any]:
-    """Our fields from several groups in one, joining those that differ by layer."""
-    merged = {name: value for group in groups for name, value in group.items()}
-    return merged | {"by_layer": tuple(pair for group in groups for pair in group.get("by_layer", ()))}
 
 
 def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
@@ -38,7 +32,7 @@ def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     expert_counts = [experts if layer in expert_layers else 0 for layer in range(count)]
     if not any(expert_counts):
         raise fields.fault("moe_layers leaves no layer with experts")
-    return _merge_fields(
+    return merge_fields(
         {"experts": experts, "qk_norm": qk_norm},
         by_layer("positions", ["rotary" if is_rotary else "none" for is_rotary in rotary]),
         by_layer("chunk", [fields.meaning("layer_types", kind, {_CHUNKED: chunk, FULL: 0}) for kind in kinds]),

@@ -7,7 +7,7 @@ from tinytf.checkpoints.huggingface.bert import BERT
 from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, by_layer
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, by_layer, merge_fields
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -26,13 +26,11 @@ def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     windows = {_GLOBAL: 0, _LOCAL: half_window + 1}
     bases = {kind: _base(fields, rope, kind) for kind in windows}
     layer_kinds = [fields.meaning("layer_types", kind, {kind: kind for kind in windows}) for kind in kinds]
-    groups = [
+    return merge_fields(
         by_layer("window", [windows[kind] for kind in layer_kinds]),
         by_layer("rope_theta", [bases[kind] for kind in layer_kinds]),
         by_layer("input_norm", [layer > 0 for layer in range(count)]),
-    ]
-    merged: dict[str, Any] = {name: value for group in groups for name, value in group.items()}
-    return {**merged, "by_layer": tuple(pair for group in groups for pair in group.get("by_layer", ()))}
+    )
 
 
 def _base(fields: Fields, rope: Fields | None, kind: str) -> float:

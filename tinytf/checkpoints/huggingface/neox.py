@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tinytf.checkpoints.huggingface.rope import rotary_width, written_share
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
 from tinytf.config import ModelConfig
@@ -15,19 +16,11 @@ def _read_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]
     if parameters is not None:
         parameters.require("rope_type", ("default",))
         share, theta = parameters.number("partial_rotary_factor", share), parameters.number("rope_theta", theta)
-    width = draft["d_model"] // draft["n_heads"]
-    rotated = int(width * share)
-    if not 0 < rotated <= width or rotated % 2:
-        raise fields.fault(
-            f"a rotary share of {share:g} rotates {rotated:,} of {width:,} dimensions, which is not a number of pairs"
-        )
-    return {"rope_theta": theta, "rope_width": 0 if rotated == width else rotated}
+    return {"rope_theta": theta, "rope_width": rotary_width(fields, draft, share)}
 
 
 def _write_rope(config: ModelConfig) -> dict[str, Any]:
-    share = config.rope.width / config.d_head
-    if int(config.d_head * share) != config.rope.width:  # transformers truncates the width
-        share = (config.rope.width + 0.5) / config.d_head
+    share = written_share(config)
     rope = {"rope_type": "default", "rope_theta": config.rope_theta, "partial_rotary_factor": share}
     return {"rope_parameters": rope, "rotary_pct": share, "rotary_emb_base": config.rope_theta}
 

@@ -50,7 +50,8 @@ def rope(
         if share is None:
             rotary.require("partial_rotary_factor", _WHOLE_WIDTH)
         else:
-            values["rope_width"] = _width(rotary, draft, rotary.number("partial_rotary_factor", _share(fields, share)))
+            default_share = fields.number("partial_rotary_factor", share)
+            values["rope_width"] = rotary_width(rotary, draft, rotary.number("partial_rotary_factor", default_share))
         if word in ("none", "reversed"):
             return values
         if word in ("linear", "llama3"):
@@ -137,11 +138,7 @@ def _attention_factor(rotary: Fields, word: str, factor: float, values: Draft) -
     return 0.1 * math.log(factor) + 1
 
 
-def _share(fields: Fields, default: float) -> float:
-    return fields.number("partial_rotary_factor", default)
-
-
-def _width(fields: Fields, draft: Draft, share: float) -> int:
+def rotary_width(fields: Fields, draft: Draft, share: float) -> int:
     """The number of dimensions of a head that RoPE rotates; 0 for all of them."""
     width = draft.get("d_head") or draft["d_model"] // draft["n_heads"]
     rotated = int(width * share)

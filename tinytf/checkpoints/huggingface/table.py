@@ -102,6 +102,12 @@ def by_layer(field: str, values: Sequence[Any]) -> dict[str, Any]:
     return {field: values[0]} if len(set(values)) == 1 else {"by_layer": ((field, tuple(values)),)}
 
 
+def merge_fields(*groups: dict[str, Any]) -> dict[str, Any]:
+    """Our fields from several groups in one, joining those that differ by layer."""
+    merged = {name: value for group in groups for name, value in group.items()}
+    return merged | {"by_layer": tuple(pair for group in groups for pair in group.get("by_layer", ()))}
+
+
 HARMLESS = frozenset(
     {
         "_attn_implementation", "_commit_hash", "_model_name_or_path", "_name_or_path", "_num_labels", "architectures",
