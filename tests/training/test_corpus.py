@@ -539,7 +539,7 @@ def test_a_device_or_a_pipe_without_an_end_does_not_fill_the_memory(monkeypatch)
         find_files([Path("/dev/zero")])
     endless = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
     assert endless.stdout is not None
-    with endless, endless.stdout, pytest.raises(UsageError, match="gives more than 1 MiB"):
+    with endless, endless.stdout, pytest.raises(UsageError, match="has more than 1 MiB"):
         find_files([Path(f"/dev/fd/{endless.stdout.fileno()}")])
 
 

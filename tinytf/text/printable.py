@@ -12,9 +12,8 @@ _DOTTED_CIRCLE = "\u25cc"
 
 def is_hidden(char: str) -> bool:
     """Whether a terminal could act on a character, draws it blank, or may draw it differently from other terminals."""
-    is_selector = (
-        "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
-    )  # a variation selector, which may change the width
+    # Variation selectors may change the width.
+    is_selector = "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
     return char in _BLANK or is_selector or unicodedata.category(char) in _SPELLED_OUT
 
 

@@ -67,7 +67,7 @@ class ByteSource:
         return cls(str(path), data=data)
 
     def read(self, size: int) -> Iterator[bytes]:
-        """Yield the bytes, ``size`` at a time. Raises UsageError for a file that has changed since ``of``."""
+        """Yield the bytes, ``size`` at a time. Raises UsageError for a file that has changed since it was opened."""
         if self.path is None:
             yield from (self.data[start : start + size] for start in range(0, len(self.data), size))
             return

@@ -188,7 +188,7 @@ class Adapter:
         if not targets:
             known = [path for name in state for path, _ in table.locations(name, len(state[name]), config, (plain,))]
             raise CheckpointError(
-                f"{source} changes {quoted(plain)}, which a {table.name} model does not have",
+                f"{source} changes {quoted(plain)}, which a {table.name} model has no place for",
                 did_you_mean(plain, known, otherwise=self._hint),
             )
         for name, layout in targets:
