@@ -149,9 +149,9 @@ class Corpus:
         most, limit = self._count() - 1, sum(map(self._characters_in, self.files)) * (1 - share)
         n_characters = n_documents = 0
         for file in self.files:
-            documents, characters = self.documents_in(file), self._characters_in(file)
-            if n_documents + documents <= most and n_characters + characters <= limit:
-                n_characters, n_documents = n_characters + characters, n_documents + documents
+            file_documents, file_characters = self.documents_in(file), self._characters_in(file)
+            if n_documents + file_documents <= most and n_characters + file_characters <= limit:
+                n_characters, n_documents = n_characters + file_characters, n_documents + file_documents
                 continue
             for length in lengths(self.pieces_of(file, anywhere)):
                 if n_documents >= most or n_characters + length > limit:

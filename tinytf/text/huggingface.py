@@ -124,9 +124,9 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     without_model = json.dumps({key: value for key, value in data.items() if key != "model"})
     declared = _declared(config, settings)
     tokenizer_class = choose_class(config.get("model_type"), declared, '"ByteLevel"' in without_model)
-    as_it_stands = isinstance(declared, str) and declared.removesuffix("Fast") in _UNCHANGED_CLASSES
+    is_unchanged = isinstance(declared, str) and declared.removesuffix("Fast") in _UNCHANGED_CLASSES
     # Most Unigram classes rebuild the parts around the model, each in its own way.
-    if kind not in _READ_MODELS and not (kind == _UNIGRAM and (tokenizer_class or as_it_stands)):
+    if kind not in _READ_MODELS and not (kind == _UNIGRAM and (tokenizer_class or is_unchanged)):
         raise CheckpointError(
             f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
             f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of DeBERTa",
