@@ -51,7 +51,7 @@ def point_to(directory, file) -> None:
 
 def test_an_index_that_names_an_absent_shard(sharded):
     point_to(sharded, "model-00003-of-00002.safetensors")
-    assert "names model-00003-of-00002.safetensors, and there is no such file beside it" in refused(sharded).message
+    assert "names model-00003-of-00002.safetensors, but there is no such file beside it" in refused(sharded).message
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def refused(parts: Parts, tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("llama.expert_count", 8, "expert_count is 8, and no layer has blk.N.ffn_up_exps.weight"),
+        ("llama.expert_count", 8, "expert_count is 8, but no layer has blk.N.ffn_up_exps.weight"),
         ("llama.attention.causal", False, "attention.causal False is not implemented"),
         ("llama.attention.sliding_window", 16, "a sliding window of 16 tokens is not implemented for llama"),
         ("llama.rope.scaling.type", "ntk", "rope.scaling.type 'ntk' is not implemented"),

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from tinytf.checkpoints.gguf import gguf_tokenizer
-from tinytf.checkpoints.gguf.byte_level import CUTS
+from tinytf.checkpoints.gguf.byte_level import SPLITS
 from tinytf.errors import CheckpointError
 from tinytf.text.chat import Conversation
 
@@ -66,7 +66,7 @@ def test_texts_are_cut_as_llama_cpp_cuts_them(tmp_path, pre):
         assert found == cut(text, EXPRESSIONS[pre]), ascii(text)
 
 
-@pytest.mark.parametrize("pre", CUTS)
+@pytest.mark.parametrize("pre", SPLITS)
 def test_every_cut_can_be_made(tmp_path, pre):
     tokenizer = gguf_tokenizer(byte_level(tmp_path, pre))
     assert tokenizer.decode(tokenizer.encode("the cat's 1234 mats").ids) == "the cat's 1234 mats"
@@ -273,7 +273,7 @@ TOKENS = byte_level_keys(300)["tokenizer.ggml.tokens"]
     [
         ({"model": "rwkv"}, "the tokenizer 'rwkv' is not one that tinytf opens"),
         ({"model": ...}, "lacks tokenizer.ggml.model"),
-        ({"pre": "unheard"}, "the pre-tokenizer 'unheard' is not one that tinytf knows"),
+        ({"pre": "unheard"}, "the pre-tokenizer 'unheard' is unknown"),
         ({"pre": ...}, "lacks tokenizer.ggml.pre"),
         ({"tokens": ...}, "lacks tokenizer.ggml.tokens"),
         ({"tokens": 3}, "tokens is 3, and has to be an array of strings"),
@@ -288,7 +288,7 @@ TOKENS = byte_level_keys(300)["tokenizer.ggml.tokens"]
         ({"token_type": ["a"] * 300}, "has to be an array of numbers"),
         ({"bos_token_id": 300}, "bos_token_id 300 is above 299"),
         ({"eos_token_id": "a"}, "eos_token_id is 'a', and has to be a whole number"),
-        ({"bos_token_id": ..., "add_bos_token": True}, "add_bos_token is true, and there is no bos_token_id"),
+        ({"bos_token_id": ..., "add_bos_token": True}, "add_bos_token is true, but there is no bos_token_id"),
         ({"add_bos_token": 1}, "add_bos_token is 1, and has to be true or false"),
         ({"precompiled_charsmap": [1, 2]}, "the key 'tokenizer.ggml.precompiled_charsmap' is not known"),
         ({"remove_extra_whitespaces": True}, "remove_extra_whitespaces True is not implemented"),
@@ -313,7 +313,7 @@ def test_pieces_that_are_not_understood_are_refused(tmp_path, keys, said):
 def test_a_piece_of_a_megabyte_is_refused_at_once(tmp_path):
     tokens = sentencepiece_parts().keys["tokenizer.ggml.tokens"]
     error = bent(tmp_path, sentencepiece=True, tokens=[*tokens[:-1], "a" * 10**6])
-    assert "has 1,000,000 characters, and at most 512 are expected" in error.message
+    assert "has 1,000,000 characters, and at most 512 are allowed" in error.message
 
 
 def test_the_chat_templates_of_the_metadata_are_read_by_their_names(tmp_path):

@@ -150,7 +150,7 @@ def test_either_spelling_of_a_rotary_base_for_layers_with_a_window(tmp_path, ben
     bend(tmp_path, layer_types=..., _sliding_window_pattern=..., sliding_window_pattern=2)
     assert read_directory(tmp_path).config == expected
     bend(tmp_path, rope_parameters={"rope_theta": 300.0})
-    assert "rope_parameters of one kind for all layers are not implemented" in refused(tmp_path).message
+    assert "rope_parameters that are not by kind of layer are not implemented" in refused(tmp_path).message
 
 
 REFUSED = [
@@ -253,7 +253,7 @@ def test_weights_that_are_no_numbers_are_opened_and_said(gpt2, rename):
 
 def test_whole_numbers_are_no_weights(gpt2, rename):
     rename(gpt2, lambda tensors: {**tensors, "transformer.wpe.weight": torch.ones(24, 16, dtype=torch.int32)})
-    assert "transformer.wpe.weight holds torch.int32, which are no weights" in refused(gpt2).message
+    assert "transformer.wpe.weight holds torch.int32 numbers, which cannot be weights" in refused(gpt2).message
 
 
 @pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "bin"])

@@ -21,9 +21,9 @@ LACKING = {
     "big_bird": "sparse attention",
     "deepseek_v32": "sparse attention",
     "xlnet": "attention of two streams",
-    "gemma3n_text": "embeddings of its own for each layer",
+    "gemma3n_text": "separate embeddings for each layer",
     "deberta": "disentangled attention",
-    "layoutlm": "positions of a page or a table",
+    "layoutlm": "positions on a page or in a table",
 }
 
 
@@ -39,9 +39,9 @@ def test_a_name_in_a_file_is_not_taken_for_a_slip(tmp_path):
     """Nobody typed it: the hint is what is known, and not the name that is spelled most alike."""
     for kind in ("llamma", "mamba", "nemotron-next"):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), "utf-8")
-        with pytest.raises(CheckpointError, match="no table of its settings and tensors is written yet") as caught:
+        with pytest.raises(CheckpointError, match="there is no table of its settings and tensors yet") as caught:
             read_directory(tmp_path)
-        known = "such as gpt2, llama, qwen3 and bert; docs/families.md has them all"
+        known = "such as gpt2, llama, qwen3 and bert; docs/families.md lists them all"
         assert caught.value.hint == f"{len(FAMILIES)} are known, {known}"
     assert {"gpt2", "llama", "qwen3", "bert"} <= FAMILIES.keys()
 

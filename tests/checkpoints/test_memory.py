@@ -105,7 +105,7 @@ def test_without_a_tokenizer_a_text_is_ids():
         expected = theirs(torch.tensor([[31, 4, 15]])).logits[0, -1].argmax()
     assert model.generate("31 4 15", max_tokens=1).split() == [str(int(expected))]
     for text in ("the cat", "31 1000", "-3"):
-        with pytest.raises(TokenizerError, match="is no id below 1,000, and this model has no tokenizer"):
+        with pytest.raises(TokenizerError, match="is not an id below 1,000, and this model has no tokenizer"):
             model.trace(text)
 
 
@@ -121,7 +121,7 @@ def test_a_model_with_classes_has_its_head():
 
 def test_what_is_no_model_of_transformers_is_refused_with_what_reads_it():
     for thing, name in ((torch.nn.Linear(2, 2), "Linear"), (7, "int"), (None, "NoneType")):
-        with pytest.raises(UsageError, match=f"a {name} is no model of transformers") as caught:
+        with pytest.raises(UsageError, match=f"a {name} is not a model of transformers") as caught:
             tinytf.load(thing)
         assert "tinytf.capture" in caught.value.hint
 

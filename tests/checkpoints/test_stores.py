@@ -246,7 +246,7 @@ def test_what_a_model_of_ollama_lacks_is_said(home: Path, pulled: Put) -> None:
         (home / ".ollama/models/manifests" / library / name / "latest").write_text(data, "utf-8")
     assert find_source("ollama:eyes").config().n_layers == 1
     for name, words in {
-        "tuned": "has an adapter (LoRA)", "two": "has 2 GGUF files", "gone": "lacks its file",
+        "tuned": "has a LoRA adapter", "two": "has 2 GGUF files", "gone": "lacks its file",
         "odd": "a digest that is no", "torn": "is not JSON", "flat": "not a JSON object", "bare": "has no layers",
     }.items():  # fmt: skip
         assert words in refused(f"ollama:{name}").message

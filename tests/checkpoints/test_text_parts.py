@@ -48,7 +48,7 @@ def test_the_text_part_gives_their_logits(make, tmp_path) -> None:
     opened = read_directory(tmp_path).load()
     ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
     assert furthest(opened.transformer(ids), theirs(ids).logits) < 1e-5
-    assert any(f"what takes images or sound ({tower})" in note for note in opened.notes)
+    assert any(f"the parts for images or sound ({tower})" in note for note in opened.notes)
 
 
 def test_what_gemma_3_leaves_out_of_its_text_config_has_the_default_of_transformers() -> None:

@@ -70,7 +70,8 @@ def test_a_pipe_that_nobody_writes_to_is_not_waited_for_without_end(
     ran = tinytf(*(places.get(word, word) for word in arguments))
     assert (ran.status, ran.out) == (2, "")
     assert (
-        f"cannot read {tmp_path / 'pipe'}: nobody writes to this pipe\nhint: start what writes to it first" in ran.err
+        f"cannot read {tmp_path / 'pipe'}: nobody writes to this pipe\nhint: first start the program that writes to it"
+        in ran.err
     )
 
 
@@ -123,7 +124,7 @@ def test_a_weight_file_that_changes_under_an_open_model_is_told(
         else:
             file.seek(-4, 2)
             file.write(b"\0\0\0\0")
-    with pytest.raises(CheckpointError, match=rf"{name} was changed while its model is open"):
+    with pytest.raises(CheckpointError, match=rf"{name} was changed while its model was open"):
         model.trace("the cat")
 
 

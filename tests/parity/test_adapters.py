@@ -130,10 +130,10 @@ REFUSED = [
     ({"layer_replication": [[0, 2]]}, "'layer_replication' is not implemented"),
     ({"ensure_weight_tying": True}, "'ensure_weight_tying' is not implemented"),
     ({"turbo": 3}, "'turbo' is not implemented"),
-    ({"r": 4}, "the rank of 'model.layers.0.self_attn.q_proj' is 4, and its matrices have rank 3"),
+    ({"r": 4}, "the rank of 'model.layers.0.self_attn.q_proj' is 4, but its matrices have rank 3"),
     ({"r": "many"}, "r is 'many', and has to be a whole number"),
-    ({"alpha_pattern": {"(a+)+$": 3}}, "alpha_pattern has the pattern '(a+)+$', which is too involved"),
-    ({"alpha_pattern": {"(": 3}}, "alpha_pattern has '(', which is no pattern"),
+    ({"alpha_pattern": {"(a+)+$": 3}}, "alpha_pattern has the pattern '(a+)+$', which is too complex"),
+    ({"alpha_pattern": {"(": 3}}, "alpha_pattern has '(', which is not a regular expression"),
     ({"alpha_pattern": {"q_proj": "3"}}, "alpha_pattern is '3', and has to be a whole number"),
     ({"alpha_pattern": [1]}, "alpha_pattern is an array of 1, and has to be an object"),
 ]
@@ -168,7 +168,9 @@ def test_an_adapter_of_another_model_is_refused_with_both_shapes_and_its_own_wor
     )
     data = json.loads((tmp_path / "adapter_config.json").read_text("utf-8"))
     (tmp_path / "adapter_config.json").write_text(json.dumps(data | {"base_model_name_or_path": "org/big"}), "utf-8")
-    with pytest.raises(CheckpointError, match=r"is for a tensor of shape \(\d+, \d+\), and the model's is") as caught:
+    with pytest.raises(
+        CheckpointError, match=r"is for a tensor of shape \(\d+, \d+\), but the model's has shape"
+    ) as caught:
         merged("llama 3", tmp_path)
     assert caught.value.hint == "it was trained on 'org/big'"
     adapted("gpt2", tmp_path / "gpt2", target_modules=["c_attn"])

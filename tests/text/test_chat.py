@@ -8,7 +8,7 @@ from directories import LAYOUTS, write
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.chat import ChatTemplate, Conversation
 from tinytf.text.huggingface import load_tokenizer_directory
-from tinytf.text.template import rendered
+from tinytf.text.template import render_template
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']}}{{'<|im_end|>\n'}}"
@@ -46,7 +46,7 @@ def test_a_template_without_an_end_is_stopped(template, said, monkeypatch):
     monkeypatch.setattr("tinytf.text.worker.SECONDS", 1 if said == "seconds" else 60)
     monkeypatch.setattr("tinytf.text.worker.GROWTH", 2**26)
     with pytest.raises(CheckpointError, match=said):
-        rendered(template, {})
+        render_template(template, {})
 
 
 CONFIG, JINJA = {"chat_template": CHATML}, {"chat_template__jinja": CHATML}
@@ -109,11 +109,11 @@ def test_a_text_that_spells_out_the_start_token_is_told_of(tmp_path):
         ("[]", "one or more messages"),
         ("{}", "one or more messages"),
         ('{"messages": 3}', "one or more messages"),
-        ("[3]", "message 1 is no object"),
-        ('[{"role": "user", "content": "a"}, {"role": 7}]', "message 2 is no object"),
+        ("[3]", "message 1 is not an object"),
+        ('[{"role": "user", "content": "a"}, {"role": 7}]', "message 2 is not an object"),
         ('[{"role": "user"', "not JSON"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"messages": [{"role": "user"}], "tools": "hammer"}', "tools are no list"),
+        ('{"messages": [{"role": "user"}], "tools": "hammer"}', "tools are not a list"),
     ],
 )
 def test_what_is_no_conversation_is_refused(said, wrong):

@@ -7,7 +7,7 @@ import pytest
 from directories import LAYOUTS
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from tinytf.checkpoints.gguf.byte_level import CUTS
+from tinytf.checkpoints.gguf.byte_level import SPLITS
 from tinytf.errors import CheckpointError, TinytfError, TokenizerError
 from tinytf.text import worker
 from tinytf.text.hazards import is_hazardous
@@ -44,11 +44,14 @@ def _nested(content):
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"normalizer": _doubling(30)}, r"normalizer\.normalizers\[9\] makes 1,024 characters or more of one"),
-        ({"normalizer": _nested("x" * 1000)}, r"normalizer\.normalizers\[1\] makes 1,001"),
-        ({"normalizer": normalizers.Prepend("x" * 2**20)}, r"normalizer puts in 1,048,576 characters"),
-        ({"normalizer": normalizers.Replace(Regex("x*"), "y" * 5000)}, r"normalizer makes 5,001 characters"),
-        ({"decoder": decoders.Sequence([decoders.Replace("a", "a" * 2000)])}, r"decoder\.decoders\[0\] makes 2,000"),
+        ({"normalizer": _doubling(30)}, r"normalizer\.normalizers\[9\] turns one character into 1,024 or more"),
+        ({"normalizer": _nested("x" * 1000)}, r"normalizer\.normalizers\[1\] turns one character into 1,001"),
+        ({"normalizer": normalizers.Prepend("x" * 2**20)}, r"normalizer inserts 1,048,576 characters"),
+        ({"normalizer": normalizers.Replace(Regex("x*"), "y" * 5000)}, r"normalizer turns one character into 5,001"),
+        (
+            {"decoder": decoders.Sequence([decoders.Replace("a", "a" * 2000)])},
+            r"decoder\.decoders\[0\] turns one character into 2,000",
+        ),
     ],
 )
 def test_a_bomb_is_told_by_file_and_field_before_it_is_read(tmp_path, monkeypatch, parts, said):
@@ -71,7 +74,7 @@ def test_our_own_tokenizers_stay_in_this_process(tmp_path, train):
     assert not is_hazardous(json.loads(train().to_json()), tmp_path)
 
 
-KNOWN = [GPT2_WORDS, *(one for name in ("llama3", "gpt-4o", "smollm", "qwen2") for one in CUTS[name].expressions)]
+KNOWN = [GPT2_WORDS, *(one for name in ("llama3", "gpt-4o", "smollm", "qwen2") for one in SPLITS[name].expressions)]
 RUNS = [" " * 200_000 + "a", "a" * 200_000, "'" * 200_000, " \n" * 100_000 + "x", "A" * 200_000, "1" * 200_000,
         "一" * 100_000 + "!", "\u0301" * 100_000]  # fmt: skip
 

@@ -237,7 +237,7 @@ UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}
         ),
         (
             {"tokenizer": {"model": {"type": "Unigram", "vocab": [["a"]]}}, "config": {"model_type": "deberta-v2"}},
-            "the vocabulary of a Unigram tokenizer is no list of pieces and their scores",
+            "the vocabulary of a Unigram tokenizer is not a list of pieces and scores",
             "",
         ),
         (
@@ -245,15 +245,15 @@ UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}
             "DIR/tokenizer.json has a BPE model, and a BertTokenizer has WordPiece",
             "",
         ),
-        ({"vocab": {"a": 0}, "merges__txt": "a b"}, "DIR/merges.txt: line 1 needs b, which vocab.json does not ha", ""),
-        ({"vocab": {"a": 0, "b": 1}, "merges__txt": "a b"}, "DIR/merges.txt: line 1 needs ab, which vocab.json ", ""),
+        ({"vocab": {"a": 0}, "merges__txt": "a b"}, "DIR/merges.txt: line 1 needs b, which is not in vocab.json", ""),
+        ({"vocab": {"a": 0, "b": 1}, "merges__txt": "a b"}, "DIR/merges.txt: line 1 needs ab, which is not in ", ""),
         (
             {"vocab": {"a": 0}, "merges__txt": "#version\na"},
-            "DIR/merges.txt: line 2 is not two pieces with a space",
+            "DIR/merges.txt: line 2 is not two pieces separated by a space",
             "",
         ),
-        ({"vocab": {"a": "x"}, "merges__txt": ""}, "DIR/vocab.json: a has 'x' for an id", ""),
-        ({"vocab": {"a": -1}, "merges__txt": ""}, "DIR/vocab.json: a has -1 for an id", ""),
+        ({"vocab": {"a": "x"}, "merges__txt": ""}, "DIR/vocab.json: a has the invalid id 'x'", ""),
+        ({"vocab": {"a": -1}, "merges__txt": ""}, "DIR/vocab.json: a has the invalid id -1", ""),
         ({"vocab__txt": ""}, "DIR/vocab.txt is empty", ""),
         (
             {"tokenizer": {"model": {"type": "BPE", "vocab": {}, "merges": []}, "post_processor": NO_IDS}},
@@ -263,7 +263,7 @@ UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}
         ({"vocab__txt": "a", "config__json": "nul"}, "DIR/config.json is not JSON", ""),
         ({"vocab__txt": "a", "tokenizer_config": {"cls_token": 3}}, "DIR/tokenizer_config.json names a token that", ""),
         ({"vocab__txt": "a", "special_tokens_map": {"cls_token": {}}}, "DIR/special_tokens_map.json names a token", ""),
-        ({"vocab__txt": "a", "added_tokens": {"b": "c"}}, "DIR/added_tokens.json: 'c' is no id of a token", ""),
+        ({"vocab__txt": "a", "added_tokens": {"b": "c"}}, "DIR/added_tokens.json: 'c' is not a token id", ""),
         (
             {"vocab__txt": "a", "generation_config": {"eos_token_id": "x"}},
             "DIR/generation_config.json: eos_token_id",
@@ -271,7 +271,7 @@ UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}
         ),
         (
             {"vocab__txt": "a", "config": {"model_type": "gpt2"}},
-            "DIR has no tokenizer.json, and a GPT2Tokenizer is not read from vocab.txt",
+            "DIR has no tokenizer.json, and a GPT2Tokenizer cannot be read from vocab.txt",
             "",
         ),
     ],

@@ -206,7 +206,7 @@ def test_a_piece_of_text_that_looks_like_a_special_token_is_none():
 
 @pytest.mark.parametrize(("trainer", "size", "least"), [(train_bpe, 256, 257), (train_wordpiece, 99, 100)])
 def test_a_vocabulary_without_room_says_both_numbers(trainer, size, least):
-    with pytest.raises(UsageError, match=f"a vocabulary of {size} is too small: {least} is the least"):
+    with pytest.raises(UsageError, match=f"a vocabulary of {size} is too small: it needs at least {least}"):
         trainer([STORY], size)
 
 

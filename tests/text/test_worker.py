@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.text.template import rendered
+from tinytf.text.template import render_template
 from tinytf.text.worker import Worker
 
 
@@ -27,7 +27,7 @@ def test_a_copy_has_a_process_of_its_own(copied):
 
 def test_what_is_raised_there_is_raised_here():
     with pytest.raises(UsageError, match="refuses this conversation: no"):
-        Worker("the template")(rendered, "{{ raise_exception('no') }}", {})
+        Worker("the template")(render_template, "{{ raise_exception('no') }}", {})
 
 
 @pytest.mark.parametrize(("work", "given"), [(os._exit, (3,)), (os.abort, ()), (bytearray, (2**40,))])
@@ -54,7 +54,7 @@ def test_requests_of_several_threads_have_each_their_own_answer():
 
 
 def test_what_cannot_be_sent_is_told():
-    with pytest.raises(UsageError, match="the template cannot be given this"):
+    with pytest.raises(UsageError, match="the template cannot take this"):
         Worker("the template")(len, lambda: 0)
 
 
@@ -70,7 +70,7 @@ for number in range(3, 99):
 
 def test_an_answer_that_is_forged_there_runs_nothing_here(tmp_path):
     apart, marker = Worker("the file x"), tmp_path / "ran"
-    with pytest.raises(CheckpointError, match="the file x gives what is no answer, and was stopped"):
+    with pytest.raises(CheckpointError, match="the file x gives an invalid answer, and was stopped"):
         apart(exec, FORGED.format(marker=marker), {})
     assert not marker.exists()
     assert apart(len, "abc") == 3

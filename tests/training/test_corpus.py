@@ -534,12 +534,12 @@ def test_a_large_file_is_never_in_memory(tmp_path, separator):
 
 def test_a_device_or_a_pipe_without_an_end_does_not_fill_the_memory(monkeypatch) -> None:
     monkeypatch.setattr(stream, "MOST_IN_MEMORY", 2**20)
-    said = "cannot read /dev/zero: it is no regular file and gives more than 1 MiB; save it to one"
+    said = "cannot read /dev/zero: it is not a regular file and has more than 1 MiB; save it to one"
     with pytest.raises(UsageError, match=said):
         find_files([Path("/dev/zero")])
     endless = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
     assert endless.stdout is not None
-    with endless, endless.stdout, pytest.raises(UsageError, match="gives more than 1 MiB"):
+    with endless, endless.stdout, pytest.raises(UsageError, match="has more than 1 MiB"):
         find_files([Path(f"/dev/fd/{endless.stdout.fileno()}")])
 
 

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: fetched through huggingface_hub into its own cache, opened like any directory."""
+"""Models of the Hugging Face hub: downloaded into the cache of huggingface_hub, opened like any directory."""
 
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,17 @@ def _library() -> Any:
 
 
 def fetch(name: str) -> Path:
-    """The cached directory of ``ORG/NAME`` or ``ORG/NAME@REVISION``, downloaded where it is not cached yet.
+    """The cached directory of ``ORG/NAME`` or ``ORG/NAME@REVISION``, downloaded if necessary.
 
-    Progress, token, offline mode and cache are huggingface_hub's own (HF_TOKEN, HF_HUB_OFFLINE, HF_HOME). Raises
-    UsageError for a name that is none, CheckpointError in one line for any error of the hub or the network. Without the
-    package, what is cached is opened as it is.
+    huggingface_hub handles progress, token, offline mode and cache (HF_TOKEN, HF_HUB_OFFLINE, HF_HOME). Without that
+    package, only cached models can be opened. Raises UsageError for an invalid name, CheckpointError for any error of
+    the hub or the network.
     """
     repository, _, revision = name.partition("@")
     if repository.count("/") > 1 or not all(repository.split("/")):
-        raise UsageError(f"hub:{name} is not the name of a model", "such as hub:openai-community/gpt2")
+        raise UsageError(
+            f"hub:{name} is not the name of a model", "a name is ORG/NAME, such as hub:openai-community/gpt2"
+        )
     try:
         library = _library()
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""From files to a model: first what they say without their weights, then every stored tensor to its place."""
+"""From files to a model: first the configuration and the headers, then each stored tensor to its parameters."""
 
 import math
 from collections.abc import Container, Iterator, Mapping
@@ -18,24 +18,24 @@ from tinytf.nearest import did_you_mean
 
 Shapes = dict[str, tuple[int, ...]]
 _RADIANS = 5e-4
-"""By how much a frequency in float32 makes the angle of a position in the thousands too large or small."""
+"""The error that a float32 frequency causes in the angle of a position in the thousands."""
 
 
-def damaged(path: Path, said: str, what: str = "damaged") -> CheckpointError:
+def damaged(path: Path, reason: str, state: str = "damaged") -> CheckpointError:
     """The error for a file whose bytes cannot be right."""
-    return CheckpointError(f"{path} is {what}: {said}", "the file may be incomplete: download or copy it again")
+    return CheckpointError(f"{path} is {state}: {reason}", "the file may be incomplete: download or copy it again")
 
 
 class WeightFiles(Protocol):
-    """Stored tensors: ``shapes`` by name from the headers, values when they are asked for."""
+    """Stored tensors: ``shapes`` by name, from the headers; values are read on demand."""
 
     shapes: Shapes
 
     def stored(self, name: str) -> Tensor:
-        """One tensor as it is stored."""
+        """One tensor, in its stored dtype and layout."""
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, in ``dtype`` if it holds floating point numbers; of ``pieces`` none is kept."""
+        """Yield names and tensors, in ``dtype`` where they are floating point; those in ``pieces`` are not retained."""
 
 
 class Opened(NamedTuple):
@@ -47,29 +47,29 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A model without its weights, and where every stored tensor goes.
+    """A model without its weights, and what to do with each stored tensor.
 
-    It goes to parameters of the model, or is compared with the tensor that it copies or that is computed here, or goes
-    nowhere.
+    ``targets`` are the parameters that a tensor fills. A tensor in ``copy_of`` must equal the one named there, a tensor
+    in ``computed`` the one given there. All others are skipped.
     """
 
     model: Transformer
-    goes_to: Mapping[str, list[tuple[str, Stored]]]
+    targets: Mapping[str, list[tuple[str, Stored]]]
     copy_of: Mapping[str, str]
     computed: Mapping[str, Tensor]
     notes: tuple[str, ...]
 
     @property
     def pieces(self) -> frozenset[str]:
-        """The stored tensors that are copied, each into a part of a larger one of ours."""
+        """The stored tensors that are copied into slices of larger parameters, one for each expert."""
         return frozenset(
-            name for name, places in self.goes_to.items() if any(how.expert is not None for _, how in places)
+            name for name, targets in self.targets.items() if any(layout.expert is not None for _, layout in targets)
         )
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a model says without the values of the weights; ``source`` is the directory or file, or names it."""
+    """A model before its weights are read; ``source`` is its directory or file, or a name for it."""
 
     source: Path | str
     table: FamilyTable
@@ -78,54 +78,53 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
 
     def plan(self) -> Plan:
-        """The place of every tensor, from the headers alone.
+        """Match every stored tensor with our parameters, from the headers alone.
 
-        Raises CheckpointError for the first that is missing, of another shape, stored twice, or without a place.
+        Raises CheckpointError for the first tensor that is missing, misshapen, stored twice, or unknown.
         """
-        table, found = self.table, self.weights.shapes
+        table, shapes = self.table, self.weights.shapes
         stored: dict[str, str] = {}  # plain name -> name in the file
-        for name in found:
+        for name in shapes:
             plain = table.plain(name)
             if plain in stored:
                 raise CheckpointError(f"{self.source} holds both {stored[plain]} and {name}, which are the same tensor")
             stored[plain] = name
-        for copy, copied in table.copies.items():
-            if copy in stored and copied not in stored:
-                stored[copied] = stored.pop(copy)
-        model = empty_model(self.config, len(found), self.source)
-        goes_to: dict[str, list[tuple[str, Stored]]] = {}
+        for copy, original in table.copies.items():
+            if copy in stored and original not in stored:
+                stored[original] = stored.pop(copy)
+        model = empty_model(self.config, len(shapes), self.source)
+        targets: dict[str, list[tuple[str, Stored]]] = {}
         needed: Shapes = {}
         for parameter, shape in shapes_of(model).items():
-            for plain, how in table.places(parameter, shape[0], self.config, stored):
+            for plain, layout in table.locations(parameter, shape[0], self.config, stored):
                 name = stored.get(plain) or table.prefixed(plain)
-                own = layer_of(parameter, self.config)
-                needed[name] = how.stored_shape(shape if how.expert is None else shape[1:], own)
-                goes_to.setdefault(name, []).append((parameter, how))
+                layer = layer_of(parameter, self.config)
+                needed[name] = layout.stored_shape(shape if layout.expert is None else shape[1:], layer)
+                targets.setdefault(name, []).append((parameter, layout))
         copy_of: dict[str, str] = {}
         computed: dict[str, Tensor] = {}
-        skipped, said = set(), set()
+        skipped_names, notes = set(), set()
         for plain, name in stored.items():
-            if name in goes_to:
+            if name in targets:
                 continue
-            left = table.why_left(plain)
-            if plain in table.copies:  # of an untied head, transformers reads the one that has a place above
+            skip = table.why_skipped(plain)
+            if plain in table.copies:  # for an untied head, transformers reads the tensor matched above
                 copy_of |= {name: stored[table.copies[plain]]} if self.config.tied_head else {}
-            elif left is None:
+            elif skip is None:
                 continue
-            elif left.computed is not None:
-                computed[name] = left.computed(self.config, found[name])
-            elif left.said:
-                said.add(f"not opened: {left.why} ({plain.split('.')[0]})")
-            skipped.add(name)
-        there = {name: shape for name, shape in found.items() if name not in skipped}
-        require_match(needed, there, self.source, f"a {table.name} model")
-        return Plan(model, goes_to, copy_of, computed, tuple(sorted(said)))
+            elif skip.computed is not None:
+                computed[name] = skip.computed(self.config, shapes[name])
+            elif skip.noted:
+                notes.add(f"not opened: {skip.why} ({plain.split('.')[0]})")
+            skipped_names.add(name)
+        used = {name: shape for name, shape in shapes.items() if name not in skipped_names}
+        require_match(needed, used, self.source, f"a {table.name} model")
+        return Plan(model, targets, copy_of, computed, tuple(sorted(notes)))
 
     def load(self, dtype: torch.dtype = torch.float32) -> Opened:
-        """The model, its weights in ``dtype``: views of the mapped files where these hold that dtype.
+        """The model with its weights in ``dtype``: views of the mapped files where they store that dtype.
 
-        Raises CheckpointError, with the file and the tensor, for one that is missing, left over, of another shape or
-        damaged.
+        Raises CheckpointError, naming file and tensor, for a tensor that is missing, unknown, misshapen or damaged.
         """
         plan = self.plan()
         state: dict[str, Tensor] = {}
@@ -135,60 +134,64 @@ class Checkpoint:
                 self._require_copy(name, plan.copy_of[name])
             if name in plan.computed:
                 self._require_computed(name, plan.computed[name])
-            for parameter, how in plan.goes_to.get(name, ()):
+            for parameter, layout in plan.targets.get(name, ()):
                 if not tensor.is_floating_point():
-                    raise CheckpointError(f"{self.source}: {name} holds {tensor.dtype}, which are no weights")
-                if how.expert is None:
-                    state[parameter] = how.read(tensor, layer_of(parameter, self.config))
+                    raise CheckpointError(
+                        f"{self.source}: {name} holds {tensor.dtype} numbers, which cannot be weights"
+                    )
+                if layout.expert is None:
+                    state[parameter] = layout.read(tensor, layer_of(parameter, self.config))
                     continue
                 if parameter not in state:
                     state[parameter] = torch.empty(shapes[parameter], dtype=dtype)
-                state[parameter][how.expert] = how.read(tensor, layer_of(parameter, self.config))
+                state[parameter][layout.expert] = layout.read(tensor, layer_of(parameter, self.config))
         plan.model.load_state_dict(state, assign=True)
         plan.model.mapped = getattr(self.weights, "mapped", ())
         return Opened(plan.model.eval(), (*self.notes, *plan.notes))
 
-    def _require_copy(self, name: str, copied: str) -> None:
-        if not torch.equal(self.weights.stored(name), self.weights.stored(copied)):
+    def _require_copy(self, name: str, original: str) -> None:
+        if not torch.equal(self.weights.stored(name), self.weights.stored(original)):
             raise CheckpointError(
-                f"{self.source}: {name} differs from {copied}, and the configuration says that they are one",
-                'if they are two, config.json has to say: "tie_word_embeddings": false',
+                f"{self.source}: {name} differs from {original}, but the configuration says that they are tied",
+                'if they are not, set "tie_word_embeddings": false in config.json',
             )
 
     def _require_computed(self, name: str, computed: Tensor) -> None:
-        """Raise CheckpointError for a stored table that is not, but for its rounding, the one computed here."""
+        """Raise CheckpointError for a stored table that differs from the computed one by more than rounding."""
         stored = self.weights.stored(name)
         rounding = _RADIANS + (torch.finfo(stored.dtype).eps if stored.is_floating_point() else 0.0)
-        apart = (stored.double() - computed.double()).abs().max().item() if stored.shape == computed.shape else math.inf
-        if not apart <= rounding:
+        difference = (
+            (stored.double() - computed.double()).abs().max().item() if stored.shape == computed.shape else math.inf
+        )
+        if not difference <= rounding:
             raise CheckpointError(
-                f"{self.source}: {name} is not the table that the configuration gives; they differ by {apart:.3g}",
-                "a table of its own is not implemented",
+                f"{self.source}: {name} differs from the table that the configuration gives by {difference:.3g}",
+                "a custom table is not implemented",
             )
 
 
-def empty_model(config: ModelConfig, stored: int, source: Path | str) -> Transformer:
-    """A model without memory for its weights; the files hold ``stored`` tensors."""
-    if config.n_layers > stored:  # before a wrong number makes millions of them
-        raise CheckpointError(f"{source} holds {stored:,} tensors, too few for {config.n_layers:,} layers")
+def empty_model(config: ModelConfig, n_tensors: int, source: Path | str) -> Transformer:
+    """A model without memory for its weights (on the meta device), from files that hold ``n_tensors`` tensors."""
+    if config.n_layers > n_tensors:  # before a wrong number builds millions of layers
+        raise CheckpointError(f"{source} holds {n_tensors:,} tensors, too few for {config.n_layers:,} layers")
     with torch.device("meta"):
         return Transformer(config)
 
 
 def shapes_of(model: Transformer) -> Shapes:
-    """The shape of every parameter by its name."""
+    """The shape of every parameter and buffer by name."""
     return {name: tuple(tensor.shape) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
-def require_match(needed: Shapes, found: Shapes, source: Path | str, model: str = "the model") -> None:
-    """Raise CheckpointError for the first needed tensor that is missing or has another shape, and for any other."""
+def require_match(needed: Shapes, shapes: Shapes, source: Path | str, model: str = "the model") -> None:
+    """Raise CheckpointError for the first needed tensor that is missing or misshapen, and for any unknown one."""
     for name, shape in needed.items():
-        if name not in found:
-            missing = sum(other not in found for other in needed)
+        if name not in shapes:
+            missing = sum(n not in shapes for n in needed)
             raise CheckpointError(f"{source} lacks {name} ({missing:,} of {len(needed):,} tensors are missing)")
-        if found[name] != shape:
-            raise CheckpointError(f"{source}: {name} has shape {found[name]}, the configuration needs {shape}")
-    for name in found:
+        if shapes[name] != shape:
+            raise CheckpointError(f"{source}: {name} has shape {shapes[name]}, the configuration needs {shape}")
+    for name in shapes:
         if name not in needed:
             hint = did_you_mean(name, needed)
             raise CheckpointError(f"{source} holds {quoted(name)}, which {model} has no place for", hint)

@@ -18,13 +18,13 @@ from tinytf.text.tokenizer import Tokenizer
 
 
 def save_run(directory: Path, model: Transformer, tokenizer: Tokenizer) -> None:
-    """Write the model and its tokenizer; each file appears whole, the configuration last."""
+    """Write the model and its tokenizer, each file atomically, the configuration last."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.named_parameters()}
     write_run(directory, model.config, tensors, tokenizer)
 
 
 def write_run(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer) -> None:
-    """Write the model's tensors, on the processor, by their names."""
+    """Write a run directory from ``tensors`` by name, which are on the CPU."""
     make_folder(directory)
     write_state(directory / "model.safetensors", save_tensors(dict(tensors)))
     write_state(directory / "tokenizer.json", tokenizer.to_json(whole=True).encode("utf-8"))
@@ -35,8 +35,8 @@ def write_run(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor
 def load_run(directory: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     """The model of a run directory, on the CPU, in eval mode, in ``dtype``.
 
-    Raises CheckpointError naming the file, or the tensor with both shapes, when something is missing,
-    truncated, left over or of another shape.
+    Raises CheckpointError, naming the file, or the tensor with both shapes, for anything missing, truncated, unknown or
+    of another shape.
     """
     config = read_config(directory)
     weights = Safetensors(directory / "model.safetensors")

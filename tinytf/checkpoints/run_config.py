@@ -1,4 +1,4 @@
-"""What the folder of a run says without its weights: its configuration and checkpoints; free of torch."""
+"""The configuration and the checkpoints of a run directory, without its weights; free of torch."""
 
 import math
 import re
@@ -15,23 +15,23 @@ CHECKPOINTS = "checkpoints"
 _STEP = re.compile(r"step-(\d{6,})")
 
 
-def checkpoint_step(place: Path) -> int:
-    """The step that a checkpoint's folder is named after."""
-    found = _STEP.fullmatch(place.name)
-    return int(found[1]) if found else -1
+def checkpoint_step(folder: Path) -> int:
+    """The step in the name of a checkpoint's folder; -1 for any other folder."""
+    match = _STEP.fullmatch(folder.name)
+    return int(match[1]) if match else -1
 
 
-def _holds_checkpoint(place: Path) -> bool:
-    """False once its files were removed and only others are left."""
-    return (place / "config.json").exists() or (place / "training.json").exists()
+def _holds_checkpoint(folder: Path) -> bool:
+    """Whether a folder still has the files of a checkpoint."""
+    return (folder / "config.json").exists() or (folder / "training.json").exists()
 
 
 def checkpoints_of(run: Path) -> list[Path]:
-    """The checkpoints of a run that is or was trained, the oldest first."""
-    folder = run / CHECKPOINTS
-    places = folder.iterdir() if folder.is_dir() else []
-    found = [place for place in places if checkpoint_step(place) >= 0 and _holds_checkpoint(place)]
-    return sorted(found, key=checkpoint_step)
+    """The folders of a run's checkpoints, the oldest first."""
+    parent = run / CHECKPOINTS
+    folders = parent.iterdir() if parent.is_dir() else []
+    checkpoints = [folder for folder in folders if checkpoint_step(folder) >= 0 and _holds_checkpoint(folder)]
+    return sorted(checkpoints, key=checkpoint_step)
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -54,7 +54,7 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def read_parameter_count(directory: Path) -> int | None:
-    """How many parameters a run directory holds, by the header of its weights; None where it cannot be read."""
+    """The number of parameters of a run, from the header of its weights; None if that cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,6 +1,6 @@
-"""Models that other programs keep on this disk: found by the layout of their folders, read only, without torch.
+"""Models that other programs keep on this disk, located by the layout of their folders; read-only, free of torch.
 
-The cache of the Hugging Face hub, Ollama's models, and LM Studio's. None of these programs is needed.
+These are the cache of the Hugging Face hub, Ollama and LM Studio. None of these programs needs to be installed.
 """
 
 import os
@@ -17,11 +17,11 @@ from tinytf.nearest import did_you_mean
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _NOT_A_MODEL = re.compile(r"mmproj|.*-(?!0*1-of-)\d+-of-\d+\.gguf", re.IGNORECASE)
-"""A projector of images, or a later part of a split file."""
+"""An image projector, or a later part of a split file."""
 
 
-def _names(folder: Path) -> list[str]:
-    """What a folder holds, in order; nothing for one that is missing, closed to us, or a file."""
+def _list_names(folder: Path) -> list[str]:
+    """The visible names in a folder, sorted; empty for a missing or unreadable folder, and for a file."""
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except (OSError, ValueError):
@@ -33,23 +33,23 @@ def _folder(variable: str, otherwise: str) -> Path:
 
 
 def is_model_file(name: str) -> bool:
-    """Whether a file of this name is a GGUF model, or the first part of one."""
+    """Whether ``name`` is that of a GGUF model or of its first part."""
     return name.lower().endswith(".gguf") and not _NOT_A_MODEL.match(name)
 
 
 def _gguf_files(folder: Path) -> dict[str, Path]:
-    return {name: folder / name for name in _names(folder) if is_model_file(name)}
+    return {name: folder / name for name in _list_names(folder) if is_model_file(name)}
 
 
 def _is_directory(folder: Path) -> bool:
-    """Whether it has a configuration and weights as transformers writes them. A link that leads nowhere is missing."""
+    """Whether a folder has a configuration and weights as transformers writes them; broken links do not count."""
     return os.path.exists(folder / "config.json") and any(os.path.exists(folder / name) for name in _WEIGHTS)
 
 
 def _contents(folder: Path) -> dict[str, Path]:
-    """What can be opened of a downloaded repository: its GGUF files by name, and under "" what needs no name.
+    """The models in a downloaded repository: its GGUF files by name, and under "" the default one.
 
-    That is a directory of transformers, or the only GGUF file.
+    The default is a directory of transformers, or the only GGUF file.
     """
     files = _gguf_files(folder)
     if _is_directory(folder):
@@ -58,45 +58,47 @@ def _contents(folder: Path) -> dict[str, Path]:
 
 
 def _file_of(folder: Path, file: str, name: str) -> Path:
-    """The path of a file of a repository, or of what needs no name; UsageError that names those that are there."""
+    """The path of a ``file`` in a repository, or of its default model. Raises UsageError, listing existing names."""
     files = {**_gguf_files(folder), **_contents(folder)}
     if file not in files:
-        known = [f"{name}/{one}" for one in files if one] or [name]
-        said = f"has no file {file}" if file else f"holds {len(files)} models"
+        names = [f"{name}/{file_name}" for file_name in files if file_name] or [name]
+        fault = f"has no file {file}" if file else f"holds {len(files)} models"
         raise UsageError(
-            f"{name} {said}", did_you_mean(f"{name}/{file}" if file else "", known, otherwise=f"such as {known[0]}")
+            f"{name} {fault}", did_you_mean(f"{name}/{file}" if file else "", names, otherwise=f"such as {names[0]}")
         )
     return files[file]
 
 
 class Store(ABC):
-    """A place of models: ``prefix`` is what their names begin with."""
+    """A collection of models on disk; their names begin with ``prefix``."""
 
     place: ClassVar[str]
     prefix: ClassVar[str]
 
     @abstractmethod
     def names(self) -> Iterator[str]:
-        """What --model takes, in order; folders are listed, and no model is read."""
+        """The names that --model takes, in order, from listings of folders alone."""
 
     @abstractmethod
     def find(self, name: str) -> Path:
-        """The directory or GGUF file of a name, given without its prefix.
+        """The directory or GGUF file of a model; ``name`` is without the prefix.
 
-        Raises UsageError for a name that is not there, CheckpointError for a model that lacks its files.
+        Raises UsageError for an unknown name, CheckpointError for a model whose files are missing.
         """
 
     def missing(self, name: str) -> UsageError:
-        """The error for a name that is not there."""
-        known = list(self.names())
-        hint = did_you_mean(self.prefix + name, known) if known else f"nothing of {self.place} was found on this disk"
-        return UsageError(f"there is no model {self.prefix + name!r}", hint or "tinytf models lists those that are")
+        """The error for an unknown name."""
+        names = list(self.names())
+        hint = did_you_mean(self.prefix + name, names) if names else f"nothing of {self.place} was found on this disk"
+        return UsageError(
+            f"there is no model {self.prefix + name!r}", hint or "tinytf models lists the models on this disk"
+        )
 
 
 class HubCache(Store):
-    """What huggingface_hub fetched: ``models--ORG--NAME/snapshots/COMMIT``, and ``refs/main`` names a commit.
+    """The cache of huggingface_hub: ``models--ORG--NAME/snapshots/COMMIT``; ``refs/main`` holds a commit.
 
-    A name is ORG/NAME, ORG/NAME@REVISION, or ORG/NAME/FILE.gguf; an old one has no ORG.
+    A name is ORG/NAME, ORG/NAME@REVISION, or ORG/NAME/FILE.gguf; some old names have no ORG.
     """
 
     place, prefix = "hub cache", ""
@@ -113,13 +115,13 @@ class HubCache(Store):
         return self._NAME.fullmatch(name) is not None and ".." not in name and "--" not in name
 
     def names(self) -> Iterator[str]:
-        for folder in _names(self.folder):
+        for folder in _list_names(self.folder):
             name = folder.removeprefix("models--").replace("--", "/")
             if name != folder and (snapshot := self._snapshot(name)) is not None:
                 yield from (f"{name}/{file}".removesuffix("/") for file in _contents(snapshot) or [""])
 
     def has(self, name: str) -> bool:
-        """Whether anything of a repository was fetched."""
+        """Whether a snapshot of the repository is cached."""
         return self.is_name(name) and self._split(name)[0] is not None
 
     def find(self, name: str) -> Path:
@@ -127,60 +129,60 @@ class HubCache(Store):
         if snapshot is None:
             raise self.missing(name)
         if not file and not _contents(snapshot):
-            lacks = "no weights" if os.path.exists(snapshot / "config.json") else "no config.json"
+            gap = "no weights" if os.path.exists(snapshot / "config.json") else "no config.json"
             hint = f"hub:{repository} fetches what is missing"
-            raise CheckpointError(f"{repository} has {lacks} in the cache, {snapshot}", hint)
+            raise CheckpointError(f"{repository} has {gap} in the cache, {snapshot}", hint)
         return _file_of(snapshot, file, repository)
 
     def _split(self, name: str) -> tuple[Path | None, str, str]:
-        """The snapshot of a name, its file, and the repository."""
+        """The snapshot, the file and the repository of a name."""
         match = self._NAME.fullmatch(name)
         assert match is not None
         repository, file, revision = match.groups("")
         return self._snapshot(repository, revision or "main"), file, repository
 
     def _snapshot(self, repository: str, revision: str = "main") -> Path | None:
-        """The folder of a revision; of main, where that lacks its weights, the newest that has them."""
+        """The snapshot of a revision; for main without weights, the newest snapshot that has them."""
         folder = self.folder / f"models--{repository.replace('/', '--')}"
         try:
             commit = read_bytes(folder / "refs" / revision, SMALL).decode("ascii", "replace").strip()
         except OSError:
             commit = revision
-        there = [folder / "snapshots" / name for name in _names(folder / "snapshots")]
-        named = [path for path in there if path.name == commit]
+        snapshots = [folder / "snapshots" / name for name in _list_names(folder / "snapshots")]
+        matches = [path for path in snapshots if path.name == commit]
         if revision != "main":
-            return named[0] if named else None
-        newest = sorted(there, key=lambda path: path.lstat().st_mtime, reverse=True)
-        return next((path for path in (*named, *newest) if _contents(path)), next(iter((*named, *newest)), None))
+            return matches[0] if matches else None
+        newest = sorted(snapshots, key=lambda path: path.lstat().st_mtime, reverse=True)
+        return next((path for path in (*matches, *newest) if _contents(path)), next(iter((*matches, *newest)), None))
 
 
 class Ollama(Store):
     """Manifests at ``manifests/HOST/NAMESPACE/NAME/TAG``, whose layers are files at ``blobs/sha256-…``.
 
-    A name is NAME[:TAG], USER/NAME[:TAG] or HOST/USER/NAME[:TAG]; the tag is latest unless named.
+    A name is NAME[:TAG], USER/NAME[:TAG] or HOST/USER/NAME[:TAG]; the default tag is latest.
     """
 
     place, prefix = "Ollama", "ollama:"
-    SHARED = "/usr/share/ollama/.ollama/models"  # where its installer on Linux runs it as a user of its own
+    SHARED = "/usr/share/ollama/.ollama/models"  # where the installer for Linux puts them, under a user of its own
     _USUAL = ("registry.ollama.ai", "library")
     _LAYER = "application/vnd.ollama.image."
     _DIGEST = re.compile("sha256[:-]([0-9a-f]{64})")
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """OLLAMA_MODELS or ~/.ollama/models, then the one that all users share."""
+        """OLLAMA_MODELS or ~/.ollama/models, then the folder that all users share."""
         return _folder("OLLAMA_MODELS", "~/.ollama/models"), Path(self.SHARED)
 
     def names(self) -> Iterator[str]:
-        found = []
+        names = []
         for folder in self.folders:
             parts: list[tuple[str, ...]] = [()]
             for _ in ("host", "namespace", "name", "tag"):
-                parts = [(*one, name) for one in parts for name in _names(folder.joinpath("manifests", *one))]
-            found += [self._shown(*one) for one in parts]
-        yield from dict.fromkeys(found)
+                parts = [(*path, name) for path in parts for name in _list_names(folder.joinpath("manifests", *path))]
+            names += [self._short_name(*path) for path in parts]
+        yield from dict.fromkeys(names)
 
-    def _shown(self, host: str, namespace: str, name: str, tag: str) -> str:
+    def _short_name(self, host: str, namespace: str, name: str, tag: str) -> str:
         parts = [host, namespace, name]
         while len(parts) > 1 and parts[0] == self._USUAL[3 - len(parts)]:
             parts = parts[1:]
@@ -206,13 +208,15 @@ class Ollama(Store):
             raise CheckpointError(f"{manifest} has no layers, so it is not a model of Ollama")
         kinds = [str(layer.get("mediaType")).removeprefix(self._LAYER) for layer in layers]
         if "adapter" in kinds:
-            raise CheckpointError(f"ollama:{name} has an adapter (LoRA) over its weights, which is not implemented")
+            raise CheckpointError(f"ollama:{name} has a LoRA adapter on top of its weights, which is not implemented")
         if kinds.count("model") != 1:
-            raise CheckpointError(f"ollama:{name} has {kinds.count('model')} GGUF files, and one is opened")
-        said = str(layers[kinds.index("model")].get("digest"))
-        digest = self._DIGEST.fullmatch(said)
+            raise CheckpointError(
+                f"ollama:{name} has {kinds.count('model')} GGUF files; only models with one can be opened"
+            )
+        stored = str(layers[kinds.index("model")].get("digest"))
+        digest = self._DIGEST.fullmatch(stored)
         if digest is None:
-            raise CheckpointError(f"{manifest} has a digest that is no SHA-256, {quoted(said)}")
+            raise CheckpointError(f"{manifest} has a digest that is not SHA-256: {quoted(stored)}")
         blob = blobs / f"sha256-{digest[1]}"
         if not os.path.isfile(blob):
             raise CheckpointError(f"ollama:{name} lacks its file {blob}", f"ollama pull {name} fetches it")
@@ -220,9 +224,9 @@ class Ollama(Store):
 
 
 class LmStudio(Store):
-    """Folders ``ORG/NAME`` with GGUF files, or with a directory of transformers.
+    """Folders ``ORG/NAME`` with GGUF files, or directories of transformers.
 
-    A name is ORG/NAME, or ORG/NAME/FILE where there are several.
+    A name is ORG/NAME, or ORG/NAME/FILE if there are several files.
     """
 
     place, prefix = "LM Studio", "lmstudio:"
@@ -230,12 +234,12 @@ class LmStudio(Store):
 
     @property
     def folders(self) -> Iterator[Path]:
-        """Where it keeps models, now and in older versions."""
+        """The folders of the current version and of older ones."""
         return (Path(os.path.expanduser(folder)) for folder in self.FOLDERS)
 
     def names(self) -> Iterator[str]:
-        orgs = [(root, org) for root in self.folders for org in _names(root)]
-        folders = [(f"{org}/{name}", root / org / name) for root, org in orgs for name in _names(root / org)]
+        orgs = [(root, org) for root in self.folders for org in _list_names(root)]
+        folders = [(f"{org}/{name}", root / org / name) for root, org in orgs for name in _list_names(root / org)]
         files = (f"{self.prefix}{name}/{file}" for name, folder in folders for file in _contents(folder))
         yield from dict.fromkeys(file.removesuffix("/") for file in files)
 

@@ -1,4 +1,4 @@
-"""Weight files of a model directory: names and shapes from their headers, values when they are asked for."""
+"""Weight files of a model directory: names and shapes from their headers, values on demand."""
 
 import os
 import pickle
@@ -16,14 +16,14 @@ from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.files import open_bytes, read_json
 
-_PIECE = 4 * 2**20
-"""How many numbers are converted at a time."""
-_COPIED = 2**24
-"""How many bytes of pieces are copied from one mapping of a file."""
+_NUMBERS_PER_PIECE = 4 * 2**20
+"""The number of values that are converted at a time."""
+_BYTES_PER_MAPPING = 2**24
+"""The number of bytes that are copied from one mapping of a file before it is mapped again."""
 
 
 def _require_file(path: Path) -> None:
-    """Raise CheckpointError where a library that opens ``path`` would find none, or wait for a pipe."""
+    """Raise CheckpointError for a missing or unreadable file, or a pipe, before a library tries to open it."""
     try:
         open_bytes(path).close()
     except FileNotFoundError:
@@ -33,33 +33,33 @@ def _require_file(path: Path) -> None:
 
 
 class Mapped:
-    """A file that weights are views of, held open, so that it can be told whether it is as it was.
+    """A file that weights are mapped from, held open to detect changes.
 
-    One that another file took the place of is: the views stay those of the old one.
+    Replacing the file by another is no change: the views remain those of the old file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.file = path, open_bytes(path)
         weakref.finalize(self, self.file.close)
-        self._before = self._now()
+        self._state_when_opened = self._current_state()
 
-    def _now(self) -> tuple[int, int]:
-        found = os.fstat(self.file.fileno())
-        return found.st_size, found.st_mtime_ns
+    def _current_state(self) -> tuple[int, int]:
+        status = os.fstat(self.file.fileno())
+        return status.st_size, status.st_mtime_ns
 
     def require_unchanged(self) -> None:
-        """Raise CheckpointError for a file that was written over or cut short: reading on could end the process."""
-        if self._now() != self._before:
-            raise CheckpointError(f"{self.path} was changed while its model is open", "leave, and open it again")
+        """Raise CheckpointError for a file that was overwritten or truncated: reading it could crash the process."""
+        if self._current_state() != self._state_when_opened:
+            raise CheckpointError(f"{self.path} was changed while its model was open", "quit, and open it again")
 
     def __deepcopy__(self, memo: object) -> "Mapped":
         return self
 
 
 class Safetensors:
-    """A ``.safetensors`` file. Its tensors are views of the mapped file: what is not read is never loaded.
+    """A ``.safetensors`` file, whose tensors are views of the mapped file: data that are not used are never loaded.
 
-    ``mapped`` is the file once there are such views.
+    ``mapped`` is the file once such views exist.
     """
 
     mapped: tuple[Mapped, ...] = ()
@@ -74,7 +74,7 @@ class Safetensors:
             raise damaged(path, str(error)) from None
 
     def metadata(self) -> dict[str, str]:
-        """What the file says about itself."""
+        """The metadata in the header."""
         with safe_open(self.path, framework="pt") as file:
             return file.metadata() or {}
 
@@ -84,19 +84,19 @@ class Safetensors:
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         with safe_open(self.path, framework="pt") as file:
-            kept = [name for name in self.shapes if name not in pieces]
-            views = {name: tensor for name in kept if (tensor := file.get_tensor(name)).dtype == dtype}
+            retained = [name for name in self.shapes if name not in pieces]
+            views = {name: tensor for name in retained if (tensor := file.get_tensor(name)).dtype == dtype}
         others = [name for name in self.shapes if name not in views]
         self.mapped = (Mapped(self.path),) if views else ()
         yield from views.items()
         views.clear()
-        copied = [name for name in others if name in pieces]
-        while copied:  # mapped anew now and then, so that pages once read are dropped
+        pending = [name for name in others if name in pieces]
+        while pending:  # map the file again now and then, to drop the pages that were read
             with safe_open(self.path, framework="pt") as file:
-                read = 0
-                while copied and read < _COPIED:
-                    piece = file.get_tensor(name := copied.pop())
-                    read += piece.nbytes
+                n_bytes = 0
+                while pending and n_bytes < _BYTES_PER_MAPPING:
+                    piece = file.get_tensor(name := pending.pop())
+                    n_bytes += piece.nbytes
                     yield name, piece.to(dtype)
         for name in (name for name in others if name not in pieces):
             stored = self.stored(name)
@@ -108,12 +108,12 @@ class Safetensors:
                 yield name, stored
 
     def _converted(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A tensor in another dtype. The file is mapped anew for every piece, so that pages once read are dropped."""
+        """A tensor in another dtype. The file is mapped again for every piece, to drop the pages that were read."""
         result = torch.empty(shape, dtype=dtype)
         if not shape:
             with safe_open(self.path, framework="pt") as file:
                 return result.copy_(file.get_tensor(name))
-        step = max(1, _PIECE // max(1, result.numel() // max(1, shape[0])))
+        step = max(1, _NUMBERS_PER_PIECE // max(1, result.numel() // max(1, shape[0])))
         for first in range(0, shape[0], step):
             with safe_open(self.path, framework="pt") as file:
                 result[first : first + step] = file.get_slice(name)[first : first + step]
@@ -121,7 +121,7 @@ class Safetensors:
 
 
 class Pickled:
-    """A ``.bin`` file of torch.save, read without running code from it."""
+    """A ``.bin`` file of torch.save, read without executing code in it."""
 
     mapped: tuple[Mapped, ...] = ()
 
@@ -134,27 +134,27 @@ class Pickled:
     def _read(self) -> dict[str, Tensor]:
         try:
             try:
-                found = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
-            except RuntimeError:  # the format of before torch 1.6 cannot be mapped
-                found = torch.load(self.path, map_location="cpu", weights_only=True)
+                state = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError:  # files from before torch 1.6 cannot be mapped
+                state = torch.load(self.path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise CheckpointError(
                 f"{self.path} is refused: it is damaged, or holds more than tensors, which could run code",
-                "convert it to safetensors where you trust it",
+                "if you trust it, convert it to safetensors",
             ) from None
         except Exception as error:  # a damaged archive raises different errors
-            said = str(error).splitlines()[0] if str(error) else repr(error)
-            raise damaged(self.path, said) from None
-        if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            raise damaged(self.path, reason) from None
+        if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
             raise CheckpointError(f"{self.path} is not a table of tensors by name")
-        for name, value in found.items():
+        for name, value in state.items():
             if not isinstance(name, str):
                 raise CheckpointError(f"{self.path} is not a table of tensors by name: one is called {name!r:.40}")
             if (kind := _odd_kind(value)) is not None:
                 raise CheckpointError(
                     f"{self.path}: {quoted(name)} is a {kind} tensor", "save it again with plain tensors of numbers"
                 )
-        return found
+        return state
 
     def stored(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -167,7 +167,7 @@ class Pickled:
 
 
 def _odd_kind(tensor: Tensor) -> str | None:
-    """What a tensor is that is not a plain array of numbers."""
+    """The kind of a tensor that is not a plain array of numbers; None for a plain one."""
     if tensor.is_nested or tensor.is_meta or tensor.is_quantized:
         return "nested" if tensor.is_nested else "meta" if tensor.is_meta else "quantised"
     return None if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.").replace("_", " ")
@@ -175,11 +175,11 @@ def _odd_kind(tensor: Tensor) -> str | None:
 
 _KINDS: dict[str, type[Safetensors] | type[Pickled]] = {".safetensors": Safetensors, ".bin": Pickled}
 WHOLE = ("model.safetensors", "pytorch_model.bin")
-"""The names of a weight file in one piece; NAME.index.json lists shards."""
+"""The names of an unsharded weight file; NAME.index.json lists the shards of a sharded one."""
 
 
 class Weights:
-    """All weight files of a directory together: ``shapes`` by tensor name, and every tensor once."""
+    """All weight files of a directory; ``shapes`` by tensor name. Raises CheckpointError for a tensor stored twice."""
 
     def __init__(self, directory: Path) -> None:
         self.files = [_KINDS[path.suffix](path) for path in weight_files(directory)]
@@ -192,7 +192,7 @@ class Weights:
 
     @property
     def mapped(self) -> tuple[Mapped, ...]:
-        return tuple(one for file in self.files for one in file.mapped)
+        return tuple(mapped for file in self.files for mapped in file.mapped)
 
     def stored(self, name: str) -> Tensor:
         return next(file.stored(name) for file in self.files if name in file.shapes)
@@ -203,7 +203,7 @@ class Weights:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The weight files of a directory: one, or the shards of its index; safetensors before pickled ones."""
+    """The weight files of a directory: one, or the shards in its index; safetensors takes precedence over pickle."""
     for name in WHOLE:
         if (directory / name).exists():
             return [directory / name]
@@ -214,24 +214,28 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[str]:
-    places: Any = read_json(index).get("weight_map")
-    if not isinstance(places, Mapping) or not places or not all(isinstance(name, str) for name in places.values()):
+    weight_map: Any = read_json(index).get("weight_map")
+    if (
+        not isinstance(weight_map, Mapping)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
         raise CheckpointError(f"{index} has no weight_map of tensor names to file names")
-    shards = sorted(set(places.values()))
+    shards = sorted(set(weight_map.values()))
     for shard in shards:
         if PurePosixPath(shard).name != shard or PureWindowsPath(shard).name != shard:
-            raise CheckpointError(f"{index} names {shard!r}, which is not a file of its own folder")
+            raise CheckpointError(f"{index} names {shard!r}, which is not a file in the same folder")
         if Path(shard).suffix not in _KINDS:
             raise CheckpointError(f"{index} names {shard!r}, which is not a weight file")
         if not (index.parent / shard).exists():
-            raise CheckpointError(f"{index} names {shard}, and there is no such file beside it")
+            raise CheckpointError(f"{index} names {shard}, but there is no such file beside it")
     return shards
 
 
 def not_finite(state: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """A note where weights hold NaN or infinities; for most tensors a finite sum is enough to know."""
-    bad = [n for n, t in state.items() if not torch.isfinite(t.sum()) and not torch.isfinite(t).all()]
-    if not bad:
+    """A note if weights hold NaN or infinities. A finite sum rules them out, which is fast for most tensors."""
+    faulty = [n for n, t in state.items() if not torch.isfinite(t.sum()) and not torch.isfinite(t).all()]
+    if not faulty:
         return ()
-    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    return (f"the weights hold NaN or infinities: {bad[0]}{more}",)
+    more = f" and {len(faulty) - 1} more" if len(faulty) > 1 else ""
+    return (f"the weights hold NaN or infinities: {faulty[0]}{more}",)

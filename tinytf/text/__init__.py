@@ -1,1 +1,1 @@
-"""Text to tokens and back, and how a token is shown."""
+"""Text to tokens and back, and the printable form of tokens."""

@@ -1,4 +1,4 @@
-"""Conversations, and the chat template of a model, which makes one text of their messages."""
+"""Conversations, and the chat template of a model, which renders their messages as one text."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +13,15 @@ FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
 _DEFAULT, _TOOLS = "default", "tool_use"
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _MARKS = 0xF0000
-"""Characters for private use: two for each message, put around its content to find it in the text."""
-_FORM = '[{"role": "user", "content": "What is the capital of France?"}]'
+"""The first of the private-use characters, two for each message, that mark its content in the rendered text."""
+_EXAMPLE = '[{"role": "user", "content": "What is the capital of France?"}]'
 
 
 @dataclass(frozen=True)
 class Conversation:
     """Messages, each with a ``role`` and a ``content``, and the ``tools`` that the model may call.
 
-    Raises UsageError for what is not a list of messages.
+    Raises UsageError for anything but a list of messages.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -29,12 +29,12 @@ class Conversation:
 
     def __post_init__(self) -> None:
         if not isinstance(self.messages, list | tuple) or not self.messages:
-            raise UsageError("a conversation is a list of one or more messages", f"such as {_FORM}")
+            raise UsageError("a conversation is a list of one or more messages", f"such as {_EXAMPLE}")
         for number, message in enumerate(self.messages, 1):
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-                raise UsageError(f"message {number} is no object with a role and a content", f"such as {_FORM}")
+                raise UsageError(f"message {number} is not an object with a role and a content", f"such as {_EXAMPLE}")
         if self.tools is not None and not isinstance(self.tools, list | tuple):
-            raise UsageError("the tools are no list", "each is an object with a name, a description and parameters")
+            raise UsageError("the tools are not a list", "each is an object with a name, a description and parameters")
 
     def __hash__(self) -> int:
         return hash(tuple(message["role"] for message in self.messages))
@@ -44,9 +44,9 @@ class Conversation:
 
     @classmethod
     def of(cls, text: str, system: str | None = None) -> Self:
-        """One message of the user, after that of the system."""
-        before = [] if system is None else [{"role": "system", "content": system}]
-        return cls([*before, {"role": "user", "content": text}])
+        """A conversation of one user message, after an optional system message."""
+        system_messages = [] if system is None else [{"role": "system", "content": system}]
+        return cls([*system_messages, {"role": "user", "content": text}])
 
     @classmethod
     def from_json(cls, text: str, system: str | None = None) -> Self:
@@ -54,24 +54,24 @@ class Conversation:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise UsageError(f"the conversation is not JSON: {error}", f"such as {_FORM}") from None
+            raise UsageError(f"the conversation is not JSON: {error}", f"such as {_EXAMPLE}") from None
         except RecursionError:
-            raise UsageError("the conversation is nested too deeply", f"such as {_FORM}") from None
+            raise UsageError("the conversation is nested too deeply", f"such as {_EXAMPLE}") from None
         tools = data.get("tools") if isinstance(data, dict) else None
-        found = cls(data.get("messages", ()) if isinstance(data, dict) else data, tools)
+        conversation = cls(data.get("messages", ()) if isinstance(data, dict) else data, tools)
         if system is None:
-            return found
-        if found.messages[0]["role"] == "system":
-            raise UsageError("the conversation begins with a system message of its own", "leave out --system")
-        return cls([{"role": "system", "content": system}, *found.messages], tools)
+            return conversation
+        if conversation.messages[0]["role"] == "system":
+            raise UsageError("the conversation already begins with a system message", "leave out --system")
+        return cls([{"role": "system", "content": system}, *conversation.messages], tools)
 
     @property
     def is_open(self) -> bool:
-        """Whether the model's turn comes next; else the last message is the model's own."""
+        """Whether it is the model's turn; if not, the last message is the model's."""
         return self.messages[-1]["role"] != "assistant"
 
     @property
-    def in_words(self) -> str:
+    def summary(self) -> str:
         count = len(self.messages)
         return f"{count:,} message{'s' if count > 1 else ''}{', then the assistant' if self.is_open else ''}"
 
@@ -81,8 +81,8 @@ Written = str | Conversation
 
 
 @dataclass(frozen=True)
-class Said:
-    """``text[start:end]`` is what the message ``number`` says, counted from 0."""
+class MessageSpan:
+    """``text[start:end]`` is the content of the message ``number``, counted from 0."""
 
     number: int
     role: str
@@ -99,89 +99,91 @@ class ChatTemplate:
 
     @property
     def stored(self) -> str | list[dict[str, str]]:
-        """As a tokenizer_config.json has it."""
+        """The templates in the form of tokenizer_config.json."""
         if self.templates.keys() == {_DEFAULT}:
             return self.templates[_DEFAULT]
         return [{"name": name, "template": template} for name, template in self.templates.items()]
 
-    def render(self, conversation: Conversation, *, continued: bool = False) -> tuple[str, tuple[Said, ...]]:
-        """The text of a conversation as ``apply_chat_template`` of transformers makes it, and what of it each one said.
+    def render(self, conversation: Conversation, *, continued: bool = False) -> tuple[str, tuple[MessageSpan, ...]]:
+        """The text of a conversation, as ``apply_chat_template`` of transformers renders it, and its message spans.
 
-        It ends where the assistant's turn begins, or where the last message is the assistant's, after that; with
-        ``continued`` inside that message, which goes on. Only a message that the template writes as it is (but for
-        space around it) is found. Raises as ``rendered`` does.
+        The text ends with the beginning of the assistant's turn, or, after a message of the assistant, with the end of
+        that turn; if ``continued``, it ends inside that message. A message has a span only if the template writes it
+        unchanged, except for space around it. Raises as ``render_template`` does.
         """
-        plain = self._rendered(conversation, conversation.messages)
-        said = self._find(conversation, plain)
+        text = self._render(conversation, conversation.messages)
+        spans = self._message_spans(conversation, text)
         if not continued or conversation.is_open:
-            return plain, said
-        last = said[-1] if said and said[-1].number == len(conversation.messages) - 1 else None
+            return text, spans
+        last = spans[-1] if spans and spans[-1].number == len(conversation.messages) - 1 else None
         if last is None:
             raise UsageError(
-                "this chat template changes the last message, which is the assistant's, and it cannot be continued",
+                "this chat template changes the assistant's last message, so it cannot be continued",
                 "end with a message of the user",
             )
         content = conversation.messages[-1]["content"]
-        space = content[len(content.rstrip()) :]
-        return plain[: last.end + len(space) * plain.startswith(space, last.end)], said
+        trailing_space = content[len(content.rstrip()) :]
+        return text[: last.end + len(trailing_space) * text.startswith(trailing_space, last.end)], spans
 
-    def _rendered(self, conversation: Conversation, messages: Iterable[Mapping[str, Any]]) -> str:
-        from tinytf.text.template import rendered
+    def _render(self, conversation: Conversation, messages: Iterable[Mapping[str, Any]]) -> str:
+        from tinytf.text.template import render_template
 
         values = {
             **self.names,
-            "messages": [_as_transformers(message) for message in messages],
+            "messages": [_for_template(message) for message in messages],
             "tools": conversation.tools,
             "documents": None,
             "add_generation_prompt": conversation.is_open,
         }
-        return rendered(self._source(conversation.tools is not None), values)
+        return render_template(self._template(conversation.tools is not None), values)
 
-    def _source(self, tools: bool) -> str:
+    def _template(self, tools: bool) -> str:
         for name in (*([_TOOLS] if tools else []), _DEFAULT):
             if name in self.templates:
                 return self.templates[name]
-        raise CheckpointError(f"none of the chat templates is named {_DEFAULT}: {', '.join(self.templates)}")
+        raise CheckpointError(
+            f"none of the chat templates is named {_DEFAULT}; their names are {', '.join(self.templates)}"
+        )
 
-    def _find(self, conversation: Conversation, plain: str) -> tuple[Said, ...]:
-        """Where each content stands: rendered once more, each between two characters that no text has."""
-        marked = []
+    def _message_spans(self, conversation: Conversation, plain: str) -> tuple[MessageSpan, ...]:
+        """The span of each message, from a second rendering with private-use characters around the contents."""
+        marked_messages = []
         for number, message in enumerate(conversation.messages):
             content = message.get("content")
-            if isinstance(content, str) and (inside := content.strip()):
-                before, after = content.split(inside, 1) if content != inside else ("", "")
-                first, last = chr(_MARKS + 2 * number), chr(_MARKS + 2 * number + 1)
-                message = {**message, "content": f"{before}{first}{inside}{last}{after}"}
-            marked.append(message)
+            if isinstance(content, str) and (body := content.strip()):
+                lead, trail = content.split(body, 1) if content != body else ("", "")
+                opening, closing = chr(_MARKS + 2 * number), chr(_MARKS + 2 * number + 1)
+                message = {**message, "content": f"{lead}{opening}{body}{closing}{trail}"}
+            marked_messages.append(message)
         try:
-            text = self._rendered(conversation, marked)
-        except (UsageError, CheckpointError):  # the template looks into the content
+            text = self._render(conversation, marked_messages)
+        except (UsageError, CheckpointError):  # the template inspects the content
             return ()
-        end_of_marks = _MARKS + 2 * len(marked)
-        without, opened, said = [], dict[int, int](), []
+        end_of_marks = _MARKS + 2 * len(marked_messages)
+        unmarked, starts, spans = [], dict[int, int](), []
         for char in text:
             mark = ord(char) - _MARKS
             if not 0 <= mark < end_of_marks - _MARKS:
-                without.append(char)
+                unmarked.append(char)
             elif mark % 2 == 0:
-                opened[mark // 2] = len(without)
-            elif mark // 2 in opened:
+                starts[mark // 2] = len(unmarked)
+            elif mark // 2 in starts:
                 number = mark // 2
-                said.append(Said(number, conversation.messages[number]["role"], opened[number], len(without)))
-        return tuple(said) if "".join(without) == plain else ()
+                spans.append(MessageSpan(number, conversation.messages[number]["role"], starts[number], len(unmarked)))
+        return tuple(spans) if "".join(unmarked) == plain else ()
 
 
-def _as_transformers(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without what is None, its reasoning under each of the names that templates read."""
-    kept = {name: value for name, value in message.items() if value is not None}
-    reasoning = next((kept[name] for name in _REASONING if name in kept), None)
-    return kept if reasoning is None else {"thinking": reasoning, **kept, "reasoning_content": reasoning}
+def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without None values, with its reasoning under every name that templates read."""
+    present = {name: value for name, value in message.items() if value is not None}
+    reasoning = next((present[name] for name in _REASONING if name in present), None)
+    return present if reasoning is None else {"thinking": reasoning, **present, "reasoning_content": reasoning}
 
 
 def directory_template(directory: Path, settings: Mapping[str, Any], names: Mapping[str, str]) -> ChatTemplate | None:
-    """The templates of a directory: of its own files, else of its tokenizer_config.json; None where there are none.
+    """The templates of a directory, from template files, else from tokenizer_config.json; None if it has none.
 
-    Raises CheckpointError for what is no template.
+    Raises CheckpointError for an invalid template.
     """
     files = {_DEFAULT: directory / FILE} if (directory / FILE).exists() else {}
     files |= {path.stem: path for path in sorted((directory / FOLDER).glob("*.jinja"))}
@@ -190,14 +192,14 @@ def directory_template(directory: Path, settings: Mapping[str, Any], names: Mapp
     return template_of(settings.get("chat_template"), names, directory / "tokenizer_config.json")
 
 
-def template_of(said: Any, names: Mapping[str, str], path: Path) -> ChatTemplate | None:
-    """A template, or several by name, as an object or a list of objects, as the file at ``path`` says it."""
-    if said is None or said == "":
+def template_of(stored: Any, names: Mapping[str, str], path: Path) -> ChatTemplate | None:
+    """A template, or several by name as an object or a list of objects, in the form stored in the file at ``path``."""
+    if stored is None or stored == "":
         return None
-    if isinstance(said, str):
-        return ChatTemplate({_DEFAULT: said}, names)
+    if isinstance(stored, str):
+        return ChatTemplate({_DEFAULT: stored}, names)
     try:
-        pairs = said.items() if isinstance(said, dict) else [(one["name"], one["template"]) for one in said]
+        pairs = stored.items() if isinstance(stored, dict) else [(entry["name"], entry["template"]) for entry in stored]
         return ChatTemplate({str(name): str(template) for name, template in pairs}, names)
     except (TypeError, KeyError):
         raise CheckpointError(f"{path}: chat_template is neither a text nor a list of named templates") from None

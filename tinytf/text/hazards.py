@@ -1,7 +1,7 @@
-"""Hazards in a tokenizer.json, judged from the file alone: which parts are known to be harmless, which are bombs.
+"""Hazards in a tokenizer.json, judged from the file alone: which parts are harmless, which are bombs.
 
-The library's own parts are harmless; what the file puts into them may not be: regular expressions can backtrack
-forever, and replacements can grow a text without bound. Those of well-known tokenizers run in linear time.
+The kinds of parts in the library are harmless, but their settings may not be: regular expressions can backtrack
+forever, and replacements can expand a text without bound. The expressions of well-known tokenizers run in linear time.
 """
 
 import json
@@ -13,7 +13,7 @@ from tinytf.errors import CheckpointError
 from tinytf.text.tokenizer_classes import GPT2_WORDS, words_and, words_by_case
 
 _TIMES, _CHARACTERS = 1000, 2**16
-"""The most characters that the parts before the vocabulary may make of one, and that a part may put in."""
+"""The most characters that all parts together may make of one, and that one part may insert."""
 _HARMLESS_TIMES, _HARMLESS_CHARACTERS = 8, 1024
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _PLAIN = frozenset((
@@ -36,52 +36,54 @@ _EXPRESSIONS = frozenset(
 
 
 def is_hazardous(data: Mapping[str, Any], path: Path) -> bool:
-    """Whether a tokenizer.json has what is not known to be harmless: it is read in a process of its own.
+    """Whether a tokenizer.json has parts that are not known to be harmless, and needs a worker process.
 
-    Raises CheckpointError, with file and field, where a text of some characters would become one of millions.
+    Raises CheckpointError, with file and field, for a bomb: a short text could become millions of characters.
     """
-    strange = not _is_plain_vocabulary(data)
+    hazardous = not _is_plain_vocabulary(data)
     for key in _PARTS:
         times = 1.0
         for field, part in _parts(key, data.get(key)):
-            more, put_in = _growth(part)
-            times *= more
+            factor, n_inserted = _expansion(part)
+            times *= factor
             if times > _TIMES:
-                raise _bomb(path, field, f"makes {times:,.0f} characters or more of one")
-            if put_in > _CHARACTERS:
-                raise _bomb(path, field, f"puts in {put_in:,} characters")
-            strange |= times > _HARMLESS_TIMES or put_in > _HARMLESS_CHARACTERS or not _is_plain(part)
-    return strange
+                raise _bomb(path, field, f"turns one character into {times:,.0f} or more")
+            if n_inserted > _CHARACTERS:
+                raise _bomb(path, field, f"inserts {n_inserted:,} characters")
+            hazardous |= times > _HARMLESS_TIMES or n_inserted > _HARMLESS_CHARACTERS or not _is_plain(part)
+    return hazardous
 
 
-def _bomb(path: Path, field: str, does: str) -> CheckpointError:
-    most = f"the most is {_TIMES:,} for one, and {_CHARACTERS:,} put in"
-    return CheckpointError(f"{path}: {field} {does}, and {most}", "no sound tokenizer does: is it to be trusted?")
+def _bomb(path: Path, field: str, effect: str) -> CheckpointError:
+    limits = f"the limits are {_TIMES:,} for one and {_CHARACTERS:,} inserted"
+    return CheckpointError(
+        f"{path}: {field} {effect}; {limits}", "no genuine tokenizer does this; do you trust the file?"
+    )
 
 
 def _parts(key: str, stored: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The parts under a key in their order, each with its place; those of a sequence one by one."""
-    waiting = [(key, stored)]
-    while waiting:
-        field, part = waiting.pop()
+    """Yield the parts under a key in order, each with its path; sequences are flattened."""
+    pending = [(key, stored)]
+    while pending:
+        field, part = pending.pop()
         if not isinstance(part, dict):
             continue
         lists = [(name, value) for name, value in part.items() if name in _SEQUENCES and isinstance(value, list)]
-        waiting += reversed([(f"{field}.{name}[{n}]", one) for name, each in lists for n, one in enumerate(each)])
+        pending += reversed([(f"{field}.{name}[{n}]", e) for name, entries in lists for n, e in enumerate(entries)])
         yield field, {name: value for name, value in part.items() if name not in _SEQUENCES}
 
 
 _SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
-def _growth(part: Mapping[str, Any]) -> tuple[float, int]:
-    """At most how many characters it makes of one, and how many it puts in that no character asked for."""
+def _expansion(part: Mapping[str, Any]) -> tuple[float, int]:
+    """The most characters that a part makes of one, and the number that it inserts into any text."""
     content, pattern = part.get("content"), part.get("pattern")
     if part.get("type") == "Replace" and isinstance(content, str):
-        said = pattern if isinstance(pattern, dict) else {}
-        least = len(str(said["String"])) if "String" in said else str(said.get("Regex")) in _EXPRESSIONS
-        # An unknown expression, or no text at all, may be found before every character.
-        return max(1.0, len(content) / least) if least else 1.0 + len(content), 0
+        fields = pattern if isinstance(pattern, dict) else {}
+        matched = len(str(fields["String"])) if "String" in fields else str(fields.get("Regex")) in _EXPRESSIONS
+        # An unknown expression, or an empty string, may match before every character.
+        return max(1.0, len(content) / matched) if matched else 1.0 + len(content), 0
     if part.get("type") == "Prepend" and isinstance(part.get("prepend"), str):
         return 1.0, len(part["prepend"])
     return 1.0, len(json.dumps(part)) if part.get("type") == "TemplateProcessing" else 0
@@ -90,26 +92,26 @@ def _growth(part: Mapping[str, Any]) -> tuple[float, int]:
 def _is_plain(part: Mapping[str, Any]) -> bool:
     pattern = part.get("pattern")
     if isinstance(pattern, dict):
-        found = pattern.get("Regex", pattern.get("String"))
-        if not isinstance(found, str) or not found or ("Regex" in pattern and found not in _EXPRESSIONS):
+        expression = pattern.get("Regex", pattern.get("String"))
+        if not isinstance(expression, str) or not expression or ("Regex" in pattern and expression not in _EXPRESSIONS):
             return False
     return str(part.get("type")) in _PLAIN
 
 
 def _is_plain_vocabulary(data: Mapping[str, Any]) -> bool:
-    """Whether no entry is long: long ones are looked for at every place of a text, or written for every character."""
+    """Whether all entries are short: long ones are searched at every position, or inserted for every character."""
     model, added = data.get("model"), data.get("added_tokens")
     if not isinstance(model, dict) or ("merges" in model and model.get("continuing_subword_prefix")):
-        return False  # of a piece that is shorter than its prefix, the library panics
+        return False  # the library panics on a piece shorter than its prefix
     entries = model.get("vocab") or {}
-    if not isinstance(entries, dict):  # pieces of a Unigram, each with its score
-        entries = [one[0] for one in entries if isinstance(one, list) and one] if isinstance(entries, list) else [0]
+    if not isinstance(entries, dict):  # a Unigram: [piece, score] pairs
+        entries = [e[0] for e in entries if isinstance(e, list) and e] if isinstance(entries, list) else [0]
     names = [model.get(name) for name in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix")]
-    names += [one.get("content") for one in added if isinstance(one, dict)] if isinstance(added, list) else []
-    widest = model.get("max_input_chars_per_word", 100)
-    texts = [one for one in (*entries, *names) if one is not None]
+    names += [e.get("content") for e in added if isinstance(e, dict)] if isinstance(added, list) else []
+    longest_word = model.get("max_input_chars_per_word", 100)
+    texts = [e for e in (*entries, *names) if e is not None]
     return (
-        all(isinstance(one, str) and len(one) <= _HARMLESS_CHARACTERS for one in texts)
-        and isinstance(widest, int)
-        and widest <= _HARMLESS_CHARACTERS
+        all(isinstance(e, str) and len(e) <= _HARMLESS_CHARACTERS for e in texts)
+        and isinstance(longest_word, int)
+        and longest_word <= _HARMLESS_CHARACTERS
     )

@@ -1,4 +1,4 @@
-"""The tokenizer of a model that came without one: a text is the ids themselves."""
+"""The tokenizer for a model that comes without one: a text is a list of ids."""
 
 import tokenizers
 from tokenizers import models, pre_tokenizers
@@ -10,7 +10,7 @@ from tinytf.text.tokenizer import Encoding, Tokenizer
 
 
 class IdTokenizer(Tokenizer):
-    """Texts are ids between spaces, as ``464 3797``; TokenizerError for anything else."""
+    """Texts are ids separated by spaces, such as ``464 3797``. Raises TokenizerError for anything else."""
 
     def __init__(self, count: int) -> None:
         library = tokenizers.Tokenizer(models.WordLevel({str(number): number for number in range(count)}))
@@ -22,7 +22,7 @@ class IdTokenizer(Tokenizer):
         for word in text.split():
             if self.id_of(word) is None:
                 raise TokenizerError(
-                    f"{printable(word)[:60]!r} is no id below {self.vocab_size:,}, and this model has no tokenizer",
-                    "give it one, as tinytf.load(model, tokenizer), or a text of ids, as 464 3797",
+                    f"{printable(word)[:60]!r} is not an id below {self.vocab_size:,}, and this model has no tokenizer",
+                    "give it one: tinytf.load(model, tokenizer); or give a text of ids, such as 464 3797",
                 )
         return super().encode(text, special=special, limit=limit)

@@ -1,4 +1,4 @@
-"""The special and added tokens that a directory's files name, added to a tokenizer in their order.
+"""The special and added tokens in the files of a directory, added to a tokenizer in the order of transformers.
 
 Source: ``PreTrainedTokenizerBase._from_pretrained`` and ``TokenizersBackend.__init__`` in transformers 5.23. The order
 matters: a token that the vocabulary lacks gets the next free id.
@@ -15,14 +15,14 @@ from tokenizers import Tokenizer as Library
 from tinytf.errors import CheckpointError
 from tinytf.files import read_json
 
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_EXTRA, _OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_EXTRA, _LEGACY_EXTRA = "extra_special_tokens", "additional_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """``named`` tokens have a role, ``extra`` ones none; ``added`` are the entries outside the model's vocabulary."""
+    """``named`` tokens have a role, ``extra`` ones do not; ``added`` are the entries outside the model's vocabulary."""
 
     named: Mapping[str, AddedToken]
     extra: Sequence[AddedToken]
@@ -36,53 +36,53 @@ class SpecialTokens:
 def read_special_tokens(
     directory: Path, settings: Mapping[str, Any], in_tokenizer: Any, defaults: Mapping[str, str]
 ) -> SpecialTokens:
-    """The tokens of the files of ``directory``. Raises CheckpointError, with the file, for what is no token.
+    """The tokens in the files of ``directory``. Raises CheckpointError, with the file, for an invalid token.
 
     ``settings`` is tokenizer_config.json, ``in_tokenizer`` the added tokens of tokenizer.json, ``defaults`` the tokens
-    of roles that no file names. Where the settings list the added tokens with their ids, that list is complete; else
-    special_tokens_map.json, added_tokens.json and tokenizer.json add to it, as older versions wrote them.
+    of roles that no file names. If the settings list the added tokens with their ids, that list is complete; otherwise
+    special_tokens_map.json, added_tokens.json and tokenizer.json add tokens, as older versions wrote them.
     """
     source = directory / "tokenizer_config.json"
-    said = dict(settings)
-    more_roles = _settle_extras(said)
-    listed = said.get("added_tokens_decoder")
-    if listed is None and (overlay := directory / "special_tokens_map.json").exists():
-        source, over = overlay, read_json(overlay)
-        before, after = said.get(_EXTRA), over.get(_EXTRA)
-        said |= over
-        if isinstance(before, list) and isinstance(after, list):
-            said[_EXTRA] = [*before, *(token for token in after if token not in before)]
-    more_roles |= _settle_extras(said)
-    extra = said.get(_EXTRA) or []
-    _require(isinstance(extra, list), source, "the extra special tokens are no list")
+    merged = dict(settings)
+    extra_roles = _normalise_extras(merged)
+    decoder_entries = merged.get("added_tokens_decoder")
+    if decoder_entries is None and (overlay := directory / "special_tokens_map.json").exists():
+        source, overrides = overlay, read_json(overlay)
+        base_extra, more_extra = merged.get(_EXTRA), overrides.get(_EXTRA)
+        merged |= overrides
+        if isinstance(base_extra, list) and isinstance(more_extra, list):
+            merged[_EXTRA] = [*base_extra, *(token for token in more_extra if token not in base_extra)]
+    extra_roles |= _normalise_extras(merged)
+    extra = merged.get(_EXTRA) or []
+    _require(isinstance(extra, list), source, "the extra special tokens are not a list")
 
-    roles = {role: said.get(role, defaults.get(role)) for role in _NAMED}
+    roles = {role: merged.get(role, defaults.get(role)) for role in _ROLES}
     roles |= {
         role: token
-        for role, token in said.items()
-        if role.endswith("_token") and role not in _NAMED and isinstance(token, (str, dict))
+        for role, token in merged.items()
+        if role.endswith("_token") and role not in _ROLES and isinstance(token, (str, dict))
     }
-    roles |= more_roles
+    roles |= extra_roles
     named = {role: _token(token, source, special=True) for role, token in roles.items() if token is not None}
     extras = [_token(token, source, special=True) for token in extra]
-    if listed is None:
+    if decoder_entries is None:
         special = {token.content for token in (*named.values(), *extras)}
-        added = _older_additions(directory / "added_tokens.json", special)
+        added = _legacy_additions(directory / "added_tokens.json", special)
         added |= _stored_additions(directory / "tokenizer.json", in_tokenizer)
     else:
-        _require(isinstance(listed, dict), source, "added_tokens_decoder is no object")
-        added = {_id(number, source): _token(entry, source) for number, entry in listed.items()}
+        _require(isinstance(decoder_entries, dict), source, "added_tokens_decoder is not an object")
+        added = {_id(number, source): _token(entry, source) for number, entry in decoder_entries.items()}
     return SpecialTokens(named, extras, [token for _, token in sorted(added.items())])
 
 
-def put_in(library: Library, tokens: SpecialTokens) -> None:
+def add_special_tokens(library: Library, tokens: SpecialTokens) -> None:
     """Add the tokens that the vocabulary lacks: first those with ids, then those with roles."""
-    there = library.get_added_tokens_decoder().values()
-    same = {repr(token) for token in there}
-    missing = [token for token in tokens.added if repr(token) not in same]
-    contents = {token.content for token in (*there, *missing)}
+    existing = library.get_added_tokens_decoder().values()
+    existing_reprs = {repr(token) for token in existing}
+    missing = [token for token in tokens.added if repr(token) not in existing_reprs]
+    known_contents = {token.content for token in (*existing, *missing)}
     for token in (*tokens.named.values(), *tokens.extra):
-        if token.content not in contents and token not in missing:
+        if token.content not in known_contents and token not in missing:
             missing.append(token)
     roles = set(tokens.names.values())
     for token in missing:
@@ -90,14 +90,14 @@ def put_in(library: Library, tokens: SpecialTokens) -> None:
     library.add_tokens(missing)
 
 
-def _settle_extras(said: dict[str, Any]) -> dict[str, Any]:
-    """Move extra tokens to the newer name of their key; return those that are an object, as roles and tokens."""
-    if not said.get(_EXTRA) and said.get(_OLDER_EXTRA):
-        said[_EXTRA] = said.pop(_OLDER_EXTRA)
-    return said.pop(_EXTRA) if isinstance(said.get(_EXTRA), dict) else {}
+def _normalise_extras(settings: dict[str, Any]) -> dict[str, Any]:
+    """Move extra tokens to the current name of their key; remove and return them if they are an object of roles."""
+    if not settings.get(_EXTRA) and settings.get(_LEGACY_EXTRA):
+        settings[_EXTRA] = settings.pop(_LEGACY_EXTRA)
+    return settings.pop(_EXTRA) if isinstance(settings.get(_EXTRA), dict) else {}
 
 
-def _older_additions(path: Path, special: set[str]) -> dict[int, AddedToken]:
+def _legacy_additions(path: Path, special: set[str]) -> dict[int, AddedToken]:
     entries = read_json(path) if path.exists() else {}
     return {
         _id(number, path): AddedToken(content, normalized=content not in special, special=content in special)
@@ -106,12 +106,14 @@ def _older_additions(path: Path, special: set[str]) -> dict[int, AddedToken]:
 
 
 def _stored_additions(path: Path, entries: Any) -> dict[int, AddedToken]:
-    _require(isinstance(entries, list) and all(isinstance(e, dict) for e in entries), path, "added_tokens is no list")
+    _require(
+        isinstance(entries, list) and all(isinstance(e, dict) for e in entries), path, "added_tokens is not a list"
+    )
     return {_id(entry.get("id"), path): _token(entry, path) for entry in entries}
 
 
 def _token(entry: Any, source: Path, special: bool | None = None) -> AddedToken:
-    """A token from its text, or from an object with its text in ``content``."""
+    """A token from its text, or from an object with the text as ``content``."""
     if isinstance(entry, str):
         return AddedToken(entry, special=True, normalized=False)
     content = entry.get("content") if isinstance(entry, dict) else None
@@ -123,7 +125,7 @@ def _token(entry: Any, source: Path, special: bool | None = None) -> AddedToken:
     if special is not None:
         flags.setdefault("special", special)
     _require(
-        all(isinstance(flag, bool) for flag in flags.values()), source, f"the flags of {content!r:.60} are no booleans"
+        all(isinstance(flag, bool) for flag in flags.values()), source, f"the flags of {content!r:.60} are not booleans"
     )
     return AddedToken(content, **flags)
 
@@ -132,10 +134,10 @@ def _id(number: Any, source: Path) -> int:
     if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 11:
         return int(number)
     fits = isinstance(number, int) and not isinstance(number, bool) and number >= 0
-    _require(fits, source, f"{number!r:.60} is no id of a token")
+    _require(fits, source, f"{number!r:.60} is not a token id")
     return int(number)
 
 
-def _require(holds: bool, source: Path, otherwise: str) -> None:
-    if not holds:
-        raise CheckpointError(f"{source}: {otherwise}")
+def _require(condition: bool, source: Path, message: str) -> None:
+    if not condition:
+        raise CheckpointError(f"{source}: {message}")

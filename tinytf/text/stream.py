@@ -16,7 +16,7 @@ Piece = tuple[str, bool]
 """A part of a document, and whether the document ends with it."""
 
 Cut = Callable[[str], int]
-"""After how many characters a text may be cut; 0 where it may not."""
+"""The number of characters after which a text may be cut; 0 for nowhere."""
 
 MOST_IN_MEMORY = 2**29
 """The most bytes of a pipe or a device, which cannot be read again."""
@@ -30,24 +30,24 @@ def anywhere(text: str) -> int:
 
 def between_words(text: str) -> int:
     """Cut before the last space between two letters."""
-    found = re.match(r"(?s:.*)[A-Za-z](?= [A-Za-z])", text)
-    return found.end() if found else 0
+    match = re.match(r"(?s:.*)[A-Za-z](?= [A-Za-z])", text)
+    return match.end() if match else 0
 
 
 def nowhere(text: str) -> int:
-    """Keep documents whole, whatever their length."""
+    """Do not cut: keep documents whole, whatever their length."""
     return 0
 
 
 def between_blank_lines(text: str) -> list[str]:
-    """The pieces that blank lines separate, at least one; lines end in ``\\n`` or ``\\r\\n``."""
-    *whole, rest = _BLANK_LINE.split(text)  # an optional \\r in front would make the search 15 times as slow
-    return [*(piece.removesuffix("\r") for piece in whole), rest]
+    """The pieces between blank lines, at least one; lines end in ``\\n`` or ``\\r\\n``."""
+    *complete, rest = _BLANK_LINE.split(text)  # an optional \\r in front would make the search 15 times as slow
+    return [*(piece.removesuffix("\r") for piece in complete), rest]
 
 
 @dataclass(frozen=True)
 class ByteSource:
-    """Where bytes come from: a file, read again in every pass, or ``data`` in memory that came from elsewhere."""
+    """A source of bytes: a file, read again in every pass, or ``data`` in memory."""
 
     name: str
     path: Path | None = None
@@ -56,18 +56,18 @@ class ByteSource:
 
     @classmethod
     def of(cls, path: Path) -> "ByteSource":
-        """The source that a path names; anything but a regular file, such as a pipe, is read now. Raises OSError."""
-        found = path.stat()
-        if stat.S_ISREG(found.st_mode):
-            return cls(str(path), path, stamp=_stamp(found))
+        """The source at ``path``; a pipe or other special file is read into memory now. Raises OSError."""
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            return cls(str(path), path, stamp=_stamp(status))
         data = read_once(path, MOST_IN_MEMORY + 1)
         if len(data) > MOST_IN_MEMORY:
             limit = f"{MOST_IN_MEMORY / 2**20:g} MiB"
-            raise OSError(errno.EFBIG, f"it is no regular file and gives more than {limit}; save it to one", str(path))
+            raise OSError(errno.EFBIG, f"it is not a regular file and has more than {limit}; save it to one", str(path))
         return cls(str(path), data=data)
 
     def read(self, size: int) -> Iterator[bytes]:
-        """The bytes, ``size`` at a time. Raises UsageError for a file that has changed since it was found."""
+        """Yield the bytes, ``size`` at a time. Raises UsageError for a file that has changed since it was opened."""
         if self.path is None:
             yield from (self.data[start : start + size] for start in range(0, len(self.data), size))
             return
@@ -79,80 +79,82 @@ class ByteSource:
         except OSError as error:
             raise UsageError(f"cannot read {self.name}: {error.strerror}") from None
         if now != self.stamp:
-            raise UsageError(f"{self.name} changed while it was being read", "start again when nothing writes to it")
+            raise UsageError(
+                f"{self.name} changed while it was being read", "start again when no other program writes to it"
+            )
 
 
 def decoded(name: str, parts: Iterable[bytes]) -> Iterator[str]:
-    """The characters of a source, line ends unchanged. Raises UsageError for the first byte that is not UTF-8."""
+    """Yield the text of a source, line ends unchanged. Raises UsageError for the first byte that is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    before = carried = 0  # bytes decoded, and those read that are not
+    n_decoded = n_carried = 0  # bytes that are decoded, and bytes that are read but not yet decoded
     try:
         for data in parts:
             yield decoder.decode(data)
-            waiting = len(decoder.getstate()[0])  # bytes of a character that the buffer cuts in two
-            before += len(data) + carried - waiting
-            carried = waiting
+            n_pending = len(decoder.getstate()[0])  # bytes of a character that the buffer splits
+            n_decoded += len(data) + n_carried - n_pending
+            n_carried = n_pending
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        place = before + error.start
-        message = f"{name} is not UTF-8 text: {error.reason} at byte {place:,}"
+        position = n_decoded + error.start
+        message = f"{name} is not UTF-8 text: {error.reason} at byte {position:,}"
         raise UsageError(message, "re-encode it, for example with iconv -t utf-8") from None
 
 
-def marked(texts: Iterable[str], document: str) -> Iterator[Piece]:
-    """Parts of documents, each with whether its document ends; a blank line may lie across two of ``texts``.
+def mark_ends(texts: Iterable[str], document: str) -> Iterator[Piece]:
+    """Yield pieces of documents, each with whether its document ends; a blank line may span two of ``texts``.
 
-    A ``document`` is a paragraph, a line, or all of the file.
+    A ``document`` is a paragraph, a line, or the whole file.
     """
-    held = ""
+    carry = ""
     for text in texts:
         if document == "file":
             yield text, False
             continue
         if document == "line":
-            *whole, held = (held + text).split("\n")
-            yield from ((line.removesuffix("\r"), True) for line in whole)
+            *complete, carry = (carry + text).split("\n")
+            yield from ((line.removesuffix("\r"), True) for line in complete)
             continue
-        *whole, rest = between_blank_lines(held + text)
-        yield from ((piece, True) for piece in whole)
+        *complete, rest = between_blank_lines(carry + text)
+        yield from ((piece, True) for piece in complete)
         body = rest.removesuffix("\r").rstrip(" \t")
         border = len(body) - 1 - body.endswith("\r\n") if body.endswith("\n") else len(rest) - rest.endswith("\r")
-        held = rest[border:]  # what a blank line may begin with
+        carry = rest[border:]  # possibly the beginning of a blank line
         yield rest[:border], False
-    yield held, True
+    yield carry, True
 
 
-def documents_of(marked: Iterable[Piece], cut: Cut, least: int) -> Iterator[Piece]:
-    """Documents with a word in them; from ``least`` characters on they are cut where ``cut`` allows it."""
+def non_blank_documents(pieces: Iterable[Piece], cut: Cut, least: int) -> Iterator[Piece]:
+    """Yield the documents that are not blank; those of ``least`` characters or more are cut where ``cut`` allows."""
     parts: list[str] = []
-    size, begun = 0, False
-    for text, ends in marked:
+    size, has_begun = 0, False
+    for text, ends in pieces:
         parts.append(text)
         size += len(text)
         if ends:
-            whole = "".join(parts)
-            if begun or whole.strip():
-                yield whole, True
-            parts, size, begun = [], 0, False
-        elif size >= least and (begun or text.strip()) and (place := cut(text)):
-            yield "".join((*parts[:-1], text[:place])), False
-            parts, size, begun = [text[place:]], len(text) - place, True
+            document = "".join(parts)
+            if has_begun or document.strip():
+                yield document, True
+            parts, size, has_begun = [], 0, False
+        elif size >= least and (has_begun or text.strip()) and (position := cut(text)):
+            yield "".join((*parts[:-1], text[:position])), False
+            parts, size, has_begun = [text[position:]], len(text) - position, True
 
 
-def in_two(pieces: Iterable[Piece], at: int) -> Iterator[Piece]:
+def split_in_two(pieces: Iterable[Piece], at: int) -> Iterator[Piece]:
     """Split one document in two, after its first ``at`` characters."""
-    left = at
+    remaining = at
     for text, ends in pieces:
-        if 0 < left <= len(text):
-            yield text[:left], True
-            yield text[left:], ends
+        if 0 < remaining <= len(text):
+            yield text[:remaining], True
+            yield text[remaining:], ends
         else:
             yield text, ends
-        left -= len(text)
+        remaining -= len(text)
 
 
 def lengths(pieces: Iterable[Piece]) -> Iterator[int]:
-    """The characters of each document."""
+    """Yield the number of characters of each document."""
     length = 0
     for text, ends in pieces:
         length += len(text)
@@ -161,5 +163,5 @@ def lengths(pieces: Iterable[Piece]) -> Iterator[int]:
             length = 0
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_size, found.st_mtime_ns, found.st_ino
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino

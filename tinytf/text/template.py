@@ -1,4 +1,4 @@
-"""Chat templates are Jinja programs by strangers: run as transformers runs them, in a sandbox in a process of its own.
+"""Chat templates are untrusted Jinja programs: run as in transformers, in a sandbox in a worker process.
 
 Source: ``render_jinja_template`` of transformers 5.23 for the environment, and for what a template may call.
 """
@@ -20,12 +20,12 @@ from tinytf.files import MEBI, SMALL
 from tinytf.text.worker import Worker
 
 CHARACTERS = 8 * MEBI
-"""How much a template may write."""
-_APART = Worker("the chat template")
+"""The most characters that a template may write."""
+_WORKER = Worker("the chat template")
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what the model wrote, for training; what is inside is written as it stands."""
+    """``{% generation %}`` marks the model's text for training; here its contents are written unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja declares it
 
@@ -51,7 +51,7 @@ def _to_json(
 @lru_cache(maxsize=16)
 def _compiled(source: str) -> jinja2.Template:
     if len(source) > SMALL:
-        raise _too_much(f"has {len(source):,} characters")
+        raise _stopped(f"has {len(source):,} characters")
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -61,38 +61,37 @@ def _compiled(source: str) -> jinja2.Template:
     return environment.from_string(source)
 
 
-def rendered(source: str, values: Mapping[str, Any]) -> str:
-    """What a template writes of these values.
+def render_template(source: str, values: Mapping[str, Any]) -> str:
+    """The text that a template renders from ``values``.
 
-    Raises UsageError where the template itself refuses them, and CheckpointError where it is damaged or takes more
-    than its budget.
+    Raises UsageError if the template itself refuses the values, CheckpointError if it is damaged or exceeds its budget.
     """
-    return _APART(_written, source, dict(values))
+    return _WORKER(_render, source, dict(values))
 
 
-def _written(source: str, values: Mapping[str, Any]) -> str:
-    """In the other process: what a template writes."""
+def _render(source: str, values: Mapping[str, Any]) -> str:
+    """In the worker process: the text that a template renders."""
     try:
         parts, size = [], 0
         for part in _compiled(source).generate(**values):
             parts.append(part)
             size += len(part)
             if size > CHARACTERS:
-                raise _too_much(f"writes more than {CHARACTERS:,} characters")
+                raise _stopped(f"writes more than {CHARACTERS:,} characters")
         return "".join(parts)
     except (UsageError, CheckpointError, MemoryError):
         raise
     except RecursionError:
-        raise _too_much("calls itself without an end") from None
+        raise _stopped("calls itself endlessly") from None
     except jinja2.TemplateSyntaxError as error:
         raise CheckpointError(f"the chat template is damaged in line {error.lineno}: {error.message}") from None
-    except Exception as error:  # whatever the Python raises that jinja makes of a template
+    except Exception as error:  # whatever the Python code that jinja compiles raises
         raise CheckpointError(
-            f"the chat template fails: {error}", "see whether the messages have what it reads"
+            f"the chat template fails: {error}", "check that the messages have the fields it reads"
         ) from None
 
 
-def _too_much(what: str) -> CheckpointError:
+def _stopped(reason: str) -> CheckpointError:
     return CheckpointError(
-        f"the chat template {what}, and was stopped", "it comes with the model: is that to be trusted?"
+        f"the chat template {reason}, and was stopped", "it comes with the model; do you trust that?"
     )

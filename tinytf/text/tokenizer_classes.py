@@ -1,7 +1,7 @@
-"""The tokenizers that transformers 5 builds anew: which class reads a directory, and what it makes of a vocabulary.
+"""The tokenizers that transformers 5 rebuilds: which class reads a directory, and the parts that it adds.
 
-For most directories ``tokenizer.json`` is used unchanged. Some classes take only the vocabulary from it and add their
-own normalizer, pre-tokenizer and decoder; to get the same ids we do the same. Source: the ``__init__`` of each class,
+For most directories ``tokenizer.json`` is used unchanged. Some classes take only its vocabulary and add their own
+normalizer, pre-tokenizer and decoder; we do so too, to get the same ids. Source: the ``__init__`` of each class,
 and ``AutoTokenizer.from_pretrained``, in transformers 5.23.
 """
 
@@ -33,8 +33,8 @@ class Parts:
 class TokenizerClass:
     """One class of transformers.
 
-    ``files`` are read where there is no tokenizer.json; ``specials`` are its special tokens where no file names others;
-    ``ends`` makes the post-processor, with that of tokenizer.json as its first argument.
+    ``files`` are read if there is no tokenizer.json; ``specials`` are its special tokens unless a file names others;
+    ``ends`` makes the post-processor; its first argument is the post-processor of tokenizer.json.
     """
 
     name: str
@@ -53,24 +53,24 @@ def _with_id(name: str, library: Library) -> tuple[str, int]:
 
 
 def start_and_end(settings: Settings, names: Names, library: Library) -> Any:
-    """The start and end token that ``add_bos_token`` and ``add_eos_token`` ask for."""
-    asked = {
+    """The post-processor that adds the tokens requested by ``add_bos_token`` and ``add_eos_token``."""
+    requested = {
         key: names[key]
         for key, switch in (("bos_token", "add_bos_token"), ("eos_token", "add_eos_token"))
         if settings.get(switch) and key in names
     }
-    single = [role for role in ("bos_token", "$A", "eos_token") if role in ("$A", *asked)]
-    # By their roles, since a template cannot hold every name.
-    pieces = [{"id": role, "ids": [_with_id(name, library)[1]], "tokens": [name]} for role, name in asked.items()]
+    single = [role for role in ("bos_token", "$A", "eos_token") if role in ("$A", *requested)]
+    # Use roles as ids, since a template cannot hold every name.
+    pieces = [{"id": role, "ids": [_with_id(name, library)[1]], "tokens": [name]} for role, name in requested.items()]
     return processors.TemplateProcessing(single=single, special_tokens=pieces)
 
 
-def _as_in_file(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
-    asked = "add_bos_token" in settings or "add_eos_token" in settings
-    return start_and_end(settings, names, library) if asked or stored is None else stored
+def _stored_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    has_switch = "add_bos_token" in settings or "add_eos_token" in settings
+    return start_and_end(settings, names, library) if has_switch or stored is None else stored
 
 
-def _by_switches(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+def _switched_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
     return start_and_end(settings, names, library)
 
 
@@ -102,7 +102,7 @@ def _gpt_neox(settings: Settings, names: Names) -> Parts:
 
 
 def words_and(numbers: str) -> str:
-    """The expression of GPT-4's tokenizer, with ``numbers`` for what is one piece of a number."""
+    """The regular expression of GPT-4's tokenizer; ``numbers`` is the pattern for a piece of a number."""
     return (
         rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -110,18 +110,18 @@ def words_and(numbers: str) -> str:
 
 
 def words_by_case(numbers: str, after: str = "") -> str:
-    """A change to upper case begins a word; what may come ``after`` a word belongs to it."""
+    """The regular expression that also splits words at upper case; text that matches ``after`` belongs to the word."""
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     words = (rf"[^\r\n\p{{L}}\p{{N}}]?{upper}{many}{lower}{least}{after}" for many, least in (("*", "+"), ("+", "*")))
     return "|".join(words) + rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""The expression of GPT-2's tokenizer."""
+"""The regular expression of GPT-2's tokenizer."""
 
 
 def byte_level_after(*expressions: str, prefix: bool = False) -> Any:
-    """Byte-level after these expressions, each of which cuts what those before left."""
+    """The byte-level pre-tokenizer after splits by these ``expressions``, one after another."""
     splits = [pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in expressions]
     level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
     return pre_tokenizers.Sequence([*splits, level])
@@ -136,8 +136,8 @@ _PIECES_TO_TEXT = [decoders.Replace("▁", " "), decoders.ByteFallback(), decode
 
 
 def _llama(settings: Settings, names: Names) -> Parts:
-    given = settings.get("add_prefix_space")
-    prefix = True if given is None else bool(given)
+    setting = settings.get("add_prefix_space")
+    prefix = True if setting is None else bool(setting)
     scheme = ("always" if settings.get("legacy", False) else "first") if prefix else "never"
     without_prefix = [decoders.Strip(content=" ", left=1)] if prefix else []
     return Parts(
@@ -214,15 +214,15 @@ _ROBERTA_SPECIALS = {
 _ESM_SPECIALS = {f"{word}_token": f"<{word}>" for word in ("unk", "cls", "pad", "mask", "eos")}
 _QWEN2_SPECIALS = {"eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT, "pad_token": _END_OF_TEXT}
 
-GPT2 = TokenizerClass("GPT2Tokenizer", "BPE", _MERGES, _GPT2_SPECIALS, _gpt2, _as_in_file)
+GPT2 = TokenizerClass("GPT2Tokenizer", "BPE", _MERGES, _GPT2_SPECIALS, _gpt2, _stored_ends)
 ROBERTA = TokenizerClass("RobertaTokenizer", "BPE", _MERGES, _ROBERTA_SPECIALS, _gpt2, _roberta_ends)
 BERT = TokenizerClass("BertTokenizer", "WordPiece", ("vocab.txt",), _BERT_SPECIALS, _bert, _cls_and_sep)
-QWEN2 = TokenizerClass("Qwen2Tokenizer", "BPE", _MERGES, _QWEN2_SPECIALS, _qwen2, _as_in_file)
-LLAMA = TokenizerClass("LlamaTokenizer", "BPE", (), _LLAMA_SPECIALS, _llama, _as_in_file)
-GEMMA = TokenizerClass("GemmaTokenizer", "BPE", (), _GEMMA_SPECIALS, _gemma, _as_in_file)
+QWEN2 = TokenizerClass("Qwen2Tokenizer", "BPE", _MERGES, _QWEN2_SPECIALS, _qwen2, _stored_ends)
+LLAMA = TokenizerClass("LlamaTokenizer", "BPE", (), _LLAMA_SPECIALS, _llama, _stored_ends)
+GEMMA = TokenizerClass("GemmaTokenizer", "BPE", (), _GEMMA_SPECIALS, _gemma, _stored_ends)
 ESM = TokenizerClass("EsmTokenizer", "WordLevel", ("vocab.txt",), _ESM_SPECIALS, _esm, _cls_and_eos)
 GPT_NEOX = TokenizerClass(
-    "GPTNeoXTokenizer", "BPE", _MERGES, {**_GPT2_SPECIALS, "pad_token": "<|padding|>"}, _gpt_neox, _by_switches
+    "GPTNeoXTokenizer", "BPE", _MERGES, {**_GPT2_SPECIALS, "pad_token": "<|padding|>"}, _gpt_neox, _switched_ends
 )
 DEBERTA_V2 = TokenizerClass(
     "DebertaV2Tokenizer",
@@ -234,14 +234,14 @@ DEBERTA_V2 = TokenizerClass(
 )
 
 _CLASSES: Mapping[str, TokenizerClass] = {
-    **{known.name: known for known in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX, DEBERTA_V2)},
+    **{c.name: c for c in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX, DEBERTA_V2)},
     "BartTokenizer": ROBERTA,
     "DistilBertTokenizer": BERT,
     "ElectraTokenizer": BERT,
     "MobileBertTokenizer": BERT,
 }
 
-# model_type of config.json -> the class that transformers registers for it; None: tokenizer.json is used unchanged.
+# model_type of config.json -> the class registered for it in transformers; None: tokenizer.json is used unchanged.
 _REGISTERED: Mapping[str, TokenizerClass | None] = {
     **dict.fromkeys(("codegen", "gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"), GPT2),
     **dict.fromkeys(("bart", "longformer", "roberta", "roberta-prelayernorm"), ROBERTA),
@@ -253,19 +253,19 @@ _REGISTERED: Mapping[str, TokenizerClass | None] = {
     "esm": ESM,
     **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
 }
-_REGISTERED_WHATEVER_IS_DECLARED = {"qwen2"}
+_IGNORES_DECLARED = {"qwen2"}
 
 
 def choose_class(model_type: object, declared: object, byte_level: bool) -> TokenizerClass | None:
-    """The class that rebuilds a tokenizer; None where its tokenizer.json is used unchanged.
+    """The class that rebuilds a tokenizer; None if its tokenizer.json is used unchanged.
 
     ``model_type`` is config.json's, ``declared`` the ``tokenizer_class`` of tokenizer_config.json or config.json,
-    ``byte_level`` whether tokenizer.json speaks of ByteLevel, which no LlamaTokenizer has.
+    ``byte_level`` whether tokenizer.json contains ByteLevel, which no LlamaTokenizer has.
     """
     name = declared.removesuffix("Fast") if isinstance(declared, str) else ""
     family = model_type if isinstance(model_type, str) else ""
     registered = _REGISTERED.get(family)
-    if not name or family in _REGISTERED_WHATEVER_IS_DECLARED or (family in _REGISTERED and registered is None):
+    if not name or family in _IGNORES_DECLARED or (family in _REGISTERED and registered is None):
         return registered
     if name == LLAMA.name and byte_level:
         return None

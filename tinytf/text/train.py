@@ -1,4 +1,4 @@
-"""New tokenizers from a text: characters, byte-level BPE, WordPiece."""
+"""Training of tokenizers: characters, byte-level BPE, WordPiece."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -13,7 +13,7 @@ BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def train_characters(texts: Iterable[str]) -> Tokenizer:
-    """One token per character; ids follow the sorted characters, so the same characters always get the same ids."""
+    """One token for each character; ids follow the sorted characters, so equal sets of characters give equal ids."""
     characters: set[str] = set()
     for text in texts:
         characters.update(text)
@@ -24,7 +24,7 @@ def train_characters(texts: Iterable[str]) -> Tokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE as in GPT-2: every text has an encoding, and a space belongs to the word after it."""
+    """Byte-level BPE as in GPT-2: every text can be encoded, and a space belongs to the word after it."""
     _require_room(vocab_size, 257, "256 bytes and an end token")
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -48,8 +48,8 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     normalizer = normalizers.BertNormalizer(lowercase=True)
     trained.normalizer = normalizer
     trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    # The trainer numbers letters inside words in the order of a hash table, and breaks ties by those numbers. Given as
-    # special tokens they have fixed numbers, and the same text always gives the same vocabulary.
+    # The trainer numbers letters inside words in hash-table order, and breaks ties by these numbers. As special tokens
+    # they have fixed numbers, so that equal texts give equal vocabularies.
     split = trained.pre_tokenizer.pre_tokenize_str
     words = {word for text in texts for word, _ in split(normalizer.normalize_str(text))}
     inside = sorted({f"##{char}" for word in words for char in word[1:]})
@@ -75,4 +75,4 @@ TRAINERS: dict[str, Callable[[Iterable[str], int], Tokenizer]] = {
 
 def _require_room(vocab_size: int, least: int, why: str) -> None:
     if vocab_size < least:
-        raise UsageError(f"a vocabulary of {vocab_size} is too small: {least} is the least, for {why}")
+        raise UsageError(f"a vocabulary of {vocab_size} is too small: it needs at least {least}, for {why}")

@@ -22,27 +22,27 @@ def text_windows(
 ) -> Iterator[Tensor]:
     """Windows of ``length`` tokens of a text, or of files and folders, each between ``before`` and ``after``: ids (T,).
 
-    An incomplete last window is omitted, unless it is the only one. One piece of a file is in memory at a time; a word
-    may be cut between two. Raises UsageError as ``find_files`` does and for a text of a single token, TokenizerError
-    for a text that the tokenizer or a model of ``vocab_size`` does not know.
+    An incomplete last window is dropped, unless it is the only one. One piece of a file is in memory at a time; a word
+    may be cut between two pieces. Raises UsageError as ``find_files`` does and for a text of a single token,
+    TokenizerError for a text that the tokenizer or a model of ``vocab_size`` does not know.
     """
     pieces = find_files(source).whole_files().documents().texts(anywhere)
 
     def windows() -> Iterator[Tensor]:
-        held: list[int] = []
-        none = True
+        pending: list[int] = []
+        is_only = True
         for piece in pieces:
             for token_id in (ids := tokenizer.encode(piece, special=False).ids):
                 if token_id >= vocab_size:
-                    shown = tokenizer.shown(token_id)
-                    raise TokenizerError(f"token {shown} has id {token_id}, and the model knows {vocab_size} tokens")
-            held += ids
-            while len(held) >= length:
-                yield torch.tensor([*before, *held[:length], *after])
-                held, none = held[length:], False
-        if none and len(before) + len(held) + len(after) < 2:
-            raise UsageError("the text is a single token, which can look at nothing but itself", "give a longer one")
-        if none:
-            yield torch.tensor([*before, *held, *after])
+                    token = tokenizer.shown(token_id)
+                    raise TokenizerError(f"token {token} has id {token_id}, and the model knows {vocab_size} tokens")
+            pending += ids
+            while len(pending) >= length:
+                yield torch.tensor([*before, *pending[:length], *after])
+                pending, is_only = pending[length:], False
+        if is_only and len(before) + len(pending) + len(after) < 2:
+            raise UsageError("the text is a single token, which can only attend to itself", "give a longer text")
+        if is_only:
+            yield torch.tensor([*before, *pending, *after])
 
     return windows()

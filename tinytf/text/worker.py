@@ -1,7 +1,7 @@
 """A worker process for untrusted tokenizers and templates: running out of time or memory ends only that process.
 
-It is a fresh Python without torch, started at the first request and kept for later ones. Nothing it writes reaches the
-screen. Requests are pickled; answers are plain data (``tinytf.confined``).
+It is a fresh Python without torch, started at the first request and kept for later ones. Its output is discarded.
+Requests are pickled; answers are plain data (``tinytf.confined``).
 """
 
 import os
@@ -24,40 +24,40 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SECONDS, GROWTH = 5, 512 * MEBI
-"""What a request may take: seconds of one processor, and bytes of memory."""
+"""The budget of a request: seconds of one processor, and bytes of memory."""
 _START = "import sys; sys.path[:] = {!r}; from tinytf.text.worker import serve; serve()"
 _OUT_OF_TIME, _OUT_OF_MEMORY = getattr(signal, "SIGXCPU", None), getattr(signal, "SIGABRT", None)
 
 
 class Worker:
-    """Runs functions of tinytf in another process; ``what`` names the untrusted input in error messages.
+    """Runs functions of tinytf in another process; ``subject`` names the untrusted input in error messages.
 
     A call returns or raises what the function does, and raises CheckpointError when it exceeds its budget.
     """
 
-    def __init__(self, what: str, begin: Callable[..., object] | None = None, *given: Any) -> None:
-        self.what = what
-        self.begin_with(begin, *given)
+    def __init__(self, subject: str, begin: Callable[..., object] | None = None, *arguments: Any) -> None:
+        self.subject = subject
+        self.begin_with(begin, *arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._owner, self._lock = 0, threading.Lock()
 
-    def begin_with(self, begin: Callable[..., object] | None, *given: Any) -> None:
-        """Set what is called before the next request, and first in every new process."""
-        self._begin, self._given, self._begun = begin, given, False
+    def begin_with(self, begin: Callable[..., object] | None, *arguments: Any) -> None:
+        """Set the function to call before the next request, and first in every new process."""
+        self._begin, self._begin_arguments, self._begun = begin, arguments, False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies start a process of their own."""
-        return Worker, (self.what, self._begin, *self._given)
+        """Reduce to the arguments: a copy starts its own process."""
+        return Worker, (self.subject, self._begin, *self._begin_arguments)
 
-    def __call__(self, work: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> T:
+    def __call__(self, work: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> T:
         with self._lock:
             if self._process is None or self._owner != os.getpid():
                 self._start()
             if self._begin is not None and not self._begun:
-                self._ask(self._begin, *self._given)
+                self._ask(self._begin, *self._begin_arguments)
                 self._begun = True
-            found: T = self._ask(work, *given, **named)
-            return found
+            answer: T = self._ask(work, *arguments, **keywords)
+            return answer
 
     def _start(self) -> None:
         self._process, self._owner = subprocess.Popen(
@@ -67,24 +67,24 @@ class Worker:
         self._begun = False
         self.close = weakref.finalize(self, _end, self._process, self._owner)
 
-    def _ask(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def _ask(self, work: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            asked = pickle.dumps((SECONDS, GROWTH, work, given, named))
+            request = pickle.dumps((SECONDS, GROWTH, work, arguments, keywords))
         except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise UsageError(f"{self.what} cannot be given this: {error}", "give plain data") from None
+            raise UsageError(f"{self.subject} cannot take this: {error}", "give plain data") from None
         try:
-            process.stdin.write(asked)
+            process.stdin.write(request)
             process.stdin.flush()
             return read_answer(process.stdout, work)
         except TinytfError:
             raise
         except MemoryError:
             raise self._stopped(_OUT_OF_MEMORY) from None
-        except BaseException as error:  # it has ended, or what it answers later is nobody's
+        except BaseException as error:  # the process has ended, or nobody would read its answer
             if isinstance(error, OSError | EOFError):
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(SECONDS)
@@ -94,18 +94,18 @@ class Worker:
                 raise self._stopped(-(status or 0)) from None
             raise
 
-    def _stopped(self, ended_by: int | None) -> CheckpointError:
-        took = {_OUT_OF_TIME: f"takes more than {SECONDS:g} seconds",
+    def _stopped(self, signal_number: int | None) -> CheckpointError:
+        reasons = {_OUT_OF_TIME: f"takes more than {SECONDS:g} seconds",
                 _OUT_OF_MEMORY: f"takes more than {GROWTH // MEBI:,} MiB of memory",
-                0: "gives what is no answer"}  # fmt: skip
-        what = took.get(ended_by, f"ends the process that it is read in ({ended_by})")
+                0: "gives an invalid answer"}  # fmt: skip
+        reason = reasons.get(signal_number, f"ends its worker process ({signal_number})")
         return CheckpointError(
-            f"{self.what} {what}, and was stopped", "it comes with the model: is that to be trusted?"
+            f"{self.subject} {reason}, and was stopped", "it comes with the model; do you trust that?"
         )
 
 
 def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
-    if owner == os.getpid():  # not in a forked one, whose parent's it is
+    if owner == os.getpid():  # not in a forked process: the worker belongs to the parent
         process.kill()
         process.wait()
         for stream in (process.stdin, process.stdout):
@@ -115,13 +115,13 @@ def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
 
 
 def serve() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the input ends."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while True:
         try:
-            seconds, growth, work, given, named = pickle.load(requests)
+            seconds, growth, work, arguments, keywords = pickle.load(requests)
         except EOFError:
             return
         limit(growth, seconds)
-        write_answer(answers, partial(work, *given, **named))
+        write_answer(answers, partial(work, *arguments, **keywords))

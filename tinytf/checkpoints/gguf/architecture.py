@@ -1,4 +1,4 @@
-"""The architectures that are opened from GGUF files; keys that their tables do not know are refused."""
+"""The architectures that tinytf opens from GGUF files; keys that a table does not know are refused."""
 
 from dataclasses import replace
 
@@ -51,11 +51,14 @@ ARCHITECTURES = {
 
 
 def table_of(name: str, tensors: Tensors) -> FamilyTable:
-    """The table of an architecture, for a file with these tensors: queries, keys and values are joined in some."""
+    """The table of an architecture for a file with these tensors, whose queries, keys and values may be one matrix."""
     table = ARCHITECTURES[name]
     if table is FALCON and "blk.0.attn_norm_2.weight" in tensors:
         table = FALCON_NEW
     if "blk.0.attn_qkv.weight" not in tensors or table.stored["blocks.{n}.attention.q"].module == "blk.{n}.attn_qkv":
         return table
-    joined = {ours: replace(how, paired=table.stored[ours].paired) for ours, how in fused("blk.{n}.attn_qkv").items()}
-    return replace(table, stored={**table.stored, **joined})
+    joint = {
+        module: replace(layout, paired=table.stored[module].paired)
+        for module, layout in fused("blk.{n}.attn_qkv").items()
+    }
+    return replace(table, stored={**table.stored, **joint})

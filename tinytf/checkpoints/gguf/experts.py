@@ -1,11 +1,11 @@
-"""Architectures of GGUF files with a mixture of experts: stacked, (experts, units, d_model), in one tensor a matrix."""
+"""GGUF architectures with a mixture of experts, each matrix stacked in one tensor (experts, units, d_model)."""
 
 from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.gguf.keys import NO_WINDOW, by_layer, except_keys, windows
 from tinytf.checkpoints.gguf.llamas import GRANITE, LLAMA, QK_NORMS, QWEN2, QWEN3
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
 _COUNTS = ("expert_count", "expert_used_count")
@@ -22,21 +22,23 @@ _SHARED = {
 }
 
 
-def _experts(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Experts in the layers that have their tensors; a count of 0 is a feed-forward for all tokens."""
+def _experts(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Experts in the layers that have their tensors; a count of 0 means a dense feed-forward."""
     count = keys.whole("expert_count", 0, least=0)
-    used = keys.whole("expert_used_count", 0, least=0)
+    experts_per_token = keys.whole("expert_used_count", 0, least=0)
     if not count:
         return {}
-    here = tuple(count if f"blk.{n}.ffn_up_exps.weight" in tensors else 0 for n in range(found["n_layers"]))
-    if not any(here):
-        raise keys.fault(f"expert_count is {count:,}, and no layer has blk.N.ffn_up_exps.weight", "convert it anew")
-    return {"experts": count, "experts_per_token": used, **by_layer(experts=here)}
+    expert_counts = tuple(count if f"blk.{n}.ffn_up_exps.weight" in tensors else 0 for n in range(draft["n_layers"]))
+    if not any(expert_counts):
+        raise keys.fault(
+            f"expert_count is {count:,}, but no layer has blk.N.ffn_up_exps.weight", "convert the model again"
+        )
+    return {"experts": count, "experts_per_token": experts_per_token, **by_layer(experts=expert_counts)}
 
 
 EXPERTS = Group(_experts)
 _WIDTHS = (
-    Key("expert_feed_forward_length", "d_expert", lambda found: found["d_ff"]),
+    Key("expert_feed_forward_length", "d_expert", lambda draft: draft["d_ff"]),
     Key("expert_shared_feed_forward_length", "d_shared", 0),
 )
 MIXTRAL = replace(
@@ -81,7 +83,7 @@ GPT_OSS = replace(
     name="gpt-oss",
     settings=(
         *(setting for setting in QWEN2.settings if setting is not NO_WINDOW),
-        Group(lambda keys, found, tensors: by_layer(window=_windows_of_gpt_oss(keys, found))),
+        Group(lambda keys, draft, tensors: by_layer(window=_windows_of_gpt_oss(keys, draft))),
         EXPERTS,
         _WIDTHS[0],
     ),
@@ -101,4 +103,4 @@ GPT_OSS = replace(
     },
     only=except_keys(*_COUNTS),
 )
-"""No key has the limit of its gate; scores of experts are a softmax over those chosen."""
+"""No key stores the limit of its gate; the softmax of router scores is over the chosen experts."""

@@ -1,8 +1,8 @@
-"""The header of a GGUF file: metadata by key, and where each tensor lies.
+"""The header of a GGUF file: metadata by key, and the location of each tensor.
 
 The format is ggml's (docs/gguf.md there), versions 2 and 3, little-endian. Everything is checked against the size of
-the file before it is used: the library's own reader follows whatever counts and lengths a file claims, and makes two
-numpy arrays of every string, which takes seconds for a vocabulary.
+the file before it is used: the reader of the gguf library trusts the counts and lengths in a file, and makes two numpy
+arrays for every string, which takes seconds for a vocabulary.
 """
 
 import math
@@ -27,17 +27,17 @@ _STRING, _ARRAY, _FLOAT32 = 8, 9, 6
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", _FLOAT32: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _SHORTEST_ENTRY = 8 + 4 + 1  # an empty key, a type, a byte
 _SHORTEST_TENSOR = 8 + 4 + 8 + 4 + 8  # an empty name, one dimension, a type, an offset
-_MOST_ELEMENTS = 2**23  # of all arrays together; the largest vocabularies have 2^18 tokens and twice as many merges
+_MOST_ELEMENTS = 2**23  # in all arrays together; the largest vocabularies have 2^18 tokens and twice as many merges
 _MOST_DIMENSIONS = 4
 _DEFAULT_ALIGNMENT = 32
-_WALKED: dict[str, bytes] = {}
-"""The last vocabularies that were skipped, by what they are."""
-_MOST_WALKED = 16
+_SKIPPED: dict[str, bytes] = {}
+"""The bytes of the last vocabularies that were skipped, by the description of the array."""
+_MOST_SKIPPED = 16
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file: ``shape`` has rows first, ``kind`` is its ggml type, ``start`` counts from byte 0."""
+    """One tensor of a file: ``shape`` has rows first, ``kind`` is its ggml type, ``start`` its offset in the file."""
 
     path: Path
     name: str
@@ -49,7 +49,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says before its data, or the parts of a model together."""
+    """The metadata and tensor list of a file, or of all parts of a model together."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -57,10 +57,10 @@ class Header:
 
 
 class Cursor:
-    """Little-endian numbers and strings of ``data``, one after the other.
+    """Reads little-endian numbers and strings from ``data`` in order.
 
-    Whatever reaches beyond the end, or is not UTF-8, is a CheckpointError with the file, what it was and the byte.
-    ``brief`` is for a header without its vocabulary.
+    Raises CheckpointError, with file, ``subject`` and byte, for data that end too early or are not UTF-8. ``brief``
+    skips the vocabulary.
     """
 
     def __init__(self, data: mmap.mmap, path: Path, brief: bool = False) -> None:
@@ -68,63 +68,63 @@ class Cursor:
         self.at = 0
 
     @property
-    def left(self) -> int:
-        """How many bytes there are from here to the end."""
+    def remaining(self) -> int:
+        """The number of bytes from here to the end."""
         return len(self.data) - self.at
 
     def fail(self, message: str) -> CheckpointError:
-        """The error for something that is wrong here."""
+        """The error for a fault at this byte."""
         return damaged(self.path, f"{message}, at byte {self.at:,}")
 
-    def require(self, count: int, size: int, what: str) -> None:
-        """Refuse ``count`` things of at least ``size`` bytes where they have no room."""
-        if count * size > self.left:
-            raise self.fail(f"{what} would take {count * size:,} bytes or more, and {self.left:,} are left")
+    def require(self, count: int, size: int, subject: str) -> None:
+        """Raise CheckpointError unless ``count`` items of at least ``size`` bytes fit into the remaining bytes."""
+        if count * size > self.remaining:
+            raise self.fail(f"{subject} would take {count * size:,} bytes or more, and {self.remaining:,} are left")
 
-    def numbers(self, form: struct.Struct, what: str) -> tuple[int | float, ...]:
-        """The numbers that ``form`` describes."""
-        self.require(1, form.size, what)
-        found = form.unpack_from(self.data, self.at)
+    def numbers(self, form: struct.Struct, subject: str) -> tuple[int | float, ...]:
+        """The numbers in the format ``form``."""
+        self.require(1, form.size, subject)
+        numbers = form.unpack_from(self.data, self.at)
         self.at += form.size
-        return found
+        return numbers
 
-    def whole(self, form: struct.Struct, what: str) -> int:
+    def whole(self, form: struct.Struct, subject: str) -> int:
         """One whole number."""
-        return int(self.numbers(form, what)[0])
+        return int(self.numbers(form, subject)[0])
 
-    def string(self, what: str) -> str:
-        """A length and as many bytes of UTF-8."""
-        return self.strings(1, what)[0]
+    def string(self, subject: str) -> str:
+        """A string: its length, then as many bytes of UTF-8."""
+        return self.strings(1, subject)[0]
 
-    def strings(self, count: int, what: str) -> list[str]:
-        """``count`` strings, in a fast loop, since a vocabulary has hundreds of thousands."""
-        self.require(count, _U64.size, what)
+    def strings(self, count: int, subject: str) -> list[str]:
+        """``count`` strings; the loop is inlined for speed, since a vocabulary has hundreds of thousands."""
+        self.require(count, _U64.size, subject)
         data, at, end, length_at = self.data, self.at, len(self.data), _U64.unpack_from
-        found = []
+        strings = []
         for _ in range(count):
             self.at = at
             if end - at < _U64.size:
-                self.require(1, _U64.size, what)
+                self.require(1, _U64.size, subject)
             (length,) = length_at(data, at)
             at += _U64.size
             if length > end - at:
                 self.at = at
-                self.require(length, 1, what)
+                self.require(length, 1, subject)
             try:
-                found.append(data[at : at + length].decode("utf-8"))
+                strings.append(data[at : at + length].decode("utf-8"))
             except UnicodeDecodeError:
-                raise self.fail(f"{what} is not UTF-8") from None
+                raise self.fail(f"{subject} is not UTF-8") from None
             at += length
         self.at = at
-        return found
+        return strings
 
-    def skip_strings(self, count: int, what: str) -> None:
-        """Go past as many strings. A vocabulary that another file had too is compared, and not walked again."""
-        self.require(count, _U64.size, what)
-        known = _WALKED.get(what, b"")
+    def skip_strings(self, count: int, subject: str) -> None:
+        """Move past ``count`` strings. A vocabulary equal to a recently skipped one is compared, not walked."""
+        self.require(count, _U64.size, subject)
+        vocabulary = _SKIPPED.get(subject, b"")
         start = at = self.at
-        if known and self.data[start : start + len(known)] == known:
-            self.at += len(known)
+        if vocabulary and self.data[start : start + len(vocabulary)] == vocabulary:
+            self.at += len(vocabulary)
             return
         data, end, length_at = self.data, len(self.data), _U64.unpack_from
         for _ in range(count):
@@ -133,21 +133,21 @@ class Cursor:
                 break
             at += _U64.size + length_at(data, at)[0]
         if at > end:
-            raise self.fail(f"{what} reaches beyond the end")
+            raise self.fail(f"{subject} reaches beyond the end")
         self.at = at
-        if len(_WALKED) >= _MOST_WALKED:
-            _WALKED.clear()
-        _WALKED[what] = data[start:at]
+        if len(_SKIPPED) >= _MOST_SKIPPED:
+            _SKIPPED.clear()
+        _SKIPPED[subject] = data[start:at]
 
 
 def read_header(path: Path, brief: bool = False) -> Header:
-    """The header of the file at ``path``; CheckpointError, in one line, for one that is missing, damaged or foreign.
+    """The header of the file at ``path``. Raises CheckpointError for a file that is missing, damaged or not GGUF.
 
-    A ``brief`` one has of the tokenizer's arrays of strings only their length, as a range.
+    If ``brief``, the tokenizer's arrays of strings are not read; a range of their length stands for each.
     """
     try:
         with open_bytes(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _walk(Cursor(data, path, brief))
+            return _parse(Cursor(data, path, brief))
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}") from None
     except OSError as error:
@@ -156,7 +156,7 @@ def read_header(path: Path, brief: bool = False) -> Header:
         raise CheckpointError(f"{path} is empty") from None
 
 
-def _walk(cursor: Cursor) -> Header:
+def _parse(cursor: Cursor) -> Header:
     path = cursor.path
     if cursor.data[:4] != _MAGIC:
         raise CheckpointError(f"{path} is not a GGUF file: it starts with {cursor.data[:4]!r}, not with {_MAGIC!r}")
@@ -177,19 +177,19 @@ def _walk(cursor: Cursor) -> Header:
 
 
 def _entries(cursor: Cursor, count: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     elements = 0
-    for place in range(count):
-        key = cursor.string(f"key {place}")
-        if key in found:
-            raise cursor.fail(f"the key {quoted(key)} is there twice")
+    for number in range(count):
+        key = cursor.string(f"key {number}")
+        if key in entries:
+            raise cursor.fail(f"the key {quoted(key)} occurs twice")
         kind = cursor.whole(_U32, f"the type of {quoted(key)}")
         if kind == _ARRAY:
-            found[key] = _array(cursor, key, _MOST_ELEMENTS - elements)
-            elements += len(found[key])
+            entries[key] = _array(cursor, key, _MOST_ELEMENTS - elements)
+            elements += len(entries[key])
         else:
-            found[key] = _value(cursor, key, kind)
-    return found
+            entries[key] = _value(cursor, key, kind)
+    return entries
 
 
 def _value(cursor: Cursor, key: str, kind: int) -> Any:
@@ -198,82 +198,84 @@ def _value(cursor: Cursor, key: str, kind: int) -> Any:
     if kind not in _NUMBERS:
         raise cursor.fail(f"{quoted(key)} has the unknown type {kind}")
     (value,) = cursor.numbers(struct.Struct(f"<{_NUMBERS[kind]}"), f"the value of {quoted(key)}")
-    # 1e-5 was written as the nearest float32, 9.9999997e-06: the shortest number that is stored so was meant.
+    # 1e-5 is stored as the nearest float32, 9.9999997e-06; recover it as the shortest decimal with that float32.
     return float(str(np.float32(value))) if kind == _FLOAT32 else value
 
 
 def _array(cursor: Cursor, key: str, most: int) -> list[str] | tuple[int | float, ...] | range:
     kind, count = cursor.whole(_U32, f"the type of {quoted(key)}"), cursor.whole(_U64, f"the length of {quoted(key)}")
-    what = f"{quoted(key)}, an array of {count:,},"
-    cursor.require(count, 1, what)
+    subject = f"{quoted(key)}, an array of {count:,},"
+    cursor.require(count, 1, subject)
     if count > most:
-        raise cursor.fail(f"{what} makes the header longer than {_MOST_ELEMENTS:,} elements, which no model has")
+        raise cursor.fail(f"{subject} makes the header longer than {_MOST_ELEMENTS:,} elements, which no model has")
     if kind == _STRING and cursor.brief and key.startswith("tokenizer."):
-        cursor.skip_strings(count, what)
+        cursor.skip_strings(count, subject)
         return range(count)
     if kind == _STRING:
-        return cursor.strings(count, what)
+        return cursor.strings(count, subject)
     if kind not in _NUMBERS:
         raise cursor.fail(f"{quoted(key)} is an array of the unknown type {kind}")
-    cursor.require(count, struct.calcsize(f"<{_NUMBERS[kind]}"), what)
-    return cursor.numbers(struct.Struct(f"<{count}{_NUMBERS[kind]}"), what)
+    cursor.require(count, struct.calcsize(f"<{_NUMBERS[kind]}"), subject)
+    return cursor.numbers(struct.Struct(f"<{count}{_NUMBERS[kind]}"), subject)
 
 
 def _tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, StoredTensor]:
-    listed: dict[str, tuple[tuple[int, ...], int, int]] = {}
-    for place in range(count):
-        name = cursor.string(f"the name of tensor {place}")
-        if name in listed:
-            raise cursor.fail(f"the tensor {quoted(name)} is there twice")
+    entries: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    for number in range(count):
+        name = cursor.string(f"the name of tensor {number}")
+        if name in entries:
+            raise cursor.fail(f"the tensor {quoted(name)} occurs twice")
         n_dimensions = cursor.whole(_U32, f"the dimensions of {quoted(name)}")
         if not 1 <= n_dimensions <= _MOST_DIMENSIONS:
-            raise cursor.fail(f"{quoted(name)} has {n_dimensions:,} dimensions, and 1 to {_MOST_DIMENSIONS} are known")
+            raise cursor.fail(
+                f"{quoted(name)} has {n_dimensions:,} dimensions, and 1 to {_MOST_DIMENSIONS} are allowed"
+            )
         sizes = cursor.numbers(struct.Struct(f"<{n_dimensions}Q"), f"the dimensions of {quoted(name)}")
-        kind, offset = cursor.whole(_U32, f"the type of {quoted(name)}"), cursor.whole(_U64, f"the place of {name!r}")
-        listed[name] = tuple(int(size) for size in reversed(sizes)), kind, offset
-    return _placed(cursor, listed, alignment)
+        kind, offset = cursor.whole(_U32, f"the type of {quoted(name)}"), cursor.whole(_U64, f"the offset of {name!r}")
+        entries[name] = tuple(int(size) for size in reversed(sizes)), kind, offset
+    return _locate_tensors(cursor, entries, alignment)
 
 
-def _placed(
-    cursor: Cursor, listed: Mapping[str, tuple[tuple[int, ...], int, int]], alignment: int
+def _locate_tensors(
+    cursor: Cursor, entries: Mapping[str, tuple[tuple[int, ...], int, int]], alignment: int
 ) -> dict[str, StoredTensor]:
-    """Every tensor with the bytes it takes: one after the other, each on a multiple of ``alignment``."""
+    """Every tensor with its location: the tensors follow one another, each at a multiple of ``alignment``."""
     path, size = cursor.path, len(cursor.data)
     data_start = _aligned(cursor.at, alignment)
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     expected = 0
-    for name, (shape, number, offset) in listed.items():
-        kind, block, block_bytes = _kind(path, name, number)
+    for name, (shape, type_id, offset) in entries.items():
+        kind, block, block_bytes = _tensor_type(path, name, type_id)
         if 0 in shape:
-            raise damaged(path, f"{quoted(name)} has shape {shape}, which holds nothing")
+            raise damaged(path, f"{quoted(name)} has shape {shape}, which is empty")
         if shape[-1] % block:
             raise damaged(
-                path, f"{quoted(name)} has rows of {shape[-1]:,} numbers, and {kind.name} stores {block} at a time"
+                path, f"{quoted(name)} has rows of {shape[-1]:,} numbers, and {kind.name} stores blocks of {block}"
             )
         n_bytes = math.prod(shape) // block * block_bytes
         if offset != expected:
-            said = f"the data of {quoted(name)} is said to start at {offset:,}, and that before it ends at {expected:,}"
-            raise damaged(path, said)
+            message = f"the data of {quoted(name)} starts at {offset:,}, but the tensor before it ends at {expected:,}"
+            raise damaged(path, message)
         start = data_start + offset
         if start + n_bytes > size:
-            said = f"{quoted(name)} takes {n_bytes:,} bytes from {start:,}, and the file has {size:,}"
-            raise damaged(path, said, "truncated")
-        found[name] = StoredTensor(path, name, shape, kind, start, n_bytes)
+            message = f"{quoted(name)} takes {n_bytes:,} bytes from {start:,}, but the file has {size:,}"
+            raise damaged(path, message, "truncated")
+        tensors[name] = StoredTensor(path, name, shape, kind, start, n_bytes)
         expected = _aligned(offset + n_bytes, alignment)
-    return found
+    return tensors
 
 
-def _kind(path: Path, name: str, number: int) -> tuple[Any, int, int]:
-    """A tensor type with the numbers and the bytes of its blocks."""
+def _tensor_type(path: Path, name: str, type_id: int) -> tuple[Any, int, int]:
+    """A tensor type, and how many numbers and bytes its blocks hold."""
     import gguf
 
     try:
-        kind = gguf.GGMLQuantizationType(number)
+        kind = gguf.GGMLQuantizationType(type_id)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     except (ValueError, KeyError):
-        raise CheckpointError(f"{path}: {quoted(name)} is of tensor type {number}, which is not known") from None
+        raise CheckpointError(f"{path}: {quoted(name)} has the unknown tensor type {type_id}") from None
     return kind, block, block_bytes
 
 
-def _aligned(place: int, alignment: int) -> int:
-    return -(-place // alignment) * alignment
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment

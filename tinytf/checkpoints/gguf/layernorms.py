@@ -1,7 +1,7 @@
 """Architectures of GGUF files with LayerNorm: GPT-2, its descendants, and BERT.
 
-No file says how exact its GELU is: where llama.cpp's tanh stands for the exact one, these tables have what the models
-were trained with.
+GGUF files do not say whether GELU is exact. Where llama.cpp uses the tanh approximation for a model trained with the
+exact GELU, these tables have the exact one.
 """
 
 from dataclasses import replace
@@ -19,15 +19,15 @@ from tinytf.checkpoints.gguf.keys import (
     windows,
 )
 from tinytf.checkpoints.gguf.llamas import PAIRED, SCALING, STORED, UP_AND_GATE
-from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
 
-_HEAD_BIAS = Group(lambda keys, found, tensors: {"head_bias": "output.bias" in tensors})
+_HEAD_BIAS = Group(lambda keys, draft, tensors: {"head_bias": "output.bias" in tensors})
 _CLAMPED = Key("attention.clamp_kqv", "clip_qkv", 0.0)
 
 
-def _residual(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Side by side or one after the other; without a norm of its own the feed-forward reads that of attention."""
+def _residual(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """A parallel or sequential residual; a parallel feed-forward without its own norm shares that of attention."""
     parallel = keys.flag("use_parallel_residual", True)
     shared = parallel and "blk.0.ffn_norm.weight" not in tensors
     return {"residual": "parallel" if parallel else "sequential", "shared_norm": shared}
@@ -56,7 +56,7 @@ FALCON = replace(
     fixed={"norm": "layernorm", "positions": "rotary", "residual": "parallel", "shared_norm": True},
     only={**ONLY, "tensor_data_layout": ("jploski",)},
 )
-FALCON_NEW = replace(  # of 40 B and 180 B: the feed-forward has the first norm, attention the second
+FALCON_NEW = replace(  # 40 B and 180 B: attn_norm belongs to the feed-forward, attn_norm_2 to attention
     FALCON,
     fixed={"norm": "layernorm", "positions": "rotary", "residual": "parallel"},
     stored={
@@ -92,7 +92,7 @@ MPT = replace(
     only=except_keys("attention.clamp_kqv", "attention.max_alibi_bias"),
 )
 
-NEMOTRON = replace(  # its norms are stored with the 1 added
+NEMOTRON = replace(  # its gains are stored with the 1 added
     GPT2,
     name="nemotron",
     settings=(*GPT2.settings, *ROTARY, SCALING),
@@ -107,7 +107,7 @@ STABLELM = replace(
     fixed=_GATED,
     only=except_keys("use_parallel_residual"),
 )
-OLMO = replace(  # its norms learn nothing
+OLMO = replace(  # its norms have no parameters
     GPT2,
     name="olmo",
     settings=(*GPT2.settings, *ROTARY, SCALING, _CLAMPED),
@@ -117,7 +117,7 @@ OLMO = replace(  # its norms learn nothing
 )
 
 
-def _head_norms(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _head_norms(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return {"qk_norm": True, "qk_norm_across": "heads"} if "blk.0.attn_q_norm.weight" in tensors else {}
 
 
@@ -136,10 +136,10 @@ COMMAND_R = replace(
 _windows_of_cohere2 = windows(4)
 
 
-def _layers_of_cohere2(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Layers with a window have RoPE, the others no positions at all."""
-    each = _windows_of_cohere2(keys, found)
-    return by_layer(window=each, positions=tuple("rotary" if window else "none" for window in each))
+def _layers_of_cohere2(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Layers with a window have RoPE, the others no positions."""
+    layer_windows = _windows_of_cohere2(keys, draft)
+    return by_layer(window=layer_windows, positions=tuple("rotary" if window else "none" for window in layer_windows))
 
 
 COHERE2 = replace(
@@ -149,14 +149,14 @@ COHERE2 = replace(
 )
 
 
-def _types_of_tokens(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _token_types(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     types = tensors.get("token_types.weight")
     return {"n_token_types": types.shape[0] if types else 0, "tied_head": True}
 
 
 BERT = FamilyTable(
     name="bert",
-    settings=(*SIZES, LAYER_NORM, Group(_types_of_tokens)),
+    settings=(*SIZES, LAYER_NORM, Group(_token_types)),
     fixed={"norm": "layernorm", "causal": False, "norm_order": "post", "embed_norm": True, "head": "none"},
     stored={
         **STORED,
@@ -168,7 +168,7 @@ BERT = FamilyTable(
     },
     only={**ONLY, "attention.causal": (False,)},
     harmless=HARMLESS,
-    left=(Left(r"cls(\.output)?\..*", "a task head", said=True),),
+    skipped=(Skip(r"cls(\.output)?\..*", "a task head", noted=True),),
 )
 NOMIC_BERT = replace(
     BERT,
@@ -178,16 +178,16 @@ NOMIC_BERT = replace(
 )
 
 
-def _layers_of_modern_bert(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Every third layer sees all tokens, from the first on; the others half of the window to each side."""
-    layers = range(found["n_layers"])
+def _layers_of_modern_bert(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Every third layer, starting with the first, has full attention; the others half of the window on each side."""
+    layers = range(draft["n_layers"])
     window = keys.whole("attention.sliding_window", 0, least=0)
-    every = keys.whole("attention.sliding_window_pattern", 3, least=1)
-    local = keys.number("rope.freq_base_swa", 10_000.0)
-    slides = tuple(window > 0 and layer % every > 0 for layer in layers)
+    interval = keys.whole("attention.sliding_window_pattern", 3, least=1)
+    local_theta = keys.number("rope.freq_base_swa", 10_000.0)
+    has_window = tuple(window > 0 and layer % interval > 0 for layer in layers)
     return by_layer(
-        window=tuple(window // 2 + 1 if here else 0 for here in slides),
-        rope_theta=tuple(local if here else found["rope_theta"] for here in slides),
+        window=tuple(window // 2 + 1 if local else 0 for local in has_window),
+        rope_theta=tuple(local_theta if local else draft["rope_theta"] for local in has_window),
         input_norm=tuple(layer > 0 for layer in layers),
     )
 

@@ -1,4 +1,4 @@
-"""Architectures of GGUF files with RMSNorm: Llama and those built like it."""
+"""GGUF architectures with RMSNorm: Llama and its relatives."""
 
 import re
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tinytf.checkpoints.gguf.keys import (
     windows,
 )
 from tinytf.checkpoints.gguf.scaling import FACTORS, read_longrope, read_scaling, scaling_from_keys
-from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
 
 STORED = {
@@ -41,7 +41,7 @@ UP_AND_GATE = {
     "blocks.{n}.ffn.gate": Stored("blk.{n}.ffn_up", part=0, parts=("d_ff", "d_ff")),
     "blocks.{n}.ffn.up": Stored("blk.{n}.ffn_up", part=1, parts=("d_ff", "d_ff")),
 }
-PAIRED = {  # llama.cpp's RoPE turns pairs of adjacent rows
+PAIRED = {  # llama.cpp's RoPE rotates pairs of adjacent rows
     "blocks.{n}.attention.q": Stored("blk.{n}.attn_q", paired="n_heads"),
     "blocks.{n}.attention.k": Stored("blk.{n}.attn_k", paired="n_kv_heads"),
 }
@@ -63,10 +63,10 @@ LLAMA = replace(  # Mistral as well
     QWEN2,
     name="llama",
     stored={**STORED, **PAIRED},
-    left=(Left(re.escape(FACTORS), "made into the scaling of RoPE"),),
+    skipped=(Skip(re.escape(FACTORS), "read as the scaling of RoPE"),),
 )
 
-GEMMA = replace(  # its norms are stored with the 1 added
+GEMMA = replace(  # its gains are stored with the 1 added
     QWEN2,
     name="gemma",
     settings=(*QWEN2.settings, scores_of_gemma(layers_of_27b=0)),
@@ -81,7 +81,7 @@ GEMMA2 = replace(
         Key("attn_logit_softcapping", "attention_cap", 50.0),
         Key("final_logit_softcapping", "logit_cap", 30.0),
         scores_of_gemma(layers_of_27b=46),
-        Group(lambda keys, found, tensors: by_layer(window=_windows_of_gemma2(keys, found))),
+        Group(lambda keys, draft, tensors: by_layer(window=_windows_of_gemma2(keys, draft))),
     ),
     fixed={**GEMMA.fixed, "norm_order": "both"},
     stored={
@@ -92,16 +92,16 @@ GEMMA2 = replace(
 )
 
 
-def _rope_of_gemma3(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Layers with a window have a base of their own, and no scaling."""
+def _rope_of_gemma3(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Layers with a window have their own RoPE base, and no scaling."""
     scaling = scaling_from_keys(keys)
-    each = _windows_of_gemma3(keys, found)
-    local = keys.number("rope.freq_base_swa", 10_000.0)
+    layer_windows = _windows_of_gemma3(keys, draft)
+    local_theta = keys.number("rope.freq_base_swa", 10_000.0)
     return by_layer(
-        window=each,
-        rope_theta=tuple(local if window else found["rope_theta"] for window in each),
-        rope_scaling=tuple("none" if window else scaling.get("rope_scaling", "none") for window in each),
-        rope_factor=tuple(1.0 if window else scaling.get("rope_factor", 1.0) for window in each),
+        window=layer_windows,
+        rope_theta=tuple(local_theta if window else draft["rope_theta"] for window in layer_windows),
+        rope_scaling=tuple("none" if window else scaling.get("rope_scaling", "none") for window in layer_windows),
+        rope_factor=tuple(1.0 if window else scaling.get("rope_factor", 1.0) for window in layer_windows),
     )
 
 
@@ -134,11 +134,11 @@ OLMO2 = replace(
 _windows_of_exaone4 = windows(4)
 
 
-def _layers_of_exaone4(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Layers with a window have RoPE, and the others no positions unless no layer has a window."""
-    each = _windows_of_exaone4(keys, found)
-    turned = tuple("rotary" if window or not any(each) else "none" for window in each)
-    return by_layer(window=each, positions=turned)
+def _layers_of_exaone4(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Layers with a window have RoPE, the others no positions; without any windows, all layers have RoPE."""
+    layer_windows = _windows_of_exaone4(keys, draft)
+    positions = tuple("rotary" if window or not any(layer_windows) else "none" for window in layer_windows)
+    return by_layer(window=layer_windows, positions=positions)
 
 
 EXAONE4 = replace(
@@ -161,25 +161,25 @@ PHI3 = replace(
         **STORED,
         **UP_AND_GATE,
     },
-    left=(Left(r"rope_factors_(short|long)\.weight", "read with the keys"),),
+    skipped=(Skip(r"rope_factors_(short|long)\.weight", "read with the keys"),),
 )
 SMOLLM3 = replace(
     LLAMA,
     name="smollm3",
     settings=(
         *LLAMA.settings,
-        Group(lambda keys, found, tensors: by_layer(positions=_positions_of_smollm3(found["n_layers"]))),
+        Group(lambda keys, draft, tensors: by_layer(positions=_positions_of_smollm3(draft["n_layers"]))),
     ),
 )
 
 
 def _positions_of_smollm3(n_layers: int) -> tuple[str, ...]:
-    """Every fourth layer has no positions; no key says so."""
+    """Every fourth layer has no positions; there is no key for this."""
     return tuple("none" if layer % 4 == 3 else "rotary" for layer in range(n_layers))
 
 
-def _scales_of_granite(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Scores are multiplied by one of these numbers, and logits divided by another."""
+def _scales_of_granite(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Scores are multiplied by attention.scale, logits divided by logit_scale."""
     scores, logits = keys.number("attention.scale", 0.0), keys.number("logit_scale", 1.0)
     if scores < 0 or logits <= 0:
         raise keys.fault(f"attention.scale {scores:g} and logit_scale {logits:g} have to be above 0")

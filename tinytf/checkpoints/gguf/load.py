@@ -9,9 +9,9 @@ from tinytf.checkpoints.gguf.header import Header, StoredTensor
 from tinytf.checkpoints.gguf.split import read_parts
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import GgufWeights
-from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.table import FamilyTable
+from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, faults_of, quoted
@@ -19,30 +19,29 @@ from tinytf.text.tokenizer import Tokenizer
 
 
 def read_gguf(path: Path, brief: bool = False) -> Checkpoint:
-    """What the header of a file says; where ``brief``, without its vocabulary, and without a place for each tensor.
+    """The checkpoint of a file, from its header; if ``brief``, its vocabulary is skipped and its tensors not matched.
 
-    Raises CheckpointError, with the file and the key or tensor, for whatever is missing, left over, damaged or not
-    implemented.
+    Raises CheckpointError, naming file and key or tensor, for anything missing, unknown, damaged or not implemented.
     """
     return checkpoint_of(read_parts(path, brief), brief)
 
 
 def checkpoint_of(header: Header, brief: bool = False) -> Checkpoint:
-    """The checkpoint of a header that was read."""
-    path, header = header.path, replace(header, tensors={name: _as_a_row(one) for name, one in header.tensors.items()})
+    """The checkpoint of a ``header``, as ``read_gguf`` gives it."""
+    path, header = header.path, replace(header, tensors={name: _with_row_axis(t) for name, t in header.tensors.items()})
     table = _architecture_of(header)
     keys = Fields(header.metadata, path, prefix=f"{table.name}.")
     with faults_of(path):
         config = table.read(keys, header.tensors)
     keys.refuse_unknown(table.harmless)
-    found = Checkpoint(path, table, config, GgufWeights(header), (_kinds(header), *_scaled(config)))
+    checkpoint = Checkpoint(path, table, config, GgufWeights(header), (_types_note(header), *_scaling_note(config)))
     if not brief:
-        found.plan()
-    return found
+        checkpoint.plan()
+    return checkpoint
 
 
 def gguf_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in the metadata of a file; its weights are not looked at, and may be of any architecture."""
+    """The tokenizer in the metadata of a file, whose architecture may be unknown."""
     return tokenizer_of(read_parts(path))
 
 
@@ -55,28 +54,28 @@ def _architecture_of(header: Header) -> FamilyTable:
     if name not in ARCHITECTURES:
         raise CheckpointError(
             f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files: "
-            f"{lacking(name, header.metadata)}",
+            f"{explain_unsupported(name, header.metadata)}",
             f"known: {', '.join(ARCHITECTURES)}",
         )
     return table_of(name, header.tensors)
 
 
-def _kinds(header: Header) -> str:
-    """The tensor types of a file, the one with most of its bytes first."""
+def _types_note(header: Header) -> str:
+    """A note that lists the tensor types of a file, by decreasing number of bytes."""
     bytes_of: Counter[str] = Counter()
     for tensor in header.tensors.values():
         bytes_of[tensor.kind.name] += tensor.n_bytes
     return f"weights stored as {', '.join(name for name, _ in bytes_of.most_common())}"
 
 
-def _scaled(config: ModelConfig) -> tuple[str, ...]:
+def _scaling_note(config: ModelConfig) -> tuple[str, ...]:
     if config.rope_scaling != "llama3":
         return ()
     return (f"rotary scaling of Llama 3, {config.rope_factor:g} × {config.rope_original_context:,} tokens",)
 
 
-def _as_a_row(tensor: StoredTensor) -> StoredTensor:
-    """The score of a shared expert is a matrix of one row, which llama.cpp's converter writes as a vector."""
+def _with_row_axis(tensor: StoredTensor) -> StoredTensor:
+    """Give the gate of a shared expert its row axis: llama.cpp's converter writes the one-row matrix as a vector."""
     if tensor.name.endswith(".ffn_gate_inp_shexp.weight") and len(tensor.shape) == 1:
         return replace(tensor, shape=(1, *tensor.shape))
     return tensor

@@ -1,4 +1,4 @@
-"""Tokenizers of GGUF files whose vocabulary is pieces of words: SentencePiece BPE and Unigram, and WordPiece."""
+"""GGUF tokenizers whose vocabulary is word pieces: SentencePiece BPE and Unigram, and WordPiece."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,12 +12,12 @@ from tinytf.fields import Fields, quoted
 from tinytf.text.library import library_errors
 from tinytf.text.tokenizer_classes import BERT, LLAMA
 
-_LONGEST_PIECE = 512  # characters; SentencePiece makes them of 16 unless told otherwise
+_LONGEST_PIECE = 512  # characters; SentencePiece's default limit is 16
 _NORMAL, _BYTE = 1, 6
 
 
-class Built(NamedTuple):
-    """A tokenizer, its vocabulary, and whether a start and an end token are added unless the file says otherwise."""
+class GgufTokenizer(NamedTuple):
+    """A tokenizer, its vocabulary, and whether it adds a start and an end token by default."""
 
     library: Library
     tokens: list[str]
@@ -32,19 +32,19 @@ def _scores(keys: Fields, tokens: list[str]) -> Sequence[float]:
     longest = max(tokens, key=len)
     if len(longest) > _LONGEST_PIECE:
         raise keys.fault(
-            f"the piece {quoted(longest)} has {len(longest):,} characters, and at most {_LONGEST_PIECE} are expected"
+            f"the piece {quoted(longest)} has {len(longest):,} characters, and at most {_LONGEST_PIECE} are allowed"
         )
     return scores
 
 
-def sentencepiece(keys: Fields, tokens: list[str]) -> Built:
-    """SentencePiece BPE: a start token is added.
+def sentencepiece(keys: Fields, tokens: list[str]) -> GgufTokenizer:
+    """SentencePiece BPE, which adds a start token.
 
-    Spaces are ▁, one is put before the text, and characters without a piece become bytes, as in transformers'
-    LlamaTokenizer. llama.cpp puts a space also before a text that starts with one, and after every special token.
+    Spaces are ▁, one is prepended to the text, and characters without a piece become bytes, as in transformers'
+    LlamaTokenizer. llama.cpp also prepends a space to a text that starts with one, and after every special token.
     """
-    keys.text("pre", "")  # only byte-level BPE cuts a text first
-    vocabulary = {token: place for place, token in enumerate(tokens)}
+    keys.text("pre", "")  # only byte-level BPE has pre-tokenizers
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     unknown = keys.index("unknown_token_id", len(tokens))
     model = models.BPE(
         vocabulary,
@@ -56,34 +56,34 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> Built:
     library = Library(model)
     parts = LLAMA.parts({"add_prefix_space": keys.flag("add_space_prefix", True)}, {})
     library.pre_tokenizer, library.decoder = parts.pre_tokenizer, parts.decoder
-    return Built(library, tokens, start=True)
+    return GgufTokenizer(library, tokens, start=True)
 
 
 def _merges(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way to join two pieces to a third, the best piece first.
+    """Every pair of pieces that joins to a third, by decreasing score of the third.
 
-    SentencePiece joins whichever neighbours make the piece of the highest score. Among ways of the same score the order
-    is that of transformers: longer left halves first, then longer right ones, then earlier pieces.
+    SentencePiece merges the neighbours whose joint piece has the highest score. Ties are ordered as in transformers:
+    longer left halves first, then longer right halves, then earlier pieces.
     """
     pieces, merges = list(vocabulary), list[tuple[str, str]]()
-    own = dict(zip(pieces, pieces, strict=True)).get  # one string for a piece, however many merges it is in
-    best_first = sorted(range(len(pieces)), key=scores.__getitem__, reverse=True)
-    for _, places in groupby(best_first, scores.__getitem__):
-        alike, start = list(places), len(merges)
-        for place in alike:
-            piece = pieces[place]
+    interned = dict(zip(pieces, pieces, strict=True)).get  # one string object for each piece, in however many merges
+    by_score = sorted(range(len(pieces)), key=scores.__getitem__, reverse=True)
+    for _, token_ids in groupby(by_score, scores.__getitem__):
+        tied, start = list(token_ids), len(merges)
+        for token_id in tied:
+            piece = pieces[token_id]
             for cut in range(len(piece) - 1, 0, -1):
-                if (left := own(piece[:cut])) and (right := own(piece[cut:])):
+                if (left := interned(piece[:cut])) and (right := interned(piece[cut:])):
                     merges.append((left, right))
-        if len(alike) > 1:
-            merges[start:] = sorted(merges[start:], key=lambda way: (len(way[0]), len(way[1])), reverse=True)
+        if len(tied) > 1:
+            merges[start:] = sorted(merges[start:], key=lambda merge: (len(merge[0]), len(merge[1])), reverse=True)
     return merges
 
 
-def unigram(keys: Fields, tokens: list[str]) -> Built:
-    """SentencePiece Unigram (T5, XLM-RoBERTa): the most probable pieces; an end token is added.
+def unigram(keys: Fields, tokens: list[str]) -> GgufTokenizer:
+    """SentencePiece Unigram (T5, XLM-RoBERTa): the most probable segmentation; adds an end token.
 
-    A text is first normalised by the file's own table of characters, and usually its runs of spaces become one.
+    A text is first normalised by the file's own character table, and runs of spaces usually become one.
     """
     keys.text("pre", "")
     scores = _scores(keys, tokens)
@@ -92,7 +92,7 @@ def unigram(keys: Fields, tokens: list[str]) -> Built:
     table = bytes(int(byte) & 255 for byte in keys.array("precompiled_charsmap", float, ()))
     scheme = "always" if keys.flag("add_space_prefix", True) else "never"
     spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    with library_errors(CheckpointError, f"{keys.source}: the pieces make no tokenizer"):
+    with library_errors(CheckpointError, f"{keys.source}: the pieces do not make a tokenizer"):
         library = Library(models.Unigram(list(zip(tokens, scores, strict=True)), unknown, fallback))
         if table:
             library.normalizer = normalizers.Precompiled(table)
@@ -101,28 +101,28 @@ def unigram(keys: Fields, tokens: list[str]) -> Built:
     else:
         library.pre_tokenizer = spaces
     library.decoder = decoders.Metaspace(prepend_scheme=scheme)
-    return Built(library, tokens, end=True)
+    return GgufTokenizer(library, tokens, end=True)
 
 
-def wordpiece(keys: Fields, tokens: list[str]) -> Built:
-    """WordPiece (BERT), between [CLS] and [SEP]. A vocabulary without capitals is that of a model of lower case.
+def wordpiece(keys: Fields, tokens: list[str]) -> GgufTokenizer:
+    """WordPiece (BERT), between [CLS] and [SEP]. A vocabulary without capitals belongs to an uncased model.
 
-    In the file ▁ stands before the first piece of a word, instead of ## before the others.
+    The file marks the first piece of a word with ▁, instead of the others with ##.
     """
     keys.text("pre", "")
     types = keys.array("token_type", float, (), len(tokens)) or [_NORMAL] * len(tokens)
-    pieces = [_as_bert_writes_it(token, kind) for token, kind in zip(tokens, types, strict=True)]
+    pieces = [_bert_spelling(token, kind) for token, kind in zip(tokens, types, strict=True)]
     unknown = keys.index("unknown_token_id", len(tokens))
-    capitals = any(piece != piece.lower() for piece in pieces if piece[:1] != "[")
-    parts = BERT.parts({"do_lower_case": not capitals}, {})
-    name = pieces[unknown] if unknown is not None else "[UNK]"
-    vocabulary = {piece: place for place, piece in enumerate(pieces)}
-    library = Library(models.WordPiece(vocabulary, **{**parts.model, "unk_token": name}))
+    is_cased = any(piece != piece.lower() for piece in pieces if piece[:1] != "[")
+    parts = BERT.parts({"do_lower_case": not is_cased}, {})
+    unknown_piece = pieces[unknown] if unknown is not None else "[UNK]"
+    vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
+    library = Library(models.WordPiece(vocabulary, **{**parts.model, "unk_token": unknown_piece}))
     library.normalizer, library.pre_tokenizer, library.decoder = parts.normalizer, parts.pre_tokenizer, parts.decoder
-    return Built(library, pieces, start=True, end=True)
+    return GgufTokenizer(library, pieces, start=True, end=True)
 
 
-def _as_bert_writes_it(token: str, kind: float) -> str:
+def _bert_spelling(token: str, kind: float) -> str:
     if kind != _NORMAL or (token.startswith("[") and token.endswith("]")):
         return token
     return token[1:] if token.startswith("▁") else f"##{token}"

@@ -1,11 +1,11 @@
-"""The scaling of RoPE in a GGUF file: said by keys, or by a table of factors."""
+"""The scaling of RoPE in a GGUF file: from keys, or from a table of factors."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from tinytf.checkpoints.gguf.weights import read_tensor
-from tinytf.checkpoints.table import Found, Tensors
+from tinytf.checkpoints.table import Draft, Tensors
 from tinytf.config import Rope
 from tinytf.fields import Fields
 from tinytf.steps.operations.rotate import rotary_frequencies
@@ -13,15 +13,15 @@ from tinytf.steps.operations.rotate import rotary_frequencies
 FACTORS = "rope_freqs.weight"
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 _TYPES = ("none", "linear", "yarn", "longrope")
-_LOW, _HIGH = 1.0, 4.0  # of every Llama 3.1 to 3.3
+_LOW, _HIGH = 1.0, 4.0  # in every Llama 3.1 to 3.3
 _CONTEXTS = tuple(2**power for power in range(4, 21))
 _TOLERANCE = 1e-4
 
 
 def scaling_from_keys(keys: Fields) -> dict[str, Any]:
-    """The scaling that the keys of an architecture name; CheckpointError for one that is not implemented.
+    """The scaling that the keys of an architecture give. Raises CheckpointError for one that is not implemented.
 
-    As llama.cpp reads them: a factor without a type is linear, and a type of none makes a factor void.
+    As in llama.cpp, a factor without a type is linear, and type none overrides a factor.
     """
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in _TYPES:
@@ -37,7 +37,7 @@ def scaling_from_keys(keys: Fields) -> dict[str, Any]:
 
 
 def _yarn(keys: Fields, factor: float) -> dict[str, Any]:
-    """YaRN (Peng et al. 2023); llama.cpp multiplies by 0.1 · ln factor + 1 besides what the key says."""
+    """YaRN (Peng et al. 2023); llama.cpp multiplies the attention factor of the key by 0.1 · ln factor + 1."""
     for name in ("ext_factor", "attn_factor"):
         keys.require(f"rope.scaling.yarn_{name}", (1.0,))
     return {
@@ -50,16 +50,16 @@ def _yarn(keys: Fields, factor: float) -> dict[str, Any]:
     }
 
 
-def read_longrope(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The factors of longrope (Ding et al. 2024), one for each frequency; without their tensors, what the keys say."""
+def read_longrope(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The factors of LongRoPE (Ding et al. 2024), one for each frequency; else the scaling in the keys."""
     if LONG_FACTORS not in tensors:
         return scaling_from_keys(keys)
-    turned = (found.get("rope_width") or found["d_head"]) // 2
+    n_frequencies = (draft.get("rope_width") or draft["d_head"]) // 2
     factors = {}
-    for name, ours in ((SHORT_FACTORS, "rope_short_factors"), (LONG_FACTORS, "rope_long_factors")):
-        if name not in tensors or tensors[name].shape != (turned,):
-            raise keys.fault(f"{name} has to be {turned} numbers")
-        factors[ours] = tuple(read_tensor(tensors[name]).tolist())
+    for name, field in ((SHORT_FACTORS, "rope_short_factors"), (LONG_FACTORS, "rope_long_factors")):
+        if name not in tensors or tensors[name].shape != (n_frequencies,):
+            raise keys.fault(f"{name} has to have {n_frequencies} numbers")
+        factors[field] = tuple(read_tensor(tensors[name]).tolist())
     return {
         "rope_scaling": "longrope",
         "rope_original_context": keys.whole("rope.scaling.original_context_length"),
@@ -69,9 +69,9 @@ def read_longrope(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any
 
 
 def scaling_from_factors(factors: Sequence[float], d_head: int, theta: float) -> dict[str, Any] | None:
-    """The Llama 3 scaling that has these factors, nothing for factors of 1; None where there is no such scaling.
+    """The Llama 3 scaling with these factors, empty if they are all 1; None if no such scaling exists.
 
-    A file has the factors that divide the frequencies of RoPE, without the numbers that they were made from.
+    A file stores the factors that divide the RoPE frequencies, but not the settings that they were computed from.
     """
     if all(factor == 1.0 for factor in factors):
         return {}
@@ -92,19 +92,19 @@ def scaling_from_factors(factors: Sequence[float], d_head: int, theta: float) ->
     return None
 
 
-def read_scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The scaling of RoPE, said by keys or by factors; CheckpointError for one that is not implemented."""
-    said = scaling_from_keys(keys)
+def read_scaling(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The scaling of RoPE, from keys or from factors. Raises CheckpointError for one that is not implemented."""
+    from_keys = scaling_from_keys(keys)
     stored = tensors.get(FACTORS)
     if stored is None:
-        return said
-    d_head, theta = found["d_head"], found["rope_theta"]
+        return from_keys
+    d_head, theta = draft["d_head"], draft["rope_theta"]
     if stored.shape != (d_head // 2,):
-        raise keys.fault(f"{FACTORS} has shape {stored.shape}, and has to have {(d_head // 2,)}")
-    made = scaling_from_factors(read_tensor(stored).tolist(), d_head, theta) if theta > 0 else None
-    if made is None or (made and said):
+        raise keys.fault(f"{FACTORS} has shape {stored.shape}, and needs {(d_head // 2,)}")
+    from_factors = scaling_from_factors(read_tensor(stored).tolist(), d_head, theta) if theta > 0 else None
+    if from_factors is None or (from_factors and from_keys):
         raise keys.fault(
             f"the rotary factors in {FACTORS} are not those of a Llama 3 scaling",
             "other tables of factors are not implemented",
         )
-    return made or said
+    return from_factors or from_keys

@@ -6,7 +6,7 @@ from tokenizers import AddedToken
 
 from tinytf.checkpoints.gguf.byte_level import byte_level
 from tinytf.checkpoints.gguf.header import Header
-from tinytf.checkpoints.gguf.pieces import Built, sentencepiece, unigram, wordpiece
+from tinytf.checkpoints.gguf.pieces import GgufTokenizer, sentencepiece, unigram, wordpiece
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 from tinytf.text.chat import ChatTemplate
@@ -17,10 +17,10 @@ _TYPES = range(1, 7)  # normal, unknown, control, user-defined, unused, byte
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _STARTS = ("bos_token_id", "cls_token_id")
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_SEPARATORS = ("seperator_token_id", "sep_token_id")  # so spelt
+_SEPARATORS = ("seperator_token_id", "sep_token_id")  # the first is ggml's spelling
 _HARMLESS = ("add_sep_token", "add_space_prefix", "merges", "scores", "token_type_count")
 
-_BUILDERS: Mapping[str, Callable[[Fields, list[str]], Built]] = {
+_BUILDERS: Mapping[str, Callable[[Fields, list[str]], GgufTokenizer]] = {
     "gpt2": byte_level,
     "llama": sentencepiece,
     "t5": unigram,
@@ -29,7 +29,7 @@ _BUILDERS: Mapping[str, Callable[[Fields, list[str]], Built]] = {
 
 
 def tokenizer_of(header: Header) -> Tokenizer:
-    """The tokenizer of a file; CheckpointError for a kind that is not implemented, or parts that do not fit."""
+    """The tokenizer of a file. Raises CheckpointError for a kind that is not implemented, or inconsistent parts."""
     keys = Fields(header.metadata, header.path, prefix="tokenizer.ggml.")
     kind = keys.text("model")
     if kind not in _BUILDERS:
@@ -40,65 +40,65 @@ def tokenizer_of(header: Header) -> Tokenizer:
     if kind != "t5":
         keys.require("remove_extra_whitespaces", (False,))
     tokens = keys.array("tokens", str)
-    _require_different(keys, tokens)
-    built = _BUILDERS[kind](keys, tokens)
-    if built.tokens is not tokens:
-        _require_different(keys, built.tokens)
-    start, separator, mask = (_first(keys, names, tokens) for names in (_STARTS, _SEPARATORS, ("mask_token_id",)))
-    ends = tuple(dict.fromkeys(found for key in _ENDS if (found := keys.index(key, len(tokens))) is not None))
+    _require_unique(keys, tokens)
+    base = _BUILDERS[kind](keys, tokens)
+    if base.tokens is not tokens:
+        _require_unique(keys, base.tokens)
+    start, separator, mask = (_first_id(keys, names, tokens) for names in (_STARTS, _SEPARATORS, ("mask_token_id",)))
+    ends = tuple(dict.fromkeys(token_id for key in _ENDS if (token_id := keys.index(key, len(tokens))) is not None))
     if kind == "bert" and separator is not None:
         ends = (separator, *(end for end in ends if end != separator))
-    _add_special(keys, built, {place for place in (start, separator, mask, *ends) if place is not None})
-    _add_start_and_end(keys, built, start, next(iter(ends), None))
+    _add_special(keys, base, {token_id for token_id in (start, separator, mask, *ends) if token_id is not None})
+    _add_start_and_end(keys, base, start, next(iter(ends), None))
     keys.refuse_unknown(_HARMLESS, ("_token_id", "_token_ids"))
-    named = {"bos_token": start, "eos_token": next(iter(ends), None), "sep_token": separator, "mask_token": mask}
-    chat = _chat(header, {role: built.tokens[place] for role, place in named.items() if place is not None})
-    return Tokenizer(built.library, ends, None if mask is None else built.tokens[mask], start, chat)
+    roles = {"bos_token": start, "eos_token": next(iter(ends), None), "sep_token": separator, "mask_token": mask}
+    chat = _chat(header, {role: base.tokens[token_id] for role, token_id in roles.items() if token_id is not None})
+    return Tokenizer(base.library, ends, None if mask is None else base.tokens[mask], start, chat)
 
 
 def _chat(header: Header, names: Mapping[str, str]) -> ChatTemplate | None:
-    """The chat template of a file, and those that have names."""
+    """The default and the named chat templates of a file; None if it has none."""
     keys = Fields(header.metadata, header.path, prefix="tokenizer.")
-    said = {"default": keys.text("chat_template", "")}
-    said |= {name: keys.text(f"chat_template.{name}", "") for name in keys.array("chat_templates", str, ())}
-    templates = {name: template for name, template in said.items() if template}
+    texts = {"default": keys.text("chat_template", "")}
+    texts |= {name: keys.text(f"chat_template.{name}", "") for name in keys.array("chat_templates", str, ())}
+    templates = {name: template for name, template in texts.items() if template}
     return ChatTemplate(templates, names) if templates else None
 
 
-def _first(keys: Fields, names: tuple[str, ...], tokens: list[str]) -> int | None:
-    return next((found for name in names if (found := keys.index(name, len(tokens))) is not None), None)
+def _first_id(keys: Fields, names: tuple[str, ...], tokens: list[str]) -> int | None:
+    return next((token_id for name in names if (token_id := keys.index(name, len(tokens))) is not None), None)
 
 
-def _require_different(keys: Fields, tokens: list[str]) -> None:
+def _require_unique(keys: Fields, tokens: list[str]) -> None:
     if not tokens:
         raise keys.fault("the vocabulary is empty")
     if len(set(tokens)) < len(tokens):
         seen: set[str] = set()
-        twice = next(token for token in tokens if token in seen or seen.add(token))  # type: ignore[func-returns-value]
-        raise keys.fault(f"the vocabulary has {quoted(twice)} twice")
+        duplicate = next(token for token in tokens if token in seen or seen.add(token))  # type: ignore[func-returns-value]
+        raise keys.fault(f"the vocabulary has {quoted(duplicate)} twice")
 
 
-def _add_special(keys: Fields, built: Built, named: set[int]) -> None:
-    """Add the tokens that a text can spell out: control tokens, those that keys name, and those that users defined."""
-    tokens, library = built.tokens, built.library
+def _add_special(keys: Fields, base: GgufTokenizer, named: set[int]) -> None:
+    """Add the tokens that a text can spell out: control tokens, the ``named`` ones, and user-defined ones."""
+    tokens, library = base.tokens, base.library
     types = keys.array("token_type", float, (), len(tokens))
-    wrong = next((kind for kind in types if kind not in _TYPES), None)
-    if wrong is not None:
-        raise keys.fault(f"the token type {wrong} is not one of 1 to 6")
-    special = named | {place for place, kind in enumerate(types) if kind in (_UNKNOWN, _CONTROL)}
-    library.add_special_tokens([AddedToken(tokens[place], normalized=False, special=True) for place in sorted(special)])
-    defined = [place for place, kind in enumerate(types) if kind == _USER_DEFINED and place not in special]
-    library.add_tokens([AddedToken(tokens[place], normalized=False, special=False) for place in defined])
+    unknown_type = next((kind for kind in types if kind not in _TYPES), None)
+    if unknown_type is not None:
+        raise keys.fault(f"the token type {unknown_type} is not one of 1 to 6")
+    special = named | {i for i, kind in enumerate(types) if kind in (_UNKNOWN, _CONTROL)}
+    library.add_special_tokens([AddedToken(tokens[i], normalized=False, special=True) for i in sorted(special)])
+    user_defined = [i for i, kind in enumerate(types) if kind == _USER_DEFINED and i not in special]
+    library.add_tokens([AddedToken(tokens[i], normalized=False, special=False) for i in user_defined])
 
 
-def _add_start_and_end(keys: Fields, built: Built, start: int | None, end: int | None) -> None:
-    """Add the tokens that ``add_bos_token`` and ``add_eos_token`` ask for around every text."""
+def _add_start_and_end(keys: Fields, base: GgufTokenizer, start: int | None, end: int | None) -> None:
+    """Make the tokenizer add the tokens that ``add_bos_token`` and ``add_eos_token`` ask for."""
     switches, names = {}, {}
-    for name, default, place in (("bos", built.start, start), ("eos", built.end, end)):
+    for name, default, token_id in (("bos", base.start, start), ("eos", base.end, end)):
         switches[f"add_{name}_token"] = keys.flag(f"add_{name}_token", default)
-        if place is not None:
-            names[f"{name}_token"] = built.tokens[place]
+        if token_id is not None:
+            names[f"{name}_token"] = base.tokens[token_id]
         elif switches[f"add_{name}_token"]:
-            raise keys.fault(f"add_{name}_token is true, and there is no {name}_token_id")
+            raise keys.fault(f"add_{name}_token is true, but there is no {name}_token_id")
     if any(switches.values()):
-        built.library.post_processor = start_and_end(switches, names, built.library)
+        base.library.post_processor = start_and_end(switches, names, base.library)

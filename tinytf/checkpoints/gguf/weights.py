@@ -16,7 +16,7 @@ from tinytf.checkpoints.load import damaged
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 
-_PIECE = 2**18  # numbers at a time: intermediate results stay in the cache, and their memory with the process
+_PIECE = 2**18  # numbers at a time, so that intermediate results fit into the CPU cache and their memory is reused
 _MOST_THREADS = 8
 
 
@@ -47,7 +47,7 @@ class GgufWeights:
 
 @cache
 def _is_read(kind: Any) -> bool:
-    """Whether the library can dequantise a tensor type: it is asked with one block of zeros."""
+    """Whether the library can dequantise a tensor type, tried on one block of zeros."""
     import gguf
 
     try:
@@ -62,14 +62,14 @@ def read_tensor(
     dtype: torch.dtype = torch.float32,
     each: Callable[[Callable[[int], None], range], Iterable[None]] = map,
 ) -> Tensor:
-    """The numbers of a tensor. Apart from the result, only a few of its rows are in memory at a time.
+    """The values of a tensor, read a few rows at a time.
 
-    ``each`` applies a function to the first row of every piece, and may do so in threads.
+    ``each`` maps a function over the first row of every piece, possibly in threads.
     """
     import gguf
 
-    path, (*rows_of, width) = stored.path, stored.shape
-    rows = math.prod(rows_of)
+    path, (*leading, width) = stored.path, stored.shape
+    rows = math.prod(leading)
     row_bytes = stored.n_bytes // rows
     step = max(1, _PIECE // width)
     result = torch.empty(rows, width, dtype=dtype)
@@ -79,7 +79,7 @@ def read_tensor(
         data = np.fromfile(path, np.uint8, len(piece) * row_bytes, offset=stored.start + first * row_bytes)
         if data.size != len(piece) * row_bytes:
             raise damaged(path, f"it ends within {quoted(stored.name)}", "truncated")
-        with np.errstate(all="ignore"):  # scales that are no numbers make weights that are none: those are said
+        with np.errstate(all="ignore"):  # NaN scales give NaN weights, which are reported later
             numbers = gguf.quants.dequantize(data, stored.kind)
         piece.copy_(torch.from_numpy(numbers).view_as(piece))
 

@@ -1,15 +1,15 @@
-"""Decoders with ALiBi (Press et al. 2022): BLOOM, MPT and Falcon, whose larger ones have RoPE instead."""
+"""Decoders with ALiBi (Press et al. 2022): BLOOM, MPT and Falcon; larger Falcons have RoPE instead."""
 
 from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
-_FOURFOLD = Group(lambda fields, found, tensors: {"d_ff": 4 * found["d_model"]})
+_FOURFOLD = Group(lambda fields, draft, tensors: {"d_ff": 4 * draft["d_model"]})
 _TIED = Key("tie_word_embeddings", "tied_head", True)
 
 BLOOM = Family(
@@ -22,11 +22,11 @@ BLOOM = Family(
     settings=(
         Key("vocab_size"),
         Key("hidden_size", "d_model", 64),
-        Key("n_embed", "d_model", lambda found: found["d_model"]),
+        Key("n_embed", "d_model", lambda draft: draft["d_model"]),
         Key("num_hidden_layers", "n_layers", 2),
-        Key("n_layer", "n_layers", lambda found: found["n_layers"]),
+        Key("n_layer", "n_layers", lambda draft: draft["n_layers"]),
         Key("num_attention_heads", "n_heads", 8),
-        Key("n_head", "n_heads", lambda found: found["n_heads"]),
+        Key("n_head", "n_heads", lambda draft: draft["n_heads"]),
         Key("seq_length", "context", 2048),
         Key("layer_norm_epsilon", "norm_eps", 1e-5),
         _FOURFOLD,
@@ -56,18 +56,18 @@ BLOOM = Family(
         "final_norm": Stored("ln_f"),
         "head.decoder": Stored("lm_head"),
     },
-    left=(Left(r"(score|classifier|qa_outputs)\..*", "a classification head", said=True),),
+    skipped=(Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),),
     copies={"lm_head.weight": "word_embeddings.weight"},
     outside=("lm_head",),
 )
-"""BigScience 2022: the embeddings are normed."""
+"""BigScience 2022: a norm on the embeddings."""
 
 
-def _read_attention(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """What is read of attn_config; transformers takes no notice of the rest, which has to be as usual."""
+def _read_attention(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The keys of attn_config that transformers reads; those that it ignores must have their defaults."""
     attention = fields.object("attn_config") or Fields({}, fields.source)
-    for name, usual in (("alibi", True), ("alibi_bias_max", 8), ("prefix_lm", False), ("qk_ln", False)):
-        attention.require(name, (usual,))
+    for name, default in (("alibi", True), ("alibi_bias_max", 8), ("prefix_lm", False), ("qk_ln", False)):
+        attention.require(name, (default,))
     attention.require("attn_type", ("multihead_attention",))
     attention.require("attn_uses_sequence_id", (False,))
     scale = attention.number("softmax_scale", 0.0)
@@ -124,15 +124,15 @@ MPT = Family(
         "final_norm": Stored("norm_f"),
         "head.decoder": Stored("lm_head"),
     },
-    left=(Left(r"(score|classifier|qa_outputs)\..*", "a classification head", said=True),),
+    skipped=(Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),),
     copies={"lm_head.weight": "wte.weight"},
     outside=("lm_head",),
 )
-"""MosaicML 2023: nothing has a bias; queries, keys and values are clipped in some."""
+"""MosaicML 2023: no biases; some models clip queries, keys and values."""
 
 
-def _read_architecture(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The old architecture has one key head or all, the new one groups; one norm before both parts, or one for each."""
+def _read_architecture(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The old architecture has one key head or all, the new one groups; one norm for both parts, or one each."""
     new, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
     norms = fields.whole("num_ln_in_parallel_attn", 2 if new else 1)
     if (norms, new, parallel) not in _ARCHITECTURES:
@@ -140,17 +140,17 @@ def _read_architecture(fields: Fields, found: Found, tensors: Tensors) -> dict[s
             f"new_decoder_architecture {new}, parallel_attn {parallel} and num_ln_in_parallel_attn {norms} exclude "
             "each other"
         )
-    one = fields.flag("multi_query", True)
-    groups = fields.whole("num_kv_heads", found["n_heads"]) if new else 1 if one else found["n_heads"]
+    multi_query = fields.flag("multi_query", True)
+    n_kv_heads = fields.whole("num_kv_heads", draft["n_heads"]) if new else 1 if multi_query else draft["n_heads"]
     residual = "parallel" if parallel else "sequential"
-    return {"n_kv_heads": groups, "residual": residual, "shared_norm": parallel and norms == 1}
+    return {"n_kv_heads": n_kv_heads, "residual": residual, "shared_norm": parallel and norms == 1}
 
 
 _ARCHITECTURES = ((1, False, True), (1, False, False), (1, True, True), (2, True, True))
 
 
 def _write_architecture(config: ModelConfig) -> dict[str, Any]:
-    """Two norms side by side have other names there, and are not written."""
+    """The variant with two parallel norms has other tensor names, and is not written."""
     return {
         "new_decoder_architecture": config.n_kv_heads not in (1, config.n_heads),
         "parallel_attn": config.residual == "parallel",
@@ -160,12 +160,12 @@ def _write_architecture(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _read_positions(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The bias of ALiBi is added before scores are divided, and slope · position is in bfloat16 there."""
+def _read_positions(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """ALiBi or RoPE. Falcon adds the ALiBi bias before scaling the scores, and rounds slope · position to bfloat16."""
     if fields.flag("alibi", False):
-        scale = (found["d_model"] // found["n_heads"]) ** -0.5
+        scale = (draft["d_model"] // draft["n_heads"]) ** -0.5
         return {"positions": "alibi", "alibi_scale": scale, "alibi_rounded": True}
-    return {"positions": "rotary", **ROPE.read(fields, found, tensors)}
+    return {"positions": "rotary", **ROPE.read(fields, draft, tensors)}
 
 
 def _write_positions(config: ModelConfig) -> dict[str, Any]:
@@ -183,10 +183,10 @@ FALCON = replace(
     settings=(
         Key("vocab_size"),
         Key("hidden_size", "d_model"),
-        Key("n_embed", "d_model", lambda found: found["d_model"]),
+        Key("n_embed", "d_model", lambda draft: draft["d_model"]),
         Key("num_hidden_layers", "n_layers"),
         Key("num_attention_heads", "n_heads"),
-        Key("ffn_hidden_size", "d_ff", lambda found: 4 * found["d_model"]),
+        Key("ffn_hidden_size", "d_ff", lambda draft: 4 * draft["d_model"]),
         Key("max_position_embeddings", "context", 2048),
         Key("layer_norm_epsilon", "norm_eps", 1e-5),
         Key("activation", "activation", "gelu", ACTIVATIONS),
@@ -196,7 +196,7 @@ FALCON = replace(
         _TIED,
         lm_head(),
     ),
-    # the others are read where the architecture has them
+    # the last five are read where the architecture has them
     harmless=(
         "apply_residual_connection_post_layernorm",
         "multi_query",
@@ -205,8 +205,8 @@ FALCON = replace(
         "rope_scaling",
         "rope_theta",
     ),
-    stored={ours: how for ours, how in BLOOM.stored.items() if ours != "embed.norm"},
+    stored={name: layout for name, layout in BLOOM.stored.items() if name != "embed.norm"},
     spellings=((r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm.")),
-    left=(*BLOOM.left, Left(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer")),
+    skipped=(*BLOOM.skipped, Skip(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, a buffer")),
 )
-"""Almazrouei et al. 2023: parts side by side, with one key head for all queries or for each group of them."""
+"""Almazrouei et al. 2023: a parallel residual; one key head for all query heads, or one for each group."""

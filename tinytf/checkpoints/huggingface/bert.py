@@ -1,28 +1,28 @@
-"""BERT, RoBERTa, ELECTRA and DistilBERT: post-norm encoders with learned positions and a normed embedding sum."""
+"""BERT, RoBERTa, ELECTRA and DistilBERT: post-norm encoders with learned positions and an embedding norm."""
 
 from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
 def mlm_head(tensor: str, activation: str = "") -> Group:
-    """A masked-language-model head where its first tensor is stored; it has the body's activation or its own."""
+    """A masked-language-model head, if ``tensor`` is stored; with its own ``activation`` or that of the body."""
 
-    def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
         if tensor not in tensors:
             return {"head": "none", "tied_head": True}
-        return {"head": "mlm", "head_bias": True, "head_activation": activation or found["activation"]}
+        return {"head": "mlm", "head_bias": True, "head_activation": activation or draft["activation"]}
 
     return Group(read)
 
 
-def _read_positions(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """RoBERTa's first position is the one after that of the padding."""
+def _read_positions(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """RoBERTa numbers positions from the padding id + 1."""
     offset = fields.whole("pad_token_id", 1) + 1
     return {"position_offset": offset, "context": fields.whole("max_position_embeddings") - offset}
 
@@ -40,7 +40,7 @@ _SETTINGS = (
     Key("layer_norm_eps", "norm_eps", 1e-12),
     Key("type_vocab_size", "n_token_types", 2),
     Key("tie_word_embeddings", "tied_head", True),
-    Group(lambda fields, found, tensors: {"pooler": "pooler.dense.weight" in tensors}),
+    Group(lambda fields, draft, tensors: {"pooler": "pooler.dense.weight" in tensors}),
 )
 _EMBEDDINGS = {
     "embed.tokens": Stored("embeddings.word_embeddings"),
@@ -86,10 +86,10 @@ BERT = Family(
         "head.norm": Stored("cls.predictions.transform.LayerNorm"),
         "head.decoder": Stored("cls.predictions.decoder"),
     },
-    left=(
-        Left(r"embeddings\.(position_ids|token_type_ids)", "positions or types counted out, stored as a buffer"),
-        Left(r"cls\.seq_relationship\..*", "the next-sentence head", said=True),
-        Left(r"(classifier|pre_classifier|qa_outputs)\..*", "a task head", said=True),
+    skipped=(
+        Skip(r"embeddings\.(position_ids|token_type_ids)", "position or type ids, stored as a buffer"),
+        Skip(r"cls\.seq_relationship\..*", "the next-sentence head", noted=True),
+        Skip(r"(classifier|pre_classifier|qa_outputs)\..*", "a task head", noted=True),
     ),
     copies={
         "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
@@ -115,7 +115,7 @@ ROBERTA = Family(
         "head.norm": Stored("lm_head.layer_norm"),
         "head.decoder": Stored("lm_head.decoder"),
     },
-    left=BERT.left,
+    skipped=BERT.skipped,
     copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.bias": "lm_head.decoder.bias"},
     spellings=BERT.spellings,
     outside=("lm_head.", *_OUTSIDE),
@@ -136,10 +136,10 @@ MPNET = replace(
         Key("layer_norm_eps", "norm_eps", 1e-12),
         Key("tie_word_embeddings", "tied_head", True),
         Group(
-            lambda fields, found, tensors: {"context": fields.whole("max_position_embeddings") - 2},
+            lambda fields, draft, tensors: {"context": fields.whole("max_position_embeddings") - 2},
             lambda config: {"max_position_embeddings": config.context + 2},
         ),
-        Group(lambda fields, found, tensors: {"pooler": "pooler.dense.weight" in tensors}),
+        Group(lambda fields, draft, tensors: {"pooler": "pooler.dense.weight" in tensors}),
         mlm_head("lm_head.dense.weight", "gelu"),
     ),
     stored={
@@ -155,7 +155,7 @@ MPNET = replace(
         "head.decoder": Stored("lm_head.decoder"),
     },
 )
-"""Song et al. 2020: RoBERTa with a bias of scores by distance, the same in all layers."""
+"""Song et al. 2020: RoBERTa with a relative position bias on scores, shared by all layers."""
 XLM_ROBERTA = replace(
     ROBERTA,
     name="XLM-RoBERTa",
@@ -170,16 +170,16 @@ CAMEMBERT = replace(
 )
 
 
-def _read_width(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Embeddings of another width than the stream are projected to it."""
+def _read_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Embeddings that are not as wide as the residual stream are projected to it."""
     width = fields.whole("embedding_size", 128, least=1)
-    narrow = width != found["d_model"]
-    return {"d_embed": width if narrow else 0, "projection_bias": narrow}
+    projected = width != draft["d_model"]
+    return {"d_embed": width if projected else 0, "projection_bias": projected}
 
 
-def _read_groups(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_groups(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     groups = fields.whole("num_hidden_groups", 1, least=1)
-    return {"layer_groups": 0 if groups == found["n_layers"] else groups}
+    return {"layer_groups": 0 if groups == draft["n_layers"] else groups}
 
 
 ELECTRA = replace(
@@ -202,7 +202,7 @@ ELECTRA = replace(
         "head.norm": Stored("generator_predictions.LayerNorm"),
         "head.decoder": Stored("generator_lm_head"),
     },
-    left=(*BERT.left, Left(r"discriminator_predictions\..*", "the head that finds replaced tokens", said=True)),
+    skipped=(*BERT.skipped, Skip(r"discriminator_predictions\..*", "the replaced-token head", noted=True)),
     copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
     outside=("generator_", "discriminator_", *_OUTSIDE),
     heads={
@@ -237,7 +237,7 @@ ALBERT = replace(
         Key("max_position_embeddings", "context"),
         Key("embedding_size", "d_embed", 128),
         Group(_read_groups, lambda config: {"num_hidden_groups": config.layer_groups or config.n_layers}),
-        Group(lambda fields, found, tensors: {"pooler": "pooler.weight" in tensors, "projection_bias": True}),
+        Group(lambda fields, draft, tensors: {"pooler": "pooler.weight" in tensors, "projection_bias": True}),
         mlm_head("predictions.dense.weight"),
     ),
     harmless=("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
@@ -258,7 +258,7 @@ ALBERT = replace(
         "head.norm": Stored("predictions.LayerNorm"),
         "head.decoder": Stored("predictions.decoder"),
     },
-    left=(*BERT.left, Left(r"sop_classifier\..*", "the head for the order of sentences", said=True)),
+    skipped=(*BERT.skipped, Skip(r"sop_classifier\..*", "the sentence-order head", noted=True)),
     copies={
         "predictions.decoder.weight": "embeddings.word_embeddings.weight",
         "predictions.bias": "predictions.decoder.bias",
@@ -272,7 +272,7 @@ DISTILBERT = Family(
     model_type="distilbert",
     prefix="distilbert.",
     classes={"none": "DistilBertModel", "mlm": "DistilBertForMaskedLM"},
-    only={**_ONLY, "sinusoidal_pos_embds": (False, True)},  # sinusoidal positions are stored like any other table
+    only={**_ONLY, "sinusoidal_pos_embds": (False, True)},  # sinusoidal positions are stored like learned ones
     fixed={**_FIXED, "norm_eps": 1e-12},
     settings=(
         Key("vocab_size"),
@@ -300,7 +300,7 @@ DISTILBERT = Family(
         "head.norm": Stored("vocab_layer_norm"),
         "head.decoder": Stored("vocab_projector"),
     },
-    left=BERT.left,
+    skipped=BERT.skipped,
     copies={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     spellings=BERT.spellings,
     outside=("vocab_", "pre_classifier.", *_OUTSIDE),

@@ -14,9 +14,9 @@ from tinytf.checkpoints.huggingface.llama import (
     WINDOW,
 )
 from tinytf.checkpoints.huggingface.rope import rope
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head
-from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, every, kinds, window_of, windows
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head, merge_fields
+from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, all_but_nth, layer_kinds, window_of, windows
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -38,9 +38,9 @@ OLMO2 = replace(
     settings=(*SHARED, _EPS_1E_5, *HEAD_AND_ACTIVATION, BIASES),
     stored=_NORMED_OUTPUT,
 )
-"""OLMo 2 (Walsh et al. 2024): norms of what each part adds, and of queries and keys over all heads."""
+"""OLMo 2 (Walsh et al. 2024): norms on the output of each part, and on queries and keys across all heads."""
 
-_THREE_OF_FOUR = kinds(lambda fields, layer: (layer + 1) % 4 != 0)
+_THREE_OF_FOUR = layer_kinds(lambda fields, layer: (layer + 1) % 4 != 0)
 OLMO3 = replace(
     OLMO2,
     name="OLMo 3",
@@ -49,26 +49,26 @@ OLMO3 = replace(
     settings=(
         *UNTURNED,
         _EPS_1E_5,
-        # transformers gives layers with a window the default base where the file has one for all
+        # where the file has one base for all layers, transformers gives layers with a window the default base
         rope(500_000.0, kinds=_THREE_OF_FOUR, local=lambda fields: 500_000.0),
         *HEAD_AND_ACTIVATION,
         BIASES,
         windows(_THREE_OF_FOUR, 4096),
     ),
 )
-"""OLMo 3 (Ai2 2025): OLMo 2 with windows in three of four layers; yarn stretches the others alone."""
+"""OLMo 3 (Ai2 2025): OLMo 2 with windows in three of four layers; only the others are stretched by YaRN."""
 
 
-def _inverse(key: str, ours: str, default: float | None = None) -> Group:
-    """A number that the file has the inverse of; without a ``default`` ours stays as it is where it is missing."""
+def _inverse(key: str, field: str, default: float | None = None) -> Group:
+    """Our field is the inverse of a key; a missing key without a ``default`` leaves our field unset."""
 
-    def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
         value = fields.number(key, 0.0 if default is None else default)
         if value == 0 and (default is not None or fields.data.get(key) is not None):
             raise fields.fault(f"{key} 0 is not above 0")
-        return {ours: 1 / value} if value else {}
+        return {field: 1 / value} if value else {}
 
-    return Group(read, lambda config: {key: 1 / getattr(config, ours) if getattr(config, ours) else None})
+    return Group(read, lambda config: {key: 1 / getattr(config, field) if getattr(config, field) else None})
 
 
 _MULTIPLIERS = (
@@ -87,7 +87,7 @@ GRANITE = replace(
         _inverse("logits_scaling", "logit_scale", 1.0),
     ),
 )
-"""Granite 3 (IBM 2024): embeddings, scores, what is added and logits are multiplied by numbers of the file."""
+"""Granite 3 (IBM 2024): multipliers for embeddings, scores, residual branches and logits."""
 
 
 HYPERCLOVAX = replace(
@@ -101,7 +101,7 @@ HYPERCLOVAX = replace(
         _inverse("attention_multiplier", "attention_divisor"),
         Key("logits_scaling", "logit_scale", 1.0),  # Granite divides by it
         Group(
-            lambda fields, found, tensors: {"norm_order": "both" if fields.flag("use_post_norm", True) else "pre"},
+            lambda fields, draft, tensors: {"norm_order": "both" if fields.flag("use_post_norm", True) else "pre"},
             lambda config: {"use_post_norm": config.norm_order == "both"},
         ),
     ),
@@ -111,39 +111,39 @@ HYPERCLOVAX = replace(
         "blocks.{n}.ffn_norm": Stored("layers.{n}.post_norm2"),
     },
 )
-"""HyperCLOVA X (NAVER 2024): Granite's multipliers, and norms of what each part adds."""
+"""HyperCLOVA X (NAVER 2024): Granite's multipliers, and norms on the output of each part."""
 
 
 def _layers(config: ModelConfig) -> list[ModelConfig]:
     return [config.at(layer) for layer in range(config.n_layers)]
 
 
-def _turned(fields: Fields, found: Found) -> list[bool]:
-    """Which layers of a SmolLM3 turn queries and keys: all but every fourth, unless the file says otherwise."""
-    apart = fields.whole("no_rope_layer_interval", 4, least=1)
-    default = [int((layer + 1) % apart != 0) for layer in range(found["n_layers"])]
-    given = fields.array("no_rope_layers", int, default, count=found["n_layers"])
-    return [one != 0 for one in given]
+def _rotary_layers(fields: Fields, draft: Draft) -> list[bool]:
+    """Whether each layer of a SmolLM3 has RoPE: all but every fourth, unless the file says otherwise."""
+    interval = fields.whole("no_rope_layer_interval", 4, least=1)
+    default = [int((layer + 1) % interval != 0) for layer in range(draft["n_layers"])]
+    flags = fields.array("no_rope_layers", int, default, count=draft["n_layers"])
+    return [flag != 0 for flag in flags]
 
 
-def _read_smollm3(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    turned, used = _turned(fields, found), fields.flag("use_sliding_window", False)
-    window = window_of(fields, 0) * used
-    read_kinds = kinds(lambda _, layer: used and window > 0 and not turned[layer])
-    positions = by_layer("positions", ["rotary" if one else "none" for one in turned])
-    sights = by_layer("window", [window if kind == SLIDING else 0 for kind in read_kinds(fields, found)])
-    both = (*positions.get("by_layer", ()), *sights.get("by_layer", ()))
-    return {**positions, **sights, "by_layer": both}
+def _read_smollm3(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    rotary, enabled = _rotary_layers(fields, draft), fields.flag("use_sliding_window", False)
+    window = window_of(fields, 0) * enabled
+    read_kinds = layer_kinds(lambda _, layer: enabled and window > 0 and not rotary[layer])
+    return merge_fields(
+        by_layer("positions", ["rotary" if is_rotary else "none" for is_rotary in rotary]),
+        by_layer("window", [window if kind == SLIDING else 0 for kind in read_kinds(fields, draft)]),
+    )
 
 
 def _write_smollm3(config: ModelConfig) -> dict[str, Any]:
     layers = _layers(config)
-    window = max(one.window for one in layers)
+    window = max(layer.window for layer in layers)
     return {
-        "no_rope_layers": [int(one.positions == "rotary") for one in layers],
+        "no_rope_layers": [int(layer.positions == "rotary") for layer in layers],
         "use_sliding_window": window > 0,
         "sliding_window": window or None,
-        "layer_types": [SLIDING if one.window else FULL for one in layers],
+        "layer_types": [SLIDING if layer.window else FULL for layer in layers],
     }
 
 
@@ -171,17 +171,17 @@ MINISTRAL = replace(
     name="Ministral",
     model_type="ministral",
     classes={"none": "MinistralModel", "lm": "MinistralForCausalLM"},
-    settings=(*SETTINGS, windows(kinds(lambda fields, layer: window_of(fields, 4096) > 0), 4096)),
+    settings=(*SETTINGS, windows(layer_kinds(lambda fields, layer: window_of(fields, 4096) > 0), 4096)),
 )
 
-_EXAONE_KINDS = kinds(
-    lambda fields, layer: window_of(fields, 4096) > 0 and every("sliding_window_pattern", 4)(fields, layer)
+_EXAONE_KINDS = layer_kinds(
+    lambda fields, layer: window_of(fields, 4096) > 0 and all_but_nth("sliding_window_pattern", 4)(fields, layer)
 )
 
 
-def _read_exaone4(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Where some layers have a window, the others have no positions."""
-    read_kinds = _EXAONE_KINDS(fields, found)
+def _read_exaone4(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """If some layers have a window, the others have no positions."""
+    read_kinds = _EXAONE_KINDS(fields, draft)
     hybrid = window_of(fields, 4096) > 0
     return by_layer("positions", ["rotary" if kind == SLIDING or not hybrid else "none" for kind in read_kinds])
 
@@ -195,7 +195,7 @@ EXAONE4 = replace(
     settings=(*SETTINGS, _EPS_1E_5, windows(_EXAONE_KINDS, 4096), Group(_read_exaone4)),
     stored=_NORMED_OUTPUT,
 )
-"""EXAONE 4 (LG 2025): norms of what each part adds; layers that see everything have no positions."""
+"""EXAONE 4 (LG 2025): norms on the output of each part; layers without a window have no positions."""
 
 ARCEE = replace(
     LLAMA,
@@ -205,7 +205,7 @@ ARCEE = replace(
     fixed={**FIXED, "gated": False},
     settings=(*LLAMA.settings, _EPS_1E_5, Key("hidden_act", "activation", "relu2", ACTIVATIONS)),
 )
-"""AFM (Arcee 2025): a feed-forward of ReLU², without a gate."""
+"""AFM (Arcee 2025): a feed-forward with ReLU² and no gate."""
 
 SEED_OSS = replace(
     LLAMA,
@@ -234,12 +234,12 @@ IQUESTCODER = replace(
     name="IQuest-Coder",
     model_type="iquestcoder",
 )
-"""A Llama for transformers, too."""
+"""Also a Llama in transformers."""
 
 
-def _require_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _require_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     if not fields.data.get("rope_parameters") and not fields.data.get("rope_scaling"):
-        raise fields.fault("rotary settings that are left out are not implemented for this architecture")
+        raise fields.fault("rotary settings are missing, and this architecture's defaults are not implemented")
     return {}
 
 
@@ -257,7 +257,7 @@ CWM = replace(
         rope(1_000_000.0),
         *HEAD_AND_ACTIVATION,
         _FFN_BIAS,
-        windows(kinds(lambda fields, layer: layer % 4 != 0), 8192),
+        windows(layer_kinds(lambda fields, layer: layer % 4 != 0), 8192),
     ),
 )
 """Code World Model (Meta 2025): windows in three of four layers."""
@@ -265,22 +265,22 @@ CWM = replace(
 _MINISTRAL3_ROPE = rope(1_000_000.0)
 
 
-def _read_growth(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Queries grow with their position, from the length on that the rotary settings were trained with."""
-    given = fields.object("rope_parameters") or fields.object("rope_scaling")
-    if not given or not given.data:
-        raise fields.fault("rotary settings that are left out are not implemented for this architecture")
-    every = given.whole("original_max_position_embeddings", least=1)
-    return {"query_scale": given.number("llama_4_scaling_beta"), "query_scale_every": every}
+def _read_growth(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Queries grow with their position beyond the context that the rotary settings were trained with."""
+    rotary = fields.object("rope_parameters") or fields.object("rope_scaling")
+    if not rotary or not rotary.data:
+        raise fields.fault("rotary settings are missing, and this architecture's defaults are not implemented")
+    original = rotary.whole("original_max_position_embeddings", least=1)
+    return {"query_scale": rotary.number("llama_4_scaling_beta"), "query_scale_every": original}
 
 
 def _write_growth(config: ModelConfig) -> dict[str, Any]:
-    said = _MINISTRAL3_ROPE.write(config)
-    grown = {
+    keys = _MINISTRAL3_ROPE.write(config)
+    growth = {
         "llama_4_scaling_beta": config.query_scale,
         "original_max_position_embeddings": config.query_scale_every,
     }
-    return said and {**said, "rope_parameters": {**said["rope_parameters"], **grown}}
+    return keys and {**keys, "rope_parameters": {**keys["rope_parameters"], **growth}}
 
 
 MINISTRAL3 = replace(
@@ -299,7 +299,7 @@ MINISTRAL3 = replace(
         WINDOW,
     ),
 )
-"""Ministral 3 (Mistral 2025): RoPE stretched by yarn, and queries that grow with their position."""
+"""Ministral 3 (Mistral 2025): RoPE stretched by YaRN, and queries that grow with their position."""
 
 COUSINS = (
     OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, SEED_OSS, INTERNLM3, IQUESTCODER, CWM,

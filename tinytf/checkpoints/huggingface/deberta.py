@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and v3: encoders whose scores are of tokens and of the distances between them, apart from each other."""
+"""DeBERTa-v2 and v3: encoders with disentangled attention, which scores tokens and their distances separately."""
 
 import math
 from dataclasses import replace
@@ -6,32 +6,32 @@ from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT, mlm_head
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields, quoted
 
 _TERMS = {"c2p": "distance_keys", "p2c": "distance_queries"}
 
 
-def _words(fields: Fields, name: str, known: tuple[str, ...]) -> set[str]:
-    """The words of a key, in an array or with | between them; another one is refused by name."""
-    given = fields.data.get(name)
-    said = fields.array(name, str) if isinstance(given, list) else fields.text(name, "").lower().split("|")
-    words = {word.strip() for word in said} - {"", "none"}
-    for word in sorted(words - set(known)):
+def _words(fields: Fields, name: str, implemented: tuple[str, ...]) -> set[str]:
+    """The words of a key, as an array or separated by |; a word that is not implemented is refused by name."""
+    value = fields.data.get(name)
+    listed = fields.array(name, str) if isinstance(value, list) else fields.text(name, "").lower().split("|")
+    words = {word.strip() for word in listed} - {"", "none"}
+    for word in sorted(words - set(implemented)):
         raise fields.fault(f"{name} {quoted(word)} is not implemented")
     return words
 
 
-def _read_distances(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Scores are divided by √(d·(1 + how many terms have distances)), even where no distance has an embedding."""
+def _read_distances(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Scores are divided by √(d·(1 + the number of distance terms)), even if distances have no embeddings."""
     terms = _words(fields, "pos_att_type", tuple(_TERMS))
-    width = found["d_model"] // found["n_heads"]
+    width = draft["d_model"] // draft["n_heads"]
     divisor = {"attention_divisor": math.sqrt(width * (1 + len(terms))) if terms else 0.0}
-    normed = bool(_words(fields, "norm_rel_ebd", ("layer_norm",)))
+    has_norm = bool(_words(fields, "norm_rel_ebd", ("layer_norm",)))
     farthest, buckets = (fields.whole(name, -1) for name in ("max_relative_positions", "position_buckets"))
     farthest = farthest if farthest > 0 else fields.whole("max_position_embeddings", least=1)
-    own = not fields.flag("share_att_key", False)
+    separate = not fields.flag("share_att_key", False)
     if not (fields.flag("relative_attention", False) and terms):
         return divisor
     return {
@@ -39,8 +39,8 @@ def _read_distances(fields: Fields, found: Found, tensors: Tensors) -> dict[str,
         **{field: term in terms for term, field in _TERMS.items()},
         "distances": buckets if buckets > 0 else farthest,
         "farthest": farthest if buckets > 0 else 0,
-        "distance_norm": normed,
-        "distance_matrices": own,
+        "distance_norm": has_norm,
+        "distance_matrices": separate,
     }
 
 
@@ -55,15 +55,15 @@ def _write_distances(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _read_positions(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_positions(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return {"positions": "learned" if fields.flag("position_biased_input", True) else "none"}
 
 
-def _read_widths(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Everything is as wide as the stream."""
+def _read_widths(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Refuse widths other than that of the residual stream."""
     for name in ("embedding_size", "pooler_hidden_size"):
-        fields.require(name, (found["d_model"],))
-    fields.require("attention_head_size", (found["d_model"] // found["n_heads"],))
+        fields.require(name, (draft["d_model"],))
+    fields.require("attention_head_size", (draft["d_model"] // draft["n_heads"],))
     return {}
 
 
@@ -92,7 +92,7 @@ DEBERTA_V2 = replace(
     ),
     harmless=("legacy", "pooler_dropout", "cls_dropout", "conv_act", "conv_groups", "z_steps", "padding_idx"),
     stored={
-        **{ours: how for ours, how in BERT.stored.items() if ours != "pooler"},
+        **{name: layout for name, layout in BERT.stored.items() if name != "pooler"},
         "blocks.{n}.attention.q": Stored(f"{_SELF}.query_proj"),
         "blocks.{n}.attention.k": Stored(f"{_SELF}.key_proj"),
         "blocks.{n}.attention.v": Stored(f"{_SELF}.value_proj"),
@@ -101,11 +101,11 @@ DEBERTA_V2 = replace(
         "blocks.{n}.attention.distances": Stored("encoder.rel_embeddings"),
         "blocks.{n}.attention.distances_norm": Stored("encoder.LayerNorm"),
     },
-    left=(
-        *BERT.left,
-        Left(r"embeddings\.position_embeddings\.weight", "positions that are not added to the embeddings"),
-        Left(r"encoder\.(rel_embeddings|LayerNorm)\..*", "embeddings of distances that no score reads"),
-        Left(r"mask_predictions\..*", "the head that finds replaced tokens", said=True),
+    skipped=(
+        *BERT.skipped,
+        Skip(r"embeddings\.position_embeddings\.weight", "positions that are not added to the embeddings"),
+        Skip(r"encoder\.(rel_embeddings|LayerNorm)\..*", "embeddings of distances that no score reads"),
+        Skip(r"mask_predictions\..*", "the replaced-token head", noted=True),
     ),
     spellings=(
         *BERT.spellings,

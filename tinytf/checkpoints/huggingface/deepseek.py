@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3: latent attention, and experts after the first layers (DeepSeek-AI 2024)."""
+"""DeepSeek-V2 and V3: latent attention, and experts in all but the first layers (DeepSeek-AI 2024)."""
 
 import math
 from dataclasses import replace
@@ -7,34 +7,34 @@ from typing import Any
 from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors, experts
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
-def _read_widths(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The widths of a head: what RoPE turns, what it does not, and the values."""
-    if found["n_kv_heads"] != found["n_heads"]:
-        raise fields.fault(f"num_key_value_heads {found['n_kv_heads']} is not num_attention_heads {found['n_heads']}")
-    turned, plain, values = (
+def _read_widths(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The widths of a head: its rotary dimensions, its other dimensions, and its values."""
+    if draft["n_kv_heads"] != draft["n_heads"]:
+        raise fields.fault(f"num_key_value_heads {draft['n_kv_heads']} is not num_attention_heads {draft['n_heads']}")
+    rotated, unrotated, values = (
         fields.whole(name, default)
         for name, default in (("qk_rope_head_dim", 64), ("qk_nope_head_dim", 128), ("v_head_dim", 128))
     )
-    width = turned + plain
-    said = {"rope_width": turned, "d_head": width, "d_value": 0 if values == width else values}
-    rank = fields.whole("q_lora_rank", 0) if "q_lora_rank" in fields.data else 1536  # null is none
-    return {**said, "q_rank": rank, "attention_divisor": _divisor(fields, width)}
+    width = rotated + unrotated
+    widths = {"rope_width": rotated, "d_head": width, "d_value": 0 if values == width else values}
+    rank = fields.whole("q_lora_rank", 0) if "q_lora_rank" in fields.data else 1536  # null means no compression
+    return {**widths, "q_rank": rank, "attention_divisor": _divisor(fields, width)}
 
 
 def _divisor(fields: Fields, width: int) -> float:
-    """What scores are divided by where RoPE is stretched with mscale_all_dim, else 0: the root of a head's width."""
-    stretched = fields.object("rope_parameters") or fields.object("rope_scaling")
-    if stretched is None or stretched.data.get("rope_type", stretched.data.get("type", "default")) == "default":
+    """The divisor of scores if RoPE is scaled with mscale_all_dim; else 0, for the root of a head's width."""
+    rotary = fields.object("rope_parameters") or fields.object("rope_scaling")
+    if rotary is None or rotary.data.get("rope_type", rotary.data.get("type", "default")) == "default":
         return 0.0
-    scale, factor = stretched.number("mscale_all_dim", 0.0), stretched.number("factor", 1.0)
-    if not scale or factor <= 1:
+    mscale, factor = rotary.number("mscale_all_dim", 0.0), rotary.number("factor", 1.0)
+    if not mscale or factor <= 1:
         return 0.0
-    return math.sqrt(width) / (0.1 * scale * math.log(factor) + 1) ** 2
+    return math.sqrt(width) / (0.1 * mscale * math.log(factor) + 1) ** 2
 
 
 def _write_widths(config: ModelConfig) -> dict[str, Any]:
@@ -46,23 +46,23 @@ def _write_widths(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _read_experts(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The experts of all layers but the first ones, and the shared one, whose units are those of several."""
-    dense, layers = fields.whole("first_k_dense_replace", 0, least=0), found["n_layers"]
+def _read_experts(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The experts of all but the first layers; n_shared_experts shared ones are read as one wide expert."""
+    dense, layers = fields.whole("first_k_dense_replace", 0, least=0), draft["n_layers"]
     if dense >= layers:
         return {}
     count = fields.whole("n_routed_experts")
-    if found.get("ffn_bias"):
+    if draft.get("ffn_bias"):
         raise fields.fault("mlp_bias is true, and experts have no biases")
     width = fields.whole("moe_intermediate_size", 1407)
-    here = tuple(0 if layer < dense else count for layer in range(layers))
+    expert_counts = tuple(0 if layer < dense else count for layer in range(layers))
     return {
         "experts": count,
         "experts_per_token": fields.whole("num_experts_per_tok"),
         "d_expert": width,
         "d_shared": width * fields.whole("n_shared_experts", 2),
         "routed_scale": fields.number("routed_scaling_factor", 1.0),
-        **({"by_layer": (*found.get("by_layer", ()), ("experts", here))} if dense else {}),
+        **({"by_layer": (*draft.get("by_layer", ()), ("experts", expert_counts))} if dense else {}),
     }
 
 
@@ -82,8 +82,8 @@ def _write_experts(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _require_greedy(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Experts that are chosen among all, not among those of the best groups."""
+def _require_greedy(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Refuse routing that chooses experts only within the best groups."""
     method = fields.word("topk_method", {"greedy": "greedy", "group_limited_greedy": "groups"}, "greedy")
     if method == "groups" and fields.whole("topk_group", 1) < fields.whole("n_group", 1):
         raise fields.fault("experts that are chosen in groups (topk_method 'group_limited_greedy') are not implemented")
@@ -94,11 +94,11 @@ _KV_A, _KV_B = "layers.{n}.self_attn.kv_a_proj_with_mqa", "layers.{n}.self_attn.
 _RANKS, _WIDTHS = ("kv_rank", "rope_width"), ("d_own", "value_width")
 
 
-def _read_sigmoid(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Experts chosen by a sigmoid with a bias, among all of them, and weighed by it without the bias."""
-    if fields.whole("topk_group", 4) < fields.whole("n_group", 8) and found.get("experts"):
+def _read_sigmoid(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Experts chosen among all of them by a sigmoid plus a bias, and weighted by the sigmoid alone."""
+    if fields.whole("topk_group", 4) < fields.whole("n_group", 8) and draft.get("experts"):
         raise fields.fault("experts that are chosen in groups (n_group, topk_group) are not implemented")
-    if not found.get("experts"):
+    if not draft.get("experts"):
         return {}
     renormed = fields.flag("norm_topk_prob", True)
     return {"router": "sigmoid", "choice_bias": True, "routes_renormed": renormed}
@@ -139,7 +139,7 @@ _DENSE = replace(
     ),
     needs=("kv_rank", "q_rank"),
     stored={**LLAMA.stored, **_LATENT},
-    spellings=((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),),  # where queries are not compressed
+    spellings=((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),),  # for queries that are not compressed
 )
 DEEPSEEK_V2 = replace(
     _DENSE,

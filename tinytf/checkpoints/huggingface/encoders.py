@@ -1,4 +1,4 @@
-"""Encoders that are BERT or RoBERTa but for a norm, their positions or a name: tables over theirs."""
+"""Encoders that differ from BERT or RoBERTa only in a norm, their positions or names: variants of those tables."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
 from tinytf.checkpoints.huggingface.table import SIZES
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 from tinytf.steps.operations.rotate import rotary_frequencies
@@ -24,7 +24,7 @@ ERNIE = replace(
     only={**BERT.only, "use_task_id": (False,)},
     harmless=("task_type_vocab_size",),
 )
-"""Sun et al. 2020, without the embedding of a task."""
+"""Sun et al. 2020, without task embeddings."""
 
 DATA2VEC = replace(
     ROBERTA,
@@ -58,13 +58,13 @@ XLM_ROBERTA_XL = replace(
     fixed={**ROBERTA.fixed, "norm_order": "pre", "embed_norm": False},
     settings=(*ROBERTA.settings, Key("layer_norm_eps", "norm_eps", 1e-5)),
     stored={
-        **{ours: how for ours, how in ROBERTA.stored.items() if ours != "embed.norm"},
+        **{name: layout for name, layout in ROBERTA.stored.items() if name != "embed.norm"},
         "blocks.{n}.norm1": Stored(f"{_LAYER}.attention.self_attn_layer_norm"),
         "blocks.{n}.norm2": Stored(f"{_LAYER}.LayerNorm"),
         "final_norm": Stored("encoder.LayerNorm"),
     },
 )
-"""Goyal et al. 2021: norms before each part, and none of the embeddings."""
+"""Goyal et al. 2021: pre-norm, without an embedding norm."""
 
 MEGATRON_BERT = replace(
     BERT,
@@ -73,24 +73,24 @@ MEGATRON_BERT = replace(
     classes={"none": "MegatronBertModel", "mlm": "MegatronBertForMaskedLM"},
     fixed={**BERT.fixed, "norm_order": "pre", "embed_norm": False},
     stored={
-        **{ours: how for ours, how in BERT.stored.items() if ours != "embed.norm"},
+        **{name: layout for name, layout in BERT.stored.items() if name != "embed.norm"},
         "blocks.{n}.norm1": Stored(f"{_LAYER}.attention.ln"),
         "blocks.{n}.norm2": Stored(f"{_LAYER}.ln"),
         "final_norm": Stored("encoder.ln"),
     },
 )
-"""Shoeybi et al. 2019: norms before each part, and none of the embeddings."""
+"""Shoeybi et al. 2019: pre-norm, without an embedding norm."""
 
 
-def _read_width(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Embeddings of another width than the stream are projected to it."""
-    width = fields.whole("embedding_size", found["d_model"], least=1)
-    narrow = width != found["d_model"]
-    return {"d_embed": width if narrow else 0, "projection_bias": narrow}
+def _read_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Embeddings that are not as wide as the residual stream are projected to it."""
+    width = fields.whole("embedding_size", draft["d_model"], least=1)
+    projected = width != draft["d_model"]
+    return {"d_embed": width if projected else 0, "projection_bias": projected}
 
 
 def _rotary_waves(config: ModelConfig, shape: tuple[int, ...]) -> Tensor:
-    """The sines of each position's angles, then their cosines (positions, head width)."""
+    """The sines of each position's angles, then their cosines: (positions, head width)."""
     angles = torch.arange(shape[0])[:, None] * rotary_frequencies(config.rope).double()
     return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
@@ -105,42 +105,46 @@ ROFORMER = replace(
     fixed={**BERT.fixed, "positions": "rotary"},
     settings=(*BERT.settings, Group(_read_width, lambda config: {"embedding_size": config.embed_width})),
     stored={
-        **{ours: how for ours, how in BERT.stored.items() if ours not in ("embed.positions", "pooler")},
+        **{name: layout for name, layout in BERT.stored.items() if name not in ("embed.positions", "pooler")},
         "embed.projection": Stored("embeddings_project"),
         "blocks.{n}.attention.q": Stored(f"{_LAYER}.attention.self.query", paired="n_heads"),
         "blocks.{n}.attention.k": Stored(f"{_LAYER}.attention.self.key", paired="n_heads"),
     },
-    left=(
-        *BERT.left,
-        Left(r"encoder\.embed_positions\.weight", "sines and cosines, stored as a table", computed=_rotary_waves),
+    skipped=(
+        *BERT.skipped,
+        Skip(r"encoder\.embed_positions\.weight", "sines and cosines, stored as a table", computed=_rotary_waves),
     ),
 )
 """Su et al. 2021: rotary positions in a post-norm encoder."""
 
 
-def _read_esm(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Positions of either kind, and what becomes of masks."""
-    longest, first = fields.whole("max_position_embeddings", 1026, least=1), fields.whole("pad_token_id", 1) + 1
+def _read_esm(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Positions of either kind, and the rescaling for masked tokens (token_dropout)."""
+    max_positions, offset = fields.whole("max_position_embeddings", 1026, least=1), fields.whole("pad_token_id", 1) + 1
     kinds: dict[str, dict[str, Any]] = {
-        "rotary": {"positions": "rotary", "context": longest, "rope_theta": fields.number("rope_theta", 10_000.0)},
-        "absolute": {"positions": "learned", "context": longest - first, "position_offset": first},
+        "rotary": {
+            "positions": "rotary",
+            "context": max_positions,
+            "rope_theta": fields.number("rope_theta", 10_000.0),
+        },
+        "absolute": {"positions": "learned", "context": max_positions - offset, "position_offset": offset},
     }
-    said: dict[str, Any] = fields.word("position_embedding_type", kinds, "absolute")
+    positions: dict[str, Any] = fields.word("position_embedding_type", kinds, "absolute")
     if not fields.flag("token_dropout", False):
-        return said
-    # 0.15 · 0.8: the share of masks in the training of every ESM
-    return {**said, "masked_share": 0.12, "mask_id": fields.whole("mask_token_id", least=0)}
+        return positions
+    # 0.15 · 0.8: the share of mask tokens in the training of every ESM
+    return {**positions, "masked_share": 0.12, "mask_id": fields.whole("mask_token_id", least=0)}
 
 
 def _write_esm(config: ModelConfig) -> dict[str, Any]:
-    rotary, dropped = config.positions == "rotary", config.masked_share > 0
+    rotary, token_dropout = config.positions == "rotary", config.masked_share > 0
     return {
         "position_embedding_type": "rotary" if rotary else "absolute",
         "max_position_embeddings": config.context + config.position_offset,
         "rope_theta": config.rope_theta,
         "pad_token_id": 1 if rotary else config.position_offset - 1,
-        "token_dropout": dropped,
-        "mask_token_id": config.mask_id if dropped else None,
+        "token_dropout": token_dropout,
+        "mask_token_id": config.mask_id if token_dropout else None,
     }
 
 
@@ -158,7 +162,7 @@ ESM = replace(
         Key("layer_norm_eps", "norm_eps", 1e-12),
         Key("tie_word_embeddings", "tied_head", True),
         Key("emb_layer_norm_before", "embed_norm", False),
-        Group(lambda fields, found, tensors: {"pooler": "pooler.dense.weight" in tensors}),
+        Group(lambda fields, draft, tensors: {"pooler": "pooler.dense.weight" in tensors}),
         Group(_read_esm, _write_esm),
         mlm_head("lm_head.dense.weight", "gelu"),
     ),
@@ -170,12 +174,12 @@ ESM = replace(
         "blocks.{n}.norm2": Stored(f"{_LAYER}.LayerNorm"),
         "final_norm": Stored("encoder.emb_layer_norm_after"),
     },
-    left=(
-        *ROBERTA.left,
-        Left(r".*rotary_embeddings\.inv_freq", "rotary frequencies, which are computed anew", said=True),
-        Left(r"contact_head\..*", "the head for contacts of residues", said=True),
-        Left(r"embeddings\.position_embeddings\.weight", "a table of positions that rotary ones do without"),
+    skipped=(
+        *ROBERTA.skipped,
+        Skip(r".*rotary_embeddings\.inv_freq", "rotary frequencies, which are computed", noted=True),
+        Skip(r"contact_head\..*", "the residue-contact head", noted=True),
+        Skip(r"embeddings\.position_embeddings\.weight", "a position table that a model with RoPE does not use"),
     ),
     heads={name: head for name, head in ROBERTA.heads.items() if name != "question"},
 )
-"""ESM-1b and ESM-2 (Rives et al. 2021, Lin et al. 2023): proteins, one residue a token; masks have no embedding."""
+"""ESM-1b and ESM-2 (Rives et al. 2021, Lin et al. 2023): proteins, one token a residue; masks embed as zeros."""

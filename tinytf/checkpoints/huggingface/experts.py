@@ -5,25 +5,25 @@ from typing import Any
 
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, SHARED
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors, experts
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
-"""Keys of a router that change nothing in evaluation."""
-WITHOUT_DENSE = {name: how for name, how in LLAMA.stored.items() if ".ffn." not in name}
-"""Where a Llama's modules are, but for its feed-forward."""
+"""Keys of a router that have no effect in evaluation."""
+WITHOUT_DENSE = {name: layout for name, layout in LLAMA.stored.items() if ".ffn." not in name}
+"""The modules of a Llama without its feed-forward."""
 
 
-def _read_experts(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """How many experts there are, in transformers 5 under another name, and which layers have them."""
+def _read_experts(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The number of experts (transformers 5 renamed the key), and which layers have them."""
     name = "num_local_experts" if "num_local_experts" in fields.data else "num_experts"
     count, step = fields.whole(name), fields.whole("decoder_sparse_step", 1)
     dense = set(fields.array("mlp_only_layers", int, ()))
-    here = tuple(0 if n in dense or (n + 1) % step else count for n in range(found["n_layers"]))
-    if not any(here):
+    expert_counts = tuple(0 if n in dense or (n + 1) % step else count for n in range(draft["n_layers"]))
+    if not any(expert_counts):
         raise fields.fault(f"{name} {count}, decoder_sparse_step and mlp_only_layers leave no layer with experts")
-    return {"experts": count, "by_layer": (("experts", here),) if len(set(here)) > 1 else ()}
+    return {"experts": count, "by_layer": (("experts", expert_counts),) if len(set(expert_counts)) > 1 else ()}
 
 
 def _write_experts(config: ModelConfig) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def _write_experts(config: ModelConfig) -> dict[str, Any]:
 
 
 SOME_LAYERS = Group(_read_experts, _write_experts)
-"""Experts in all layers but those that the configuration names."""
+"""Experts in all layers except those that the configuration excludes."""
 _WINDOW = Group(
-    lambda fields, found, tensors: {
+    lambda fields, draft, tensors: {
         "window": fields.whole("sliding_window", 0) if fields.flag("use_sliding_window", False) else 0
     },
     lambda config: {"use_sliding_window": config.window > 0, "sliding_window": config.window or None},
@@ -88,12 +88,12 @@ QWEN3_MOE = replace(
 )
 
 
-def _read_layer_windows(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Where windows are used at all, every second layer has one, up to max_window_layers, unless layer_types says."""
+def _read_layer_windows(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Windows, if used: as in layer_types, else in every second layer before max_window_layers."""
     window = fields.whole("sliding_window", 0, least=0) if fields.flag("use_sliding_window", False) else 0
-    until, layers = fields.whole("max_window_layers", 28), range(found["n_layers"])
-    usual = ["full_attention" if n % 2 or n >= until or not window else "sliding_attention" for n in layers]
-    kinds = fields.array("layer_types", str, usual, count=len(layers))
+    first_full, layers = fields.whole("max_window_layers", 28), range(draft["n_layers"])
+    default = ["full_attention" if n % 2 or n >= first_full or not window else "sliding_attention" for n in layers]
+    kinds = fields.array("layer_types", str, default, count=len(layers))
     windows = tuple(
         fields.meaning("layer_types", kind, {"sliding_attention": window, "full_attention": 0}) for kind in kinds
     )
@@ -154,8 +154,8 @@ OLMOE = replace(
 )
 
 
-def _read_multipliers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Embeddings and what is added are multiplied, scores too, and logits are divided."""
+def _read_multipliers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Multipliers of embeddings, residual branches and scores; logits_scaling divides."""
     names = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
     embedding, residual, attention, logits = (fields.number(name, 1.0) for name in names)
     for name, value in zip(names, (embedding, residual, attention, logits), strict=True):

@@ -1,4 +1,4 @@
-"""The way back: a model of ours as a directory that transformers opens, with the same logits to the last bit."""
+"""Export: one of our models as a directory that transformers opens, with the same logits to the last bit."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,14 +32,14 @@ _ROLES = {
     "mask_token": ("[MASK]", "<mask>"),
 }
 
-_AS_IT_STANDS = "PreTrainedTokenizerFast"
+_UNCHANGED_CLASS = "PreTrainedTokenizerFast"
 
 
 @dataclass(frozen=True)
 class Exported(Report):
-    """What was written: as which family, for which class of transformers, and the files with their sizes in bytes.
+    """An exported model: its family, its class in transformers, and its files with their sizes in bytes.
 
-    ``model`` is the name of the model, as ``Model.export`` fills it in.
+    ``model`` is the name of the model, which ``Model.export`` fills in.
     """
 
     KIND = "export"
@@ -58,58 +58,62 @@ class Exported(Report):
 
 
 def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exported:
-    """Write ``model`` and its tokenizer as transformers would, each file whole, the configuration last.
+    """Write ``model`` and its tokenizer as transformers would, each file atomically, the configuration last.
 
-    A scale on the embeddings that no family has is multiplied into them, and the head that was tied to them keeps the
-    unscaled ones. For some families transformers rebuilds the tokenizer in its own way; a model with another tokenizer
-    is written as a family with one bias more, of zeros.
+    An embedding scale that no family has is multiplied into the embeddings, and a tied head becomes a separate one with
+    the unscaled weights. If transformers would rebuild the tokenizer because of the family, zero biases are added to
+    the model so that another family fits.
 
-    Raises UsageError for an architecture that no family has, with the settings that differ, and for a directory that is
-    not empty.
+    Raises UsageError for an architecture that no family has, listing the settings that differ, and for a directory that
+    is not empty.
     """
     config = model.config.but(dropout=0.0)
-    state: Mapping[str, Tensor] = dict((*model.named_parameters(), *model.named_buffers()))  # what layers share, once
+    state: Mapping[str, Tensor] = dict((*model.named_parameters(), *model.named_buffers()))  # shared weights, once
     try:
-        family, written = family_for(config)
+        family, keys = family_for(config)
     except UsageError:
-        config, state = _unscaled(config, state)
-        family, written = family_for(config)
-    if _rebuilt(family, tokenizer):
+        config, state = _fold_embed_scale(config, state)
+        family, keys = family_for(config)
+    if _is_rebuilt(family, tokenizer):
         config, state = _with_output_biases(config, state)
-        family, written = family_for(config)
+        family, keys = family_for(config)
     with filling(directory):
-        contents = _contents(family, written, config, state, tokenizer)
+        contents = _contents(family, keys, config, state, tokenizer)
         for name, data in contents.items():
             write_state(directory / name, data)
     files = tuple((directory / name, len(data)) for name, data in contents.items())
-    return Exported(family.name, written["architectures"][0], directory, files)
+    return Exported(family.name, keys["architectures"][0], directory, files)
 
 
 def _contents(
-    family: Family, written: Mapping[str, Any], config: ModelConfig, state: Mapping[str, Tensor], tokenizer: Tokenizer
+    family: Family, keys: Mapping[str, Any], config: ModelConfig, state: Mapping[str, Tensor], tokenizer: Tokenizer
 ) -> dict[str, bytes]:
-    """The files by name, in the order in which they are written."""
-    special = _special_tokens(tokenizer)
-    # null where the tokenizer has none: left out, the family's own default would take its place
+    """The contents of the files by name, in writing order."""
+    special_tokens = _special_tokens(tokenizer)
+    # null for a token that the tokenizer lacks: without the key, the family's default would apply
     ids: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    ids |= {name: tokenizer.special_id(special[role]) for name in ids if (role := name.removesuffix("_id")) in special}
+    ids |= {
+        name: tokenizer.special_id(special_tokens[role])
+        for name in ids
+        if (role := name.removesuffix("_id")) in special_tokens
+    }
     if len(tokenizer.end_ids) > 1:
         ids["eos_token_id"] = list(tokenizer.end_ids)
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
-    settings = {"model_type": family.model_type, **ids, **written, "dtype": dtype}
-    words = {"tokenizer_class": _AS_IT_STANDS, "model_max_length": config.context, **special}
+    config_json = {"model_type": family.model_type, **ids, **keys, "dtype": dtype}
+    tokenizer_config = {"tokenizer_class": _UNCHANGED_CLASS, "model_max_length": config.context, **special_tokens}
     if tokenizer.chat is not None:
-        words = {**tokenizer.chat.names, **words, "chat_template": tokenizer.chat.stored}
+        tokenizer_config = {**tokenizer.chat.names, **tokenizer_config, "chat_template": tokenizer.chat.stored}
     return {
-        "model.safetensors": save_tensors(dict(_stored(family, config, state)), metadata={"format": "pt"}),
+        "model.safetensors": save_tensors(dict(_stored_tensors(family, config, state)), metadata={"format": "pt"}),
         "tokenizer.json": tokenizer.to_json().encode("utf-8"),
-        "tokenizer_config.json": to_json(words),
-        "config.json": to_json(settings),
+        "tokenizer_config.json": to_json(tokenizer_config),
+        "config.json": to_json(config_json),
     }
 
 
-def _unscaled(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """A model that computes what this one does, without a scale on its embeddings."""
+def _fold_embed_scale(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
+    """An equivalent model with the embedding scale multiplied into the embeddings."""
     if config.embed_scale == 1.0:
         return config, state
     state, table = dict(state), state["embed.tokens.weight"]
@@ -119,18 +123,18 @@ def _unscaled(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelCo
     return config.but(embed_scale=1.0, tied_head=config.head.kind == "none"), state
 
 
-def _rebuilt(family: Family, tokenizer: Tokenizer) -> bool:
-    """Whether transformers would replace parts of the tokenizer because of the family."""
+def _is_rebuilt(family: Family, tokenizer: Tokenizer) -> bool:
+    """Whether transformers would rebuild parts of the tokenizer because of the family."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
-        (folder / "tokenizer_config.json").write_bytes(to_json({"tokenizer_class": _AS_IT_STANDS}))
+        (folder / "tokenizer_config.json").write_bytes(to_json({"tokenizer_class": _UNCHANGED_CLASS}))
         (folder / "config.json").write_bytes(to_json({"model_type": family.model_type}))
         return bool(load_tokenizer_directory(folder).note)
 
 
 def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """A model that computes what this one does, with biases of zeros where attention writes."""
+    """An equivalent model with zero biases on the attention outputs."""
     zeros = {
         f"blocks.{n}.attention.o.bias": torch.zeros_like(state[f"blocks.{n}.norm1.weight"])
         for n in range(config.n_layers)
@@ -139,26 +143,26 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
 
 
 def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
-    """The family that writes this configuration and reads the same again."""
+    """The family that can write this configuration and read it back unchanged, with its keys of config.json."""
     nearest: tuple[Family, list[str]] | None = None
     with torch.device("meta"):
         parameters = [name for name, _ in Transformer(config).named_parameters()]
     for family in FAMILIES.values():
-        written = family.write(config)
-        if written is None:
+        keys = family.write(config)
+        if keys is None:
             continue
         family = family.with_head(config)
         tensors = {family.place(name, config)[0]: name for name in parameters if family.has(name)}
         try:
-            again = family.read(Fields(written, Path("config.json")), tensors)
-        except TinytfError:  # what the family has no key for, such as a head width, does not fit the rest
+            reread = family.read(Fields(keys, Path("config.json")), tensors)
+        except TinytfError:  # a field without a key, such as a head width, takes a default that does not fit the rest
             continue
-        differing = [name for name in FIELDS if again.setting(name) != config.setting(name)]
-        if not differing:
-            return family, written
-        said = [f"{name} {config.setting(name)!r}, not {again.setting(name)!r}" for name in differing]
-        if nearest is None or len(said) < len(nearest[1]):
-            nearest = family, said
+        differences = [name for name in FIELDS if reread.setting(name) != config.setting(name)]
+        if not differences:
+            return family, keys
+        descriptions = [f"{name} {config.setting(name)!r}, not {reread.setting(name)!r}" for name in differences]
+        if nearest is None or len(descriptions) < len(nearest[1]):
+            nearest = family, descriptions
     assert nearest is not None
     raise UsageError(
         f"this architecture is none of the {len(FAMILIES)} that can be written",
@@ -166,28 +170,28 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     )
 
 
-def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors under the names that transformers stores, joint ones joined."""
+def _stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors under their names in transformers, with joint matrices joined."""
     parts: dict[str, list[tuple[Stored, Tensor]]] = {}
-    own: dict[str, ModelConfig] = {}
+    layers: dict[str, ModelConfig] = {}
     for name, tensor in state.items():
-        for plain, how in family.places(name, len(tensor), config):
-            piece = tensor if how.expert is None else tensor[how.expert]
-            parts.setdefault(plain, []).append((how, piece.detach().cpu()))
-            own[plain] = layer_of(name, config)
+        for plain, layout in family.locations(name, len(tensor), config):
+            piece = tensor if layout.expert is None else tensor[layout.expert]
+            parts.setdefault(plain, []).append((layout, piece.detach().cpu()))
+            layers[plain] = layer_of(name, config)
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
-        joined = pieces[0][0].write([how.laid(tensor, own[plain]) for how, tensor in pieces], own[plain])
+        joined = pieces[0][0].write([layout.laid(tensor, layers[plain]) for layout, tensor in pieces], layers[plain])
         yield family.prefixed(plain), joined
-        for copy in (copy for copy, copied in family.copies.items() if copied == plain and copy.endswith("bias")):
+        for copy in (copy for copy, original in family.copies.items() if original == plain and copy.endswith("bias")):
             yield family.prefixed(copy), joined.clone()
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    found = {}
+    tokens = {}
     for role, names in _ROLES.items():
         name = next((name for name in names if tokenizer.special_id(name) is not None), None)
         if name is not None:
-            found[role] = name
+            tokens[role] = name
     end = tokenizer.library.id_to_token(tokenizer.end_ids[0]) if tokenizer.end_ids else None
-    return found | ({"eos_token": end} if end else {})
+    return tokens | ({"eos_token": end} if end else {})

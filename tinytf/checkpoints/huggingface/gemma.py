@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3, VaultGemma: gains are stored less 1, embeddings multiplied by √hidden_size."""
+"""Gemma 1, 2 and 3, VaultGemma: gains are stored minus 1, embeddings multiplied by √hidden_size."""
 
 import math
 from dataclasses import replace
@@ -7,28 +7,28 @@ from typing import Any
 from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.huggingface.windows import every, kinds, windows
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.huggingface.windows import all_but_nth, layer_kinds, windows
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
-_EVERY_SECOND = kinds(lambda fields, layer: layer % 2 == 0)
+_EVERY_SECOND = layer_kinds(lambda fields, layer: layer % 2 == 0)
 
 
-def cap(key: str, ours: str, default: float) -> Group:
-    """A soft cap; null is none."""
+def cap(key: str, field: str, default: float) -> Group:
+    """A soft cap; null means no cap."""
     return Group(
-        lambda fields, found, tensors: {ours: fields.number(key, 0.0) if key in fields.data else default},
-        lambda config: {key: getattr(config, ours) or None},
+        lambda fields, draft, tensors: {field: fields.number(key, 0.0) if key in fields.data else default},
+        lambda config: {key: getattr(config, field) or None},
     )
 
 
-def _read_scales(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_scales(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Scores are divided by √query_pre_attn_scalar, embeddings multiplied by √hidden_size."""
     scalar = fields.number("query_pre_attn_scalar", 256)
     if scalar <= 0:
         raise fields.fault(f"query_pre_attn_scalar {scalar:g} is not above 0")
-    return {"attention_divisor": math.sqrt(scalar), "embed_scale": math.sqrt(found["d_model"])}
+    return {"attention_divisor": math.sqrt(scalar), "embed_scale": math.sqrt(draft["d_model"])}
 
 
 def _write_scales(config: ModelConfig) -> dict[str, Any]:
@@ -36,8 +36,8 @@ def _write_scales(config: ModelConfig) -> dict[str, Any]:
 
 
 _FIXED = {"norm": "rmsnorm", "norm_order": "both", "positions": "rotary", "gated": True, "ffn_bias": False}
-_PRE = {ours: replace(how, offset=1.0) if "norm" in ours else how for ours, how in LLAMA.stored.items()}
-_BOTH = {
+_PRE = {name: replace(layout, offset=1.0) if "norm" in name else layout for name, layout in LLAMA.stored.items()}
+_PRE_AND_POST = {
     **_PRE,
     "blocks.{n}.attn_norm": Stored("layers.{n}.post_attention_layernorm", offset=1.0),
     "blocks.{n}.norm2": Stored("layers.{n}.pre_feedforward_layernorm", offset=1.0),
@@ -55,9 +55,9 @@ GEMMA = replace(
     settings=(
         *SHARED,
         Key("head_dim", "d_head", 256),
-        # transformers takes Gemma's gelu for its approximation, which the model was trained with
+        # transformers reads gelu as the tanh approximation, which Gemma was trained with
         Key("hidden_act", "activation", "gelu_pytorch_tanh", {**ACTIVATIONS, "gelu": "gelu_tanh"}),
-        Group(lambda fields, found, tensors: {"embed_scale": math.sqrt(found["d_model"])}),
+        Group(lambda fields, draft, tensors: {"embed_scale": math.sqrt(draft["d_model"])}),
         *_ENDS,
     ),
     stored=_PRE,
@@ -81,9 +81,9 @@ GEMMA2 = replace(
         windows(_EVERY_SECOND, 4096),
         *_ENDS,
     ),
-    stored=_BOTH,
+    stored=_PRE_AND_POST,
 )
-"""Gemma 2 (Riviere et al. 2024): norms around each part, soft caps, every second layer with a window."""
+"""Gemma 2 (Riviere et al. 2024): norms before and after each part, soft caps, a window in every second layer."""
 
 VAULTGEMMA = replace(
     GEMMA2,
@@ -93,13 +93,13 @@ VAULTGEMMA = replace(
     fixed={**_FIXED, "norm_order": "pre"},
     stored={**_PRE, "blocks.{n}.norm2": Stored("layers.{n}.pre_feedforward_layernorm", offset=1.0)},
 )
-"""VaultGemma (Sinha et al. 2025): Gemma 2 with norms before each part alone."""
+"""VaultGemma (Sinha et al. 2025): a pre-norm Gemma 2."""
 
-_FIVE_OF_SIX = kinds(every("sliding_window_pattern", 6))
-_LEFT_OUT = {
+_FIVE_OF_SIX = layer_kinds(all_but_nth("sliding_window_pattern", 6))
+_OMITTED = {
     "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072,
 }  # fmt: skip
-"""What the files of Gemma 3 that takes images leave out of their text_config."""
+"""Keys that the multimodal Gemma 3 omits from its text_config."""
 
 GEMMA3 = replace(
     GEMMA2,
@@ -109,7 +109,7 @@ GEMMA3 = replace(
     only={**GEMMA2.only, "attn_logit_softcapping": ()},  # transformers ignores it
     fixed={**_FIXED, "qk_norm": True},
     settings=(
-        *(replace(key, default=_LEFT_OUT.get(key.name, key.default)) for key in UNTURNED),
+        *(replace(key, default=_OMITTED.get(key.name, key.default)) for key in UNTURNED),
         Key("head_dim", "d_head", 256),
         rope(1_000_000.0, kinds=_FIVE_OF_SIX, local=lambda fields: fields.number("rope_local_base_freq", 10_000.0)),
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
@@ -120,4 +120,4 @@ GEMMA3 = replace(
     ),
     harmless=("_sliding_window_pattern",),
 )
-"""Gemma 3, its text (Kamath et al. 2025): normed queries and keys, windows with a rotary base of their own."""
+"""Gemma 3, text only (Kamath et al. 2025): QK norms, and windows with their own rotary base."""

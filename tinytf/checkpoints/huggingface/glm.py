@@ -1,4 +1,4 @@
-"""Llama-like decoders whose RoPE turns neighbouring dimensions: GLM and GLM-4, Helium, ERNIE 4.5."""
+"""Llama-like decoders whose RoPE rotates adjacent dimensions: GLM and GLM-4, Helium, ERNIE 4.5."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ GLM = replace(
     ),
     stored={**_PAIRED, **GATE_AND_UP},
 )
-"""GLM-4-9B (Zeng et al. 2024): half of each head is turned."""
+"""GLM-4-9B (Zeng et al. 2024): RoPE rotates half of each head."""
 
 GLM4 = replace(
     GLM,
@@ -44,7 +44,7 @@ GLM4 = replace(
         "blocks.{n}.ffn_norm": Stored("layers.{n}.post_mlp_layernorm"),
     },
 )
-"""GLM-4-0414 (Zhipu 2025): norms around each part."""
+"""GLM-4-0414 (Zhipu 2025): norms before and after each part."""
 
 HELIUM = replace(
     LLAMA,
@@ -81,4 +81,4 @@ ERNIE4_5 = replace(
     ),
     stored=_PAIRED,
 )
-"""ERNIE 4.5, its dense ones (Baidu 2025)."""
+"""ERNIE 4.5, dense models (Baidu 2025)."""

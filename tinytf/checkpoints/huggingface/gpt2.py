@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019) and decoders like it: pre-norm, learned positions, most of them with joint matrices."""
+"""GPT-2 (Radford et al. 2019) and decoders like it: pre-norm, learned positions, mostly with joint QKV matrices."""
 
 import math
 from dataclasses import replace
@@ -6,18 +6,18 @@ from typing import Any
 
 from tinytf.checkpoints.huggingface.heads import DECODER_HEADS, ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, by_layer, lm_head
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
-def _read_divisors(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Scores are divided by √d_head, if they are scaled, and by the number of the layer, if that is asked for."""
+def _read_divisors(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Scores are divided by √d_head (scale_attn_weights) and by the layer's number from 1 (…_by_inverse_layer_idx)."""
     scaled = fields.flag("scale_attn_weights", True)
     if not fields.flag("scale_attn_by_inverse_layer_idx", False):
         return {"attention_divisor": 0.0 if scaled else 1.0}
-    root = math.sqrt(found["d_model"] // found["n_heads"]) if scaled else 1.0
-    return by_layer("attention_divisor", [root * (layer + 1) for layer in range(found["n_layers"])])
+    root = math.sqrt(draft["d_model"] // draft["n_heads"]) if scaled else 1.0
+    return by_layer("attention_divisor", [root * (layer + 1) for layer in range(draft["n_layers"])])
 
 
 def _write_divisors(config: ModelConfig) -> dict[str, Any]:
@@ -38,9 +38,9 @@ _SHARED = (
 )
 _SETTINGS = (
     *_SHARED,
-    Key("n_inner", "d_ff", lambda found: 4 * found["d_model"]),
+    Key("n_inner", "d_ff", lambda draft: 4 * draft["d_model"]),
     Key("n_ctx", "context", 1024),
-    Key("n_positions", "context", lambda found: found["context"]),
+    Key("n_positions", "context", lambda draft: draft["context"]),
 )
 
 GPT2 = Family(
@@ -67,9 +67,9 @@ GPT2 = Family(
         "final_norm": Stored("ln_f"),
         "head.decoder": Stored("lm_head"),
     },
-    left=(
-        Left(r"h\.\d+\.attn\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
-        Left(r"(score|classifier|multiple_choice_head\.summary)\..*", "a classification head", said=True),
+    skipped=(
+        Skip(r"h\.\d+\.attn\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
+        Skip(r"(score|classifier|multiple_choice_head\.summary)\..*", "a classification head", noted=True),
     ),
     copies={"lm_head.weight": "wte.weight"},
     outside=("lm_head", "score", "classifier"),
@@ -86,11 +86,11 @@ GPT_BIGCODE = replace(
             "activation_function", "activation", "gelu_pytorch_tanh", {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}
         ),
         Group(
-            lambda fields, found, tensors: {"n_kv_heads": 1 if fields.flag("multi_query", True) else found["n_heads"]},
+            lambda fields, draft, tensors: {"n_kv_heads": 1 if fields.flag("multi_query", True) else draft["n_heads"]},
             lambda config: {"multi_query": config.n_kv_heads == 1},
         ),
         Group(
-            lambda fields, found, tensors: {
+            lambda fields, draft, tensors: {
                 "attention_divisor": 0.0 if fields.flag("scale_attn_weights", True) else 1.0
             },
             lambda config: {"scale_attn_weights": config.attention_divisor != 1.0},
@@ -98,21 +98,21 @@ GPT_BIGCODE = replace(
     ),
     harmless=("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
     stored={
-        name: replace(how, transposed=False)
-        for name, how in {**GPT2.stored, **fused("h.{n}.attn.c_attn", by_head="n_kv_heads")}.items()
+        name: replace(layout, transposed=False)
+        for name, layout in {**GPT2.stored, **fused("h.{n}.attn.c_attn", by_head="n_kv_heads")}.items()
     },
 )
-"""SantaCoder and StarCoder (Ben Allal et al. 2023, Li et al. 2023): one key and value head for all queries."""
+"""SantaCoder and StarCoder (Ben Allal et al. 2023, Li et al. 2023): one key and value head for all query heads."""
 
 
-def _read_windows(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The window of each layer, from groups of kinds and how often each group comes."""
-    window, count = fields.whole("window_size", 256, least=1), found["n_layers"]
+def _read_windows(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The window of each layer, from groups of kinds and how often each group repeats."""
+    window, count = fields.whole("window_size", 256, least=1), draft["n_layers"]
     groups = fields.array("attention_types", list, [[["global", "local"], 12]])
     try:
         kinds = [kind for group, times in groups for kind in group * min(times, count)]
     except (TypeError, ValueError):
-        raise fields.fault("attention_types has to be pairs of kinds and how often they come") from None
+        raise fields.fault("attention_types has to be pairs of kinds and a repeat count") from None
     if len(kinds) != count:
         raise fields.fault(f"attention_types has {len(kinds):,} layers, and num_layers is {count:,}")
     windows = {"global": 0, "local": window}
@@ -137,7 +137,7 @@ GPT_NEO = replace(
         Key("hidden_size", "d_model"),
         Key("num_layers", "n_layers"),
         Key("num_heads", "n_heads"),
-        Key("intermediate_size", "d_ff", lambda found: 4 * found["d_model"]),
+        Key("intermediate_size", "d_ff", lambda draft: 4 * draft["d_model"]),
         Key("max_position_embeddings", "context", 2048),
         Key("layer_norm_epsilon", "norm_eps", 1e-5),
         Key("activation_function", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
@@ -146,20 +146,20 @@ GPT_NEO = replace(
         lm_head(),
     ),
     written={"attention_dropout": 0.0, "embed_dropout": 0.0, "resid_dropout": 0.0},
-    harmless=("attention_layers", "embed_dropout", "resid_dropout"),  # the first is made of attention_types
+    harmless=("attention_layers", "embed_dropout", "resid_dropout"),  # the first is derived from attention_types
     stored={
-        **{ours: replace(how, transposed=False) for ours, how in GPT2.stored.items()},
+        **{name: replace(layout, transposed=False) for name, layout in GPT2.stored.items()},
         "blocks.{n}.attention.q": Stored("h.{n}.attn.attention.q_proj"),
         "blocks.{n}.attention.k": Stored("h.{n}.attn.attention.k_proj"),
         "blocks.{n}.attention.v": Stored("h.{n}.attn.attention.v_proj"),
         "blocks.{n}.attention.o": Stored("h.{n}.attn.attention.out_proj"),
     },
-    left=(
-        Left(r"h\.\d+\.attn\.attention\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
-        Left(r"(score|classifier|qa_outputs)\..*", "a classification head", said=True),
+    skipped=(
+        Skip(r"h\.\d+\.attn\.attention\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
+        Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),
     ),
 )
-"""GPT-Neo and TinyStories (Black et al. 2021): scores that are not divided, every second layer with a window."""
+"""GPT-Neo and TinyStories (Black et al. 2021): unscaled scores, and a window in every second layer."""
 
 OPENAI_GPT = replace(
     GPT2,
@@ -171,15 +171,15 @@ OPENAI_GPT = replace(
     settings=(
         *_SHARED,
         Key("n_positions", "context", 512),
-        Group(lambda fields, found, tensors: {"d_ff": 4 * found["d_model"]}),
+        Group(lambda fields, draft, tensors: {"d_ff": 4 * draft["d_model"]}),
         Key("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
     ),
     stored={
-        **{ours: how for ours, how in GPT2.stored.items() if ours != "final_norm"},
+        **{name: layout for name, layout in GPT2.stored.items() if name != "final_norm"},
         "embed.tokens": Stored("tokens_embed"),
         "embed.positions": Stored("positions_embed"),
     },
-    left=(*GPT2.left, Left("position_ids", "positions counted out, stored as a buffer")),
+    skipped=(*GPT2.skipped, Skip("position_ids", "positions counted out, stored as a buffer")),
     copies={"lm_head.weight": "tokens_embed.weight"},
 )
-"""Radford et al. 2018: norms after the sums, so that none follows the last block."""
+"""Radford et al. 2018: post-norm, so no norm follows the last block."""

@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI 2025): attention sinks, windows in turns, experts with biases and a clamped gate, MXFP4 weights."""
+"""gpt-oss (OpenAI 2025): attention sinks, alternating windows, experts with biases and a clamped gate, MXFP4."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,20 +7,20 @@ from tinytf.checkpoints.huggingface.experts import TRAINING, WITHOUT_DENSE
 from tinytf.checkpoints.huggingface.llama import LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import lm_head
-from tinytf.checkpoints.huggingface.windows import kinds, windows
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.huggingface.windows import layer_kinds, windows
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
 
-def _require_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Where the settings are missing, transformers stretches RoPE by numbers of its own."""
+def _require_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Refuse missing rotary settings: transformers would scale RoPE by defaults of its own."""
     if not (fields.object("rope_parameters") or fields.object("rope_scaling")):
         raise fields.fault("rope_parameters is missing")
     return {}
 
 
 _GATE_UP: dict[str, Any] = {"parts": ("experts", "experts"), "by_head": "d_expert", "axis": 1}
-"""Gate and up in turns, unit by unit."""
+"""Gate and up rows alternate, unit by unit."""
 _EXPERTS = "layers.{n}.mlp.experts"
 
 GPT_OSS = replace(
@@ -45,7 +45,7 @@ GPT_OSS = replace(
         rope(150_000.0),
         Key("head_dim", "d_head", 64),
         Key("attention_bias", "qkv_bias o_bias", True),
-        windows(kinds(lambda fields, layer: layer % 2 == 0), 128),
+        windows(layer_kinds(lambda fields, layer: layer % 2 == 0), 128),
         Key("num_local_experts", "experts"),
         Key("num_experts_per_tok", "experts_per_token", 4),
         Key("swiglu_limit", "glu_limit", 7.0),

@@ -1,20 +1,20 @@
-"""GPT-J and CodeGen: attention and feed-forward side by side after one norm, RoPE of pairs in a part of each head."""
+"""GPT-J and CodeGen: a parallel residual with one norm, RoPE on adjacent pairs in part of each head."""
 
 from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
-def _read_width(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """How many dimensions of a head are turned; transformers takes null for the width of all heads."""
+def _read_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The number of rotary dimensions of a head; transformers reads null as the width of all heads together."""
     if "rotary_dim" in fields.data and fields.data["rotary_dim"] is None:
         raise fields.fault("rotary_dim null is not implemented")
-    turned, width = fields.whole("rotary_dim", 64, least=1), found["d_model"] // found["n_heads"]
-    return {"rope_width": 0 if turned == width else turned}
+    rotated, width = fields.whole("rotary_dim", 64, least=1), draft["d_model"] // draft["n_heads"]
+    return {"rope_width": 0 if rotated == width else rotated}
 
 
 def _write_width(config: ModelConfig) -> dict[str, Any]:
@@ -32,7 +32,7 @@ GPTJ = Family(
         Key("n_embd", "d_model"),
         Key("n_layer", "n_layers"),
         Key("n_head", "n_heads"),
-        Key("n_inner", "d_ff", lambda found: 4 * found["d_model"]),
+        Key("n_inner", "d_ff", lambda draft: 4 * draft["d_model"]),
         Key("n_positions", "context", 2048),
         Key("layer_norm_epsilon", "norm_eps", 1e-5),
         Key("activation_function", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
@@ -54,32 +54,32 @@ GPTJ = Family(
         "final_norm": Stored("ln_f"),
         "head.decoder": Stored("lm_head"),
     },
-    left=(
-        Left(r"h\.\d+\.attn\.(bias|masked_bias|causal_mask)", "the causal mask, stored as a buffer"),
-        Left(r"h\.\d+\.attn\.embed_positions", "rotary waves, stored as a buffer"),
-        Left(r"(score|classifier|qa_outputs)\..*", "a classification head", said=True),
+    skipped=(
+        Skip(r"h\.\d+\.attn\.(bias|masked_bias|causal_mask)", "the causal mask, stored as a buffer"),
+        Skip(r"h\.\d+\.attn\.embed_positions", "rotary sines and cosines, stored as a buffer"),
+        Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),
     ),
     copies={"lm_head.weight": "wte.weight"},
     outside=("lm_head",),
 )
 """Wang and Komatsuzaki 2021."""
 
-_CORES = 4
+_BLOCKS = 4
 
 
-def _require_cores(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    if found["n_heads"] % _CORES:
-        raise fields.fault(f"n_head {found['n_heads']:,} is not divisible by {_CORES}, the parts of its joint matrix")
+def _require_blocks(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    if draft["n_heads"] % _BLOCKS:
+        raise fields.fault(f"n_head {draft['n_heads']:,} is not divisible by {_BLOCKS}, the blocks of its joint matrix")
     return {}
 
 
-_PARTS: dict[str, Any] = {"parts": ("n_heads",) * 3, "by_head": str(_CORES)}
+_PARTS: dict[str, Any] = {"parts": ("n_heads",) * 3, "by_head": str(_BLOCKS)}
 CODEGEN = replace(
     GPTJ,
     name="CodeGen",
     model_type="codegen",
     classes={"none": "CodeGenModel", "lm": "CodeGenForCausalLM"},
-    settings=(*GPTJ.settings, Group(_require_cores)),
+    settings=(*GPTJ.settings, Group(_require_blocks)),
     stored={
         **GPTJ.stored,
         "blocks.{n}.attention.q": Stored("h.{n}.attn.qkv_proj", part=0, paired="n_heads", **_PARTS),
@@ -87,4 +87,4 @@ CODEGEN = replace(
         "blocks.{n}.attention.k": Stored("h.{n}.attn.qkv_proj", part=2, paired="n_heads", **_PARTS),
     },
 )
-"""Nijkamp et al. 2022: a joint matrix for four cores, each with the queries, values and keys of its heads."""
+"""Nijkamp et al. 2022: a joint matrix in four blocks, each with the queries, values and keys of its heads."""

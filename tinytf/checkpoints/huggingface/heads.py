@@ -1,11 +1,11 @@
-"""Heads of classes: how transformers names them, where their parts are stored, and what config.json says of them."""
+"""Classification heads: their class names in transformers, their stored tensors, and their keys in config.json."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinytf.checkpoints.table import Found, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -23,12 +23,12 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class ClassHead:
-    """One head of classes of a family: where its modules are stored, and what is the same in all of them.
+    """One classification head of a family: where its modules are stored, and the settings that never vary.
 
-    ``activation`` is that of its dense layer, a word of ours, or what was found where it is empty. It ``reads`` the
-    first or the last token where its classes are of the text. ``only`` are keys that need one of these values.
-    A family with two heads of one kind names that of ours in ``head``, how its class is called in ``ends``, and its
-    ``labels``, each of which it decides alone.
+    ``activation`` is our word for the activation of its dense layer; empty for the configuration's own. A head on the
+    whole text ``reads`` the first or the last token. ``only`` are keys that must have one of these values. A family
+    with two heads of one kind gives our word for the second in ``head``, the end of its class name in ``ends``, and
+    its ``labels``, each decided independently.
     """
 
     stored: Mapping[str, Stored]
@@ -40,14 +40,14 @@ class ClassHead:
     ends: str = ""
     labels: tuple[str, ...] = ()
 
-    def read(self, head: str, fields: Fields, found: Found) -> dict[str, Any]:
-        """Our fields, on top of those that were found of the body."""
+    def read(self, head: str, fields: Fields, draft: Draft) -> dict[str, Any]:
+        """Our fields for the head, on top of the ``draft`` of the body."""
         for name, allowed in self.only.items():
             fields.require(name, allowed)
         head = self.head or head
         labels = self.labels or (("start", "end") if head == "question" else _labels(fields))
-        usual = "number" if len(labels) == 1 else "one"
-        decides = fields.word("problem_type", {**_DECIDES, "": usual}, "") if head == "sequence" else "one"
+        default = "number" if len(labels) == 1 else "one"
+        decides = fields.word("problem_type", {**_DECIDES, "": default}, "") if head == "sequence" else "one"
         decides = "several" if self.labels else decides
         dense = "head.dense" in self.stored
         return {
@@ -56,7 +56,7 @@ class ClassHead:
             "head_reads": self.reads if head == "sequence" else "every",
             "head_dense": dense,
             "head_norm": "head.norm" in self.stored,
-            "head_activation": (self.activation or found.get("head_activation", found["activation"]))
+            "head_activation": (self.activation or draft.get("head_activation", draft["activation"]))
             if dense
             else "gelu",
             "head_bias": self.bias,
@@ -68,40 +68,40 @@ class ClassHead:
 
 
 def stored_head(heads: Mapping[str, ClassHead], fields: Fields, tensors: Tensors) -> str:
-    """The head of classes that the file's architecture names and whose tensors are stored; empty for none."""
-    named = [str(one) for one in fields.array("architectures", str, ())]
-    for head, one in heads.items():
-        stored = f"{one.stored['head.decoder'].module}.weight" in tensors
-        if stored and any(name.endswith(one.ends or _ENDS[head]) for name in named):
+    """The classification head that the file's architecture names and whose tensors are stored; empty for none."""
+    named = [str(class_head) for class_head in fields.array("architectures", str, ())]
+    for head, class_head in heads.items():
+        stored = f"{class_head.stored['head.decoder'].module}.weight" in tensors
+        if stored and any(name.endswith(class_head.ends or _ENDS[head]) for name in named):
             return head
     return ""
 
 
-def written_head(config: ModelConfig, default: str, one: ClassHead) -> dict[str, Any]:
-    """The keys of config.json for a head of classes, whose class is called like the ``default`` one."""
-    stem = re.sub(r"(For[A-Z]\w*|LMHeadModel|Model)$", "", default)
-    named = {"architectures": [stem + (one.ends or _ENDS[config.head.kind])]}
-    if one.labels:
-        return named
+def written_head(config: ModelConfig, default_class: str, class_head: ClassHead) -> dict[str, Any]:
+    """The keys of config.json for a classification head; its class name has the stem of ``default_class``."""
+    stem = re.sub(r"(For[A-Z]\w*|LMHeadModel|Model)$", "", default_class)
+    keys = {"architectures": [stem + (class_head.ends or _ENDS[config.head.kind])]}
+    if class_head.labels:
+        return keys
     return {
-        **named,
-        "id2label": {str(number): label for number, label in enumerate(config.labels)},
-        "label2id": {label: number for number, label in enumerate(config.labels)},
+        **keys,
+        "id2label": {str(class_id): label for class_id, label in enumerate(config.labels)},
+        "label2id": {label: class_id for class_id, label in enumerate(config.labels)},
         "problem_type": next(word for word, ours in _DECIDES.items() if ours == config.decides),
     }
 
 
 def _labels(fields: Fields) -> tuple[str, ...]:
-    """The names of the classes by their numbers; without names they are ``LABEL_0`` and so on, two by default."""
-    named = fields.object("id2label")
-    if named is None:
-        return tuple(f"LABEL_{number}" for number in range(fields.whole("num_labels", 2, least=1, most=10**6)))
+    """The class names in order of their ids; without names ``LABEL_0`` and so on, two by default."""
+    id2label = fields.object("id2label")
+    if id2label is None:
+        return tuple(f"LABEL_{class_id}" for class_id in range(fields.whole("num_labels", 2, least=1, most=10**6)))
     fields.asked.add("num_labels")
-    count = len(named.data)
-    wrong = sorted(set(named.data) - {str(number) for number in range(count)})
-    if wrong or not count:
+    count = len(id2label.data)
+    strays = sorted(set(id2label.data) - {str(class_id) for class_id in range(count)})
+    if strays or not count:
         raise fields.fault(f"id2label does not name the classes 0 to {max(count, 1) - 1}")
-    return tuple(named.text(str(number)) for number in range(count))
+    return tuple(id2label.text(str(class_id)) for class_id in range(count))
 
 
 DECODER_HEADS = {

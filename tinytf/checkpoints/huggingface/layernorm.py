@@ -1,4 +1,4 @@
-"""Decoders with Llama's parts and names, but with LayerNorms: Cohere, Nemotron, OLMo 1, Phi and StableLM."""
+"""Decoders with Llama's parts and names, but with LayerNorm: Cohere, Nemotron, OLMo 1, Phi and StableLM."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import ROPE, rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, lm_head
-from tinytf.checkpoints.huggingface.windows import SLIDING, every, kinds, window_of, windows
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.huggingface.windows import SLIDING, all_but_nth, layer_kinds, window_of, windows
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import LEFT_OUT, ModelConfig
 from tinytf.fields import Fields
 
 _SHARED = (
     *SIZES,
-    Key("num_key_value_heads", "n_kv_heads", lambda found: found["n_heads"]),
+    Key("num_key_value_heads", "n_kv_heads", lambda draft: draft["n_heads"]),
     Key("max_position_embeddings", "context"),
     Key("head_dim", "d_head", 0),
     Key("tie_word_embeddings", "tied_head", False),
@@ -35,16 +35,16 @@ OLMO = replace(
         _SILU,
         _BIASES,
         Group(
-            lambda fields, found, tensors: {"clip_qkv": fields.number("clip_qkv", 0.0)},
+            lambda fields, draft, tensors: {"clip_qkv": fields.number("clip_qkv", 0.0)},
             lambda config: {"clip_qkv": config.clip_qkv or None},
         ),
         lm_head(),
     ),
 )
-"""Groeneveld et al. 2024: norms that learn nothing; some clip queries, keys and values."""
+"""Groeneveld et al. 2024: norms without parameters; some models clip queries, keys and values."""
 
 
-def _read_head_norms(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_head_norms(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return {"qk_norm": True, "qk_norm_across": "heads"} if fields.flag("use_qk_norm", False) else {}
 
 
@@ -76,18 +76,18 @@ COHERE = replace(
         "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.k_norm", paired="n_kv_heads", by_row=True),
     },
 )
-"""Command R, 2024: attention and feed-forward share a norm without bias, logits are scaled."""
+"""Command R, 2024: attention and feed-forward share a norm without bias; logits are scaled."""
 
-_KINDS = kinds(every("sliding_window_pattern", 4))
+_KINDS = layer_kinds(all_but_nth("sliding_window_pattern", 4))
 
 
-def _read_layers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Layers with a window have RoPE, the others no positions."""
     window = window_of(fields, 4096)
-    seen = tuple(window if kind == SLIDING else 0 for kind in _KINDS(fields, found))
-    if len(set(seen)) == 1:
-        return {"window": seen[0], **({} if seen[0] else LEFT_OUT["positions"])}
-    return {"by_layer": (("window", seen), ("positions", tuple("rotary" if one else "none" for one in seen)))}
+    widths = tuple(window if kind == SLIDING else 0 for kind in _KINDS(fields, draft))
+    if len(set(widths)) == 1:
+        return {"window": widths[0], **({} if widths[0] else LEFT_OUT["positions"])}
+    return {"by_layer": (("window", widths), ("positions", tuple("rotary" if w else "none" for w in widths)))}
 
 
 COHERE2 = replace(
@@ -97,7 +97,7 @@ COHERE2 = replace(
     classes={"none": "Cohere2Model", "lm": "Cohere2ForCausalLM"},
     settings=(*_SHARED, *_OF_COHERE, ROPE, Group(_read_layers, windows(_KINDS).write), lm_head()),
 )
-"""Command R7B and A, 2024: three layers with a window and RoPE, then one that sees all without positions."""
+"""Command R7B and A, 2024: three layers with a window and RoPE, then one with full attention and no positions."""
 
 NEMOTRON = replace(
     LLAMA,
@@ -114,9 +114,9 @@ NEMOTRON = replace(
         Key("mlp_bias", "ffn_bias", False),
         lm_head(),
     ),
-    stored={ours: replace(how, offset=1.0) if "norm" in ours else how for ours, how in LLAMA.stored.items()},
+    stored={name: replace(layout, offset=1.0) if "norm" in name else layout for name, layout in LLAMA.stored.items()},
 )
-"""Parmar et al. 2024: ReLU², and gains that are stored less 1."""
+"""Parmar et al. 2024: ReLU², and gains that are stored minus 1."""
 
 PHI = replace(
     LLAMA,
@@ -145,7 +145,7 @@ PHI = replace(
 """Phi-1, 1.5 and 2 (Gunasekar et al. 2023): GPT-J's block, with biases everywhere."""
 
 
-def _read_residual(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_residual(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     parallel = fields.flag("use_parallel_residual", False)
     return {"residual": "parallel" if parallel else "sequential", "shared_norm": parallel}
 
@@ -171,4 +171,4 @@ STABLELM = replace(
         lm_head(),
     ),
 )
-"""Bellagente et al. 2024: RoPE of a quarter of each head."""
+"""Bellagente et al. 2024: RoPE on a quarter of each head."""

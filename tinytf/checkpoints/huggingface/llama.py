@@ -6,40 +6,40 @@ from typing import Any
 from tinytf.checkpoints.huggingface.heads import DECODER_HEADS
 from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
-from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, kinds, window_of, windows
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, layer_kinds, window_of, windows
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
-def _is_switched_on(fields: Fields) -> bool:
+def _uses_windows(fields: Fields) -> bool:
     return fields.flag("use_sliding_window", False) or SLIDING in fields.array("layer_types", str, ())
 
 
-def _late(fields: Fields, layer: int) -> bool:
-    """Whether a layer of Qwen2 has a window: those from max_window_layers on."""
-    return _is_switched_on(fields) and layer >= fields.whole("max_window_layers", 28)
+def _has_late_window(fields: Fields, layer: int) -> bool:
+    """Whether a layer of Qwen2 has a window: the layers from max_window_layers on."""
+    return _uses_windows(fields) and layer >= fields.whole("max_window_layers", 28)
 
 
-def _read_switched(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    read = windows(kinds(_late), 4096).read(fields, found, tensors)
-    return read if _is_switched_on(fields) else {"window": 0}
+def _read_switched(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    values = windows(layer_kinds(_has_late_window), 4096).read(fields, draft, tensors)
+    return values if _uses_windows(fields) else {"window": 0}
 
 
 def _write_switched(config: ModelConfig) -> dict[str, Any]:
-    written = windows(kinds(_late)).write(config)
-    return {"use_sliding_window": written["sliding_window"] is not None, **written}
+    keys = windows(layer_kinds(_has_late_window)).write(config)
+    return {"use_sliding_window": keys["sliding_window"] is not None, **keys}
 
 
-def _read_window(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The window of all layers; transformers does not read the layer_types of a Mistral."""
-    said = set(fields.array("layer_types", str, ()))
-    if len(said) > 1 or said - {SLIDING, FULL}:
+def _read_window(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The window of all layers; transformers ignores the layer_types of a Mistral."""
+    kinds_used = set(fields.array("layer_types", str, ()))
+    if len(kinds_used) > 1 or kinds_used - {SLIDING, FULL}:
         raise fields.fault(
-            f"layer_types {', '.join(sorted(said))} are not implemented for this architecture",
-            'transformers ignores them; a model that was trained so is of "model_type": "ministral"',
+            f"layer_types {', '.join(sorted(kinds_used))} are not implemented for this architecture",
+            'transformers ignores them; a model trained with them has "model_type": "ministral"',
         )
-    return {"window": 0 if said == {FULL} else window_of(fields, 0)}
+    return {"window": 0 if kinds_used == {FULL} else window_of(fields, 0)}
 
 
 WINDOW = Group(_read_window, lambda config: {"sliding_window": config.window or None})
@@ -47,13 +47,13 @@ SWITCHED_WINDOWS = Group(_read_switched, _write_switched)
 BIASES = Key("attention_bias", "qkv_bias o_bias", False)
 UNTURNED = (
     *SIZES,
-    Key("num_key_value_heads", "n_kv_heads", lambda found: found["n_heads"]),
+    Key("num_key_value_heads", "n_kv_heads", lambda draft: draft["n_heads"]),
     Key("max_position_embeddings", "context"),
     Key("rms_norm_eps", "norm_eps", 1e-6),
 )
-"""Keys of families that have rotary settings of their own."""
+"""Keys without the rotary settings, for families that have their own."""
 SHARED = (*UNTURNED, ROPE)
-"""Keys that Gemma 2 has too."""
+"""Keys with the usual rotary settings, shared by most families."""
 HEAD_AND_ACTIVATION = (
     Key("hidden_act", "activation", "silu", ACTIVATIONS),
     Key("tie_word_embeddings", "tied_head", False),
@@ -94,9 +94,9 @@ LLAMA = Family(
         "final_norm": Stored("norm"),
         "head.decoder": Stored("lm_head"),
     },
-    left=(
-        Left(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer"),
-        Left(r"(score|classifier)\..*", "a classification head", said=True),
+    skipped=(
+        Skip(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer"),
+        Skip(r"(score|classifier)\..*", "a classification head", noted=True),
     ),
     copies={"lm_head.weight": "embed_tokens.weight"},
     outside=("lm_head", "score"),

@@ -1,4 +1,4 @@
-"""Families that norm queries and keys after their rotation: Llama 4 (Meta 2025) and HunYuan (Tencent 2025)."""
+"""Families that normalise queries and keys after RoPE: Llama 4 (Meta 2025) and HunYuan (Tencent 2025)."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import ROPE, rope
-from tinytf.checkpoints.huggingface.table import by_layer
+from tinytf.checkpoints.huggingface.table import by_layer, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Field, Fields
 
@@ -16,58 +16,52 @@ _CHUNKED = "chunked_attention"
 _EPS = Key("rms_norm_eps", "norm_eps", 1e-5)
 
 
-def _together(*fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of several groups, with all that differ by layer."""
-    whole = {name: value for one in fields for name, value in one.items()}
-    return whole | {"by_layer": tuple(pair for one in fields for pair in one.get("by_layer", ()))}
-
-
-def _read_layers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Which layers turn, norm, scale and cut what they look at, and which have experts."""
-    count = found["n_layers"]
-    apart = fields.whole("no_rope_layer_interval", 4, least=1)
-    usual = [int((layer + 1) % apart != 0) for layer in range(count)]
-    said = fields.array("no_rope_layers", int, ()) and fields.array("no_rope_layers", int, count=count)
-    turned = [bool(one) for one in said or usual]
-    kinds = fields.array("layer_types", str, [_CHUNKED if one else FULL for one in turned], count=count)
+def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Which layers have RoPE, QK norms, scaled queries, chunks and experts."""
+    count = draft["n_layers"]
+    interval = fields.whole("no_rope_layer_interval", 4, least=1)
+    default = [int((layer + 1) % interval != 0) for layer in range(count)]
+    flags = fields.array("no_rope_layers", int, ()) and fields.array("no_rope_layers", int, count=count)
+    rotary = [bool(flag) for flag in flags or default]
+    kinds = fields.array("layer_types", str, [_CHUNKED if is_rotary else FULL for is_rotary in rotary], count=count)
     chunk = fields.whole("attention_chunk_size", 8192, least=1)
-    normed = fields.flag("use_qk_norm", True)
-    growing = fields.number("attn_scale", 0.1) * _tuned(fields)
+    qk_norm = fields.flag("use_qk_norm", True)
+    query_scale = fields.number("attn_scale", 0.1) * _scales_queries(fields)
     step, experts = fields.whole("interleave_moe_layer_step", 1, least=1), fields.whole("num_local_experts", 16)
-    mixed = set(fields.array("moe_layers", int, range(step - 1, count, step)))
-    here = [experts if layer in mixed else 0 for layer in range(count)]
-    if not any(here):
-        raise fields.fault("moe_layers leave no layer with experts")
-    return _together(
-        {"experts": experts, "qk_norm": normed},
-        by_layer("positions", ["rotary" if one else "none" for one in turned]),
+    expert_layers = set(fields.array("moe_layers", int, range(step - 1, count, step)))
+    expert_counts = [experts if layer in expert_layers else 0 for layer in range(count)]
+    if not any(expert_counts):
+        raise fields.fault("moe_layers leaves no layer with experts")
+    return merge_fields(
+        {"experts": experts, "qk_norm": qk_norm},
+        by_layer("positions", ["rotary" if is_rotary else "none" for is_rotary in rotary]),
         by_layer("chunk", [fields.meaning("layer_types", kind, {_CHUNKED: chunk, FULL: 0}) for kind in kinds]),
-        by_layer("qk_norm", [normed and one for one in turned]),
-        by_layer("query_scale", [0.0 if one else growing for one in turned]),
-        by_layer("experts", here),
+        by_layer("qk_norm", [qk_norm and is_rotary for is_rotary in rotary]),
+        by_layer("query_scale", [0.0 if is_rotary else query_scale for is_rotary in rotary]),
+        by_layer("experts", expert_counts),
         {"query_scale_every": fields.whole("floor_scale", 8192, least=1), "query_scale_first": 1},
     )
 
 
-def _tuned(fields: Fields) -> bool:
-    """Whether queries grow with their position; the first checkpoints say so by a number."""
-    given = fields.data.get("attn_temperature_tuning", True)
-    return bool(fields.get(Field("attn_temperature_tuning", int if type(given) is int else bool, True)))
+def _scales_queries(fields: Fields) -> bool:
+    """Whether queries grow with their position; the first checkpoints store this as a number."""
+    value = fields.data.get("attn_temperature_tuning", True)
+    return bool(fields.get(Field("attn_temperature_tuning", int if type(value) is int else bool, True)))
 
 
 def _write_layers(config: ModelConfig) -> dict[str, Any]:
-    layers = [config.at(layer) for layer in range(config.n_layers)]
-    growing = max(one.query_scale for one in layers)
+    layers = [config.at(n) for n in range(config.n_layers)]
+    query_scale = max(layer.query_scale for layer in layers)
     return {
-        "no_rope_layers": [int(one.positions == "rotary") for one in layers],
-        "layer_types": [_CHUNKED if one.chunk else FULL for one in layers],
-        "attention_chunk_size": max(one.chunk for one in layers) or 8192,
-        "use_qk_norm": any(one.qk_norm for one in layers),
-        "attn_temperature_tuning": growing > 0,
-        "attn_scale": growing,
+        "no_rope_layers": [int(layer.positions == "rotary") for layer in layers],
+        "layer_types": [_CHUNKED if layer.chunk else FULL for layer in layers],
+        "attention_chunk_size": max(layer.chunk for layer in layers) or 8192,
+        "use_qk_norm": any(layer.qk_norm for layer in layers),
+        "attn_temperature_tuning": query_scale > 0,
+        "attn_scale": query_scale,
         "floor_scale": config.query_scale_every or 8192,
         "num_local_experts": config.experts,
-        "moe_layers": [layer for layer, one in enumerate(layers) if one.experts],
+        "moe_layers": [n for n, layer in enumerate(layers) if layer.experts],
     }
 
 
@@ -103,8 +97,8 @@ LLAMA4 = replace(
     harmless=(*TRAINING, "for_llm_compressor"),
     stored={
         **{
-            ours: replace(how, module=how.module.replace(".mlp.", ".feed_forward."))
-            for ours, how in LLAMA.stored.items()
+            name: replace(layout, module=layout.module.replace(".mlp.", ".feed_forward."))
+            for name, layout in LLAMA.stored.items()
         },
         "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_proj", paired="n_heads"),
         "blocks.{n}.attention.k": Stored("layers.{n}.self_attn.k_proj", paired="n_kv_heads"),
@@ -118,7 +112,7 @@ LLAMA4 = replace(
         },
     },
 )
-"""Llama 4: layers that look within chunks, and layers without positions; experts that take weighed tokens."""
+"""Llama 4: layers with chunked attention, layers without positions; experts whose inputs are weighted."""
 
 HUNYUAN = replace(
     LLAMA,

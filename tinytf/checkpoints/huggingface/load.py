@@ -1,4 +1,4 @@
-"""Which family a directory of transformers is of, and what it says without its weights."""
+"""The family and configuration of a transformers directory, before its weights are read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -44,10 +44,10 @@ from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
-from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
-from tinytf.checkpoints.table import Left
+from tinytf.checkpoints.table import Skip
+from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, faults_of, quoted
@@ -79,66 +79,67 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def read_directory(directory: Path) -> Checkpoint:
-    """Family and configuration from config.json and the headers of the weight files.
+    """The checkpoint of a directory, from config.json and the headers of the weight files.
 
-    Raises CheckpointError, with the file and the key, for what is missing, damaged or not implemented.
+    Raises CheckpointError, naming file and key, for anything missing, damaged or not implemented.
     """
     path = directory / "config.json"
     data = read_json(path)
-    return checkpoint_of(data, lambda: _weights(directory, data.get("quantization_config")), directory, path)
+    return checkpoint_of(data, lambda: _open_weights(directory, data.get("quantization_config")), directory, path)
 
 
 def checkpoint_of(
     data: Mapping[str, Any], open_weights: Callable[[], WeightFiles], source: Path | str, path: Path | str
 ) -> Checkpoint:
-    """A checkpoint from a configuration as transformers has it, which is at ``path``, and the weights at ``source``."""
-    kind, text = data.get("model_type"), data.get("text_config")
-    if not isinstance(kind, str):
-        raise CheckpointError(f"{path} has no model_type, so it is not a model of transformers or of tinytf")
-    if kind in FAMILIES:
-        family = FAMILIES[kind]
+    """A checkpoint from ``data``, the configuration of transformers at ``path``, and the weights at ``source``."""
+    model_type, text = data.get("model_type"), data.get("text_config")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"{path} has no model_type, so it is neither a model of transformers nor of tinytf")
+    if model_type in FAMILIES:
+        family = FAMILIES[model_type]
     elif isinstance(text, dict) and text.get("model_type") in FAMILIES:
-        family, data = _inside(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OF_ALL if k in data}, **text}
+        family, data = _text_part(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
     else:
         raise CheckpointError(
-            f"{path}: the architecture {kind!r} is not one that tinytf opens: {lacking(kind, data)}",
-            f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md has them all",
+            f"{path}: the architecture {model_type!r} is not one that tinytf opens: "
+            f"{explain_unsupported(model_type, data)}",
+            f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     weights, fields = open_weights(), Fields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
-    tensors |= {copied: tensors[copy] for copy, copied in family.copies.items() if copy in tensors}
+    tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
         config = family.read(fields, tensors)
-    unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
-    keys = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
-    notes = (f"{keys}: {', '.join(unused)}",) if unused else ()
+    unknown_keys = tuple(fields.unknown({*HARMLESS, *family.harmless}))
+    message = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
+    notes = (f"{message}: {', '.join(unknown_keys)}",) if unknown_keys else ()
     return Checkpoint(source, family.with_head(config), config, weights, notes)
 
 
-_OF_ALL = ("tie_word_embeddings", "quantization_config")
-"""Keys that stand beside the text_config of a model with several parts."""
+_OUTSIDE = ("tie_word_embeddings", "quantization_config")
+"""Keys outside text_config that apply to the whole multimodal model."""
 
 
-def _inside(family: Family) -> Family:
-    """A family as the text part of a model that takes images or sound too."""
+def _text_part(family: Family) -> Family:
+    """The table of a family as the text part of a multimodal model."""
     return replace(
         family,
         prefix=f"language_model.{family.prefix}",
         spellings=((r"^(model\.)?language_model\.", ""), *family.spellings),
-        left=(
-            *family.left,
-            Left(r"(model\.)?(vision|visual|multi_modal|audio|embed_).*", "what takes images or sound", said=True),
+        skipped=(
+            *family.skipped,
+            Skip(r"(model\.)?(vision|visual|multi_modal|audio|embed_).*", "the parts for images or sound", noted=True),
         ),
     )
 
 
-def _weights(directory: Path, quantised: object) -> WeightFiles:
-    """The weight files; where config.json says that they are quantised, what their numbers mean."""
-    if not quantised:
+def _open_weights(directory: Path, quantization: object) -> WeightFiles:
+    """The weights of a directory; ``quantization`` is the quantization_config of its config.json."""
+    if not quantization:
         return Weights(directory)
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     if method != "mxfp4":
-        by = f" by {quoted(method)}" if isinstance(method, str) else ""
-        said = f"quantised weights{by} (quantization_config) are not implemented in this format"
-        raise CheckpointError(f"{directory / 'config.json'}: {said}", "only mxfp4 is")
+        method_suffix = f" by {quoted(method)}" if isinstance(method, str) else ""
+        message = f"quantised weights{method_suffix} (quantization_config) are not implemented in this format"
+        raise CheckpointError(f"{directory / 'config.json'}: {message}", "only mxfp4 is implemented")
     return Mxfp4Weights(Weights(directory))

@@ -1,4 +1,4 @@
-"""A model of transformers that is in memory already, read by the table of its family as its directory would be."""
+"""A transformers model in memory, read by the table of its family like a directory."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from tinytf.fields import quoted
 
 
 class MemoryWeights:
-    """The tensors of a module. They are shared, not copied, wherever the dtype and the layout are ours."""
+    """The tensors of a module: shared, not copied, where dtype and layout are ours."""
 
     def __init__(self, module: nn.Module) -> None:
         self._state: dict[str, Tensor] = module.state_dict()
@@ -30,36 +30,36 @@ class MemoryWeights:
 
 
 def read_module(module: nn.Module) -> Checkpoint:
-    """Family and configuration of a model of transformers, as of the directory that it would write.
+    """The checkpoint of a transformers model in memory, equal to that of the directory it would save.
 
-    Raises CheckpointError for an architecture, a setting or a tensor that is not implemented, UsageError for what is
-    no model of transformers.
+    Raises CheckpointError for an architecture, setting or tensor that is not implemented, UsageError for anything but
+    a transformers model.
     """
     name = type(module).__name__
     config = getattr(module, "config", None)
     if not isinstance(module, nn.Module) or config is None or not hasattr(config, "to_json_string"):
         raise UsageError(
-            f"a {name} is no model of transformers", "tinytf.capture records the modules of any PyTorch model"
+            f"a {name} is not a model of transformers", "tinytf.capture records the modules of any PyTorch model"
         )
-    if any(".lora_" in one for one in module.state_dict()):
-        raise UsageError(f"this {name} has adapters that are not merged", "model.merge_and_unload() merges them")
-    # what save_pretrained writes: differences from the defaults, and the class that knows the head
-    data: dict[str, Any] = {**json.loads(config.to_json_string()), "architectures": [name]}
-    if quantised := data.get("quantization_config"):
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise CheckpointError(f"this {name} is quantised by {quoted(str(method))}", "open it with its plain weights")
-    return checkpoint_of(data, lambda: MemoryWeights(module), f"the {name} in memory", f"the config of the {name}")
+    if any(".lora_" in tensor_name for tensor_name in module.state_dict()):
+        raise UsageError(f"this {name} has adapters that are not merged", "merge them with model.merge_and_unload()")
+    # as save_pretrained writes it: the differences from the defaults, and the class, which implies the head
+    keys: dict[str, Any] = {**json.loads(config.to_json_string()), "architectures": [name]}
+    if quantization := keys.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        raise CheckpointError(f"this {name} is quantised by {quoted(str(method))}", "open it with unquantised weights")
+    return checkpoint_of(keys, lambda: MemoryWeights(module), f"the {name} in memory", f"the config of the {name}")
 
 
 def kept(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     """The device of a model's weights, and the dtype of most of them. Raises UsageError for several devices."""
     parameters = list(module.parameters())
-    devices = sorted({str(one.device) for one in parameters})
+    devices = sorted({str(parameter.device) for parameter in parameters})
     if len(devices) != 1 or devices == ["meta"]:
         raise UsageError(
             f"the weights are on {' and '.join(devices) or 'no device'}", "move them to one: model.to('cpu')"
         )
     counts: Counter[torch.dtype] = Counter()
-    for one in parameters:
-        counts[one.dtype] += one.numel()
+    for parameter in parameters:
+        counts[parameter.dtype] += parameter.numel()
     return parameters[0].device, counts.most_common(1)[0][0]

@@ -7,8 +7,8 @@ from tinytf.checkpoints.huggingface.bert import BERT
 from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, by_layer
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, by_layer, merge_fields
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -16,40 +16,38 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _BASES = {_GLOBAL: ("global_rope_theta", 160_000.0), _LOCAL: ("local_rope_theta", 10_000.0)}
 
 
-def _read_layers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The window and the base of RoPE of each layer: every third one is global, unless layer_types says otherwise."""
-    count, every = found["n_layers"], fields.whole("global_attn_every_n_layers", 3, least=1)
-    usual = [_LOCAL if layer % every else _GLOBAL for layer in range(count)]
-    kinds = fields.array("layer_types", str, usual, count=count)
-    half = fields.whole("local_attention", 128, least=2) // 2
+def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The window and RoPE base of each layer: every third layer is global, unless layer_types says otherwise."""
+    count, interval = draft["n_layers"], fields.whole("global_attn_every_n_layers", 3, least=1)
+    default = [_LOCAL if layer % interval else _GLOBAL for layer in range(count)]
+    kinds = fields.array("layer_types", str, default, count=count)
+    half_window = fields.whole("local_attention", 128, least=2) // 2
     rope = fields.object("rope_parameters")
-    windows = {_GLOBAL: 0, _LOCAL: half + 1}
+    windows = {_GLOBAL: 0, _LOCAL: half_window + 1}
     bases = {kind: _base(fields, rope, kind) for kind in windows}
-    named = [fields.meaning("layer_types", kind, {kind: kind for kind in windows}) for kind in kinds]
-    read = [
-        by_layer("window", [windows[kind] for kind in named]),
-        by_layer("rope_theta", [bases[kind] for kind in named]),
+    layer_kinds = [fields.meaning("layer_types", kind, {kind: kind for kind in windows}) for kind in kinds]
+    return merge_fields(
+        by_layer("window", [windows[kind] for kind in layer_kinds]),
+        by_layer("rope_theta", [bases[kind] for kind in layer_kinds]),
         by_layer("input_norm", [layer > 0 for layer in range(count)]),
-    ]
-    together: dict[str, Any] = {name: value for one in read for name, value in one.items()}
-    return {**together, "by_layer": tuple(pair for one in read for pair in one.get("by_layer", ()))}
+    )
 
 
 def _base(fields: Fields, rope: Fields | None, kind: str) -> float:
     name, default = _BASES[kind]
-    outside = fields.number(name, default)
-    own = None if rope is None else rope.object(kind)
-    if own is None:
-        return outside
-    own.require("rope_type", ("default",))
-    return own.number("rope_theta", outside)
+    shared_base = fields.number(name, default)
+    kind_settings = None if rope is None else rope.object(kind)
+    if kind_settings is None:
+        return shared_base
+    kind_settings.require("rope_type", ("default",))
+    return kind_settings.number("rope_theta", shared_base)
 
 
 def _write_layers(config: ModelConfig) -> dict[str, Any]:
     layers = [config.at(layer) for layer in range(config.n_layers)]
-    kinds = [_LOCAL if one.window else _GLOBAL for one in layers]
-    bases = {kind: one.rope_theta for kind, one in zip(kinds, layers, strict=True)}
-    windows = [one.window for one in layers if one.window]
+    kinds = [_LOCAL if layer.window else _GLOBAL for layer in layers]
+    bases = {kind: layer.rope_theta for kind, layer in zip(kinds, layers, strict=True)}
+    windows = [layer.window for layer in layers if layer.window]
     return {
         "layer_types": kinds,
         "local_attention": 2 * (windows[0] - 1) if windows else 128,
@@ -57,7 +55,7 @@ def _write_layers(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _read_head(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     bias = fields.flag("decoder_bias", True)
     masked = "head.dense.weight" in tensors and "classifier.weight" not in tensors
     return {"head": "mlm", "head_bias": bias} if masked else {"head": "none", "tied_head": True}
@@ -105,7 +103,7 @@ MODERNBERT = Family(
         **_TRANSFORM,
         "head.decoder": Stored("decoder"),
     },
-    left=(Left(r"(head|classifier)\..*", "a task head", said=True),),
+    skipped=(Skip(r"(head|classifier)\..*", "a task head", noted=True),),
     copies={"decoder.weight": "embeddings.tok_embeddings.weight"},
     outside=("head.", "decoder.", "classifier."),
     heads={
@@ -114,7 +112,7 @@ MODERNBERT = Family(
         "question": ClassHead(_CLASSIFIER),
     },
 )
-"""Warner et al. 2024: pre-norm, most layers with a window to both sides and a base of RoPE of their own."""
+"""Warner et al. 2024: pre-norm; most layers have a window to both sides and their own RoPE base."""
 
 NOMIC_BERT = replace(
     BERT,
@@ -132,11 +130,11 @@ NOMIC_BERT = replace(
     settings=(rope(1_000.0), Key("head_dim", "d_head", 0), *BERT.settings),
     harmless=("rotary_emb_fraction",),
     stored={
-        **{ours: how for ours, how in BERT.stored.items() if not ours.startswith(("blocks.", "embed.positions"))},
+        **{name: layout for name, layout in BERT.stored.items() if not name.startswith(("blocks.", "embed.positions"))},
         "embed.norm": Stored("emb_ln"),
         **{
-            ours: replace(how, instead=Stored(f"encoder.layers.{{n}}.self_attn.{ours[-1]}_proj"))
-            for ours, how in fused("encoder.layers.{n}.attn.Wqkv").items()
+            name: replace(layout, instead=Stored(f"encoder.layers.{{n}}.self_attn.{name[-1]}_proj"))
+            for name, layout in fused("encoder.layers.{n}.attn.Wqkv").items()
         },
         "blocks.{n}.attention.o": Stored("encoder.layers.{n}.attn.out_proj"),
         "blocks.{n}.norm1": Stored("encoder.layers.{n}.norm1"),
@@ -146,7 +144,7 @@ NOMIC_BERT = replace(
         "blocks.{n}.norm2": Stored("encoder.layers.{n}.norm2"),
         "head.norm": Stored("cls.predictions.transform.layer_norm"),
     },
-    spellings=(  # in memory
+    spellings=(  # names of a model in memory
         (r"^embeddings\.LayerNorm\.", "emb_ln."),
         (r"^layers\.", "encoder.layers."),
         (r"\.self_attn\.o_proj\.", ".attn.out_proj."),
@@ -157,13 +155,13 @@ NOMIC_BERT = replace(
         (r"\.post_mlp_layernorm\.", ".norm2."),
     ),
 )
-"""Nussbaum et al. 2024: BERT's order of norms."""
+"""Nussbaum et al. 2024: post-norm, as BERT."""
 
 
-def _read_lm_head(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """A head without a transform, which has a bias where the feed-forward has one; Llama's, on masks."""
-    there = found["tied_head"] or "lm_head.weight" in tensors
-    return {"head": "lm" if there else "none", "head_bias": found["ffn_bias"] and there}
+def _read_lm_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Llama's head, without a transform, trained on masks; it has a bias if the feed-forward has one."""
+    present = draft["tied_head"] or "lm_head.weight" in tensors
+    return {"head": "lm" if present else "none", "head_bias": draft["ffn_bias"] and present}
 
 
 EUROBERT = replace(
@@ -174,7 +172,7 @@ EUROBERT = replace(
     fixed={**LLAMA.fixed, "causal": False},
     settings=(*LLAMA.settings, Group(_read_lm_head)),
     harmless=("classifier_pooling",),
-    left=(*LLAMA.left, Left(r"dense\..*", "a task head", said=True)),
+    skipped=(*LLAMA.skipped, Skip(r"dense\..*", "a task head", noted=True)),
     outside=("lm_head", "dense.", "classifier."),
     heads={
         "sequence": ClassHead(
@@ -185,4 +183,4 @@ EUROBERT = replace(
         "token": ClassHead({"head.decoder": Stored("classifier")}),
     },
 )
-"""Boizard et al. 2025: a Llama that looks both ways."""
+"""Boizard et al. 2025: a bidirectional Llama."""

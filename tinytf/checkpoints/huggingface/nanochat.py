@@ -1,4 +1,4 @@
-"""nanochat (Karpathy 2025): norms that learn nothing, one of the embeddings too, and RoPE that turns the other way."""
+"""nanochat (Karpathy 2025): norms without parameters, also on the embeddings, and RoPE in the opposite direction."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ NANOCHAT = replace(
         cap("final_logit_softcapping", "logit_cap", 15.0),
     ),
     stored={
-        **{name: how for name, how in LLAMA.stored.items() if "norm" not in name and ".ffn." not in name},
+        **{name: layout for name, layout in LLAMA.stored.items() if "norm" not in name and ".ffn." not in name},
         "blocks.{n}.ffn.up": Stored("layers.{n}.mlp.fc1"),
         "blocks.{n}.ffn.down": Stored("layers.{n}.mlp.fc2"),
     },

@@ -2,35 +2,30 @@
 
 from typing import Any
 
+from tinytf.checkpoints.huggingface.rope import rotary_width, written_share
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
-def _read_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The base of RoPE and the share of a head that it turns, in rope_parameters or outside it."""
+def _read_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The base of RoPE and the fraction of a head that it rotates, in rope_parameters or outside it."""
     share, theta = fields.number("rotary_pct", 0.25), fields.number("rotary_emb_base", 10_000.0)
     parameters = fields.object("rope_parameters")
     if parameters is not None:
         parameters.require("rope_type", ("default",))
         share, theta = parameters.number("partial_rotary_factor", share), parameters.number("rope_theta", theta)
-    width = found["d_model"] // found["n_heads"]
-    turned = int(width * share)
-    if not 0 < turned <= width or turned % 2:
-        raise fields.fault(f"a rotary share of {share:g} turns {turned:,} of {width:,} dimensions, which are no pairs")
-    return {"rope_theta": theta, "rope_width": 0 if turned == width else turned}
+    return {"rope_theta": theta, "rope_width": rotary_width(fields, draft, share)}
 
 
 def _write_rope(config: ModelConfig) -> dict[str, Any]:
-    share = config.rope.width / config.d_head
-    if int(config.d_head * share) != config.rope.width:  # transformers truncates the width
-        share = (config.rope.width + 0.5) / config.d_head
+    share = written_share(config)
     rope = {"rope_type": "default", "rope_theta": config.rope_theta, "partial_rotary_factor": share}
     return {"rope_parameters": rope, "rotary_pct": share, "rotary_emb_base": config.rope_theta}
 
 
-def _read_residual(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_residual(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return {"residual": "parallel" if fields.flag("use_parallel_residual", True) else "sequential"}
 
 
@@ -64,10 +59,10 @@ NEOX = Family(
         "final_norm": Stored("final_layer_norm"),
         "head.decoder": Stored("embed_out"),
     },
-    left=(
-        Left(r"layers\.\d+\.attention\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
-        Left(r"layers\.\d+\.attention\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer"),
-        Left(r"(score|classifier|qa_outputs)\..*", "a classification head", said=True),
+    skipped=(
+        Skip(r"layers\.\d+\.attention\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
+        Skip(r"layers\.\d+\.attention\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer"),
+        Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),
     ),
     copies={"embed_out.weight": "embed_in.weight"},
     outside=("embed_out",),

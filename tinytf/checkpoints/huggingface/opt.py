@@ -1,4 +1,4 @@
-"""OPT, BioGPT and XGLM: decoders of fairseq, with positions from the third row.
+"""OPT, BioGPT and XGLM: decoders from fairseq, whose first position is row 2 of the table.
 
 Zhang et al. 2022, Luo et al. 2022, Lin et al. 2021.
 """
@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
 
 
-def _read_width(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """Embeddings of another width than the stream are projected to it."""
-    width = fields.whole("word_embed_proj_dim", found["d_model"], least=1)
-    return {"d_embed": 0 if width == found["d_model"] else width}
+def _read_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Embeddings that are not as wide as the residual stream are projected to it."""
+    width = fields.whole("word_embed_proj_dim", draft["d_model"], least=1)
+    return {"d_embed": 0 if width == draft["d_model"] else width}
 
 
-def _read_order(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+def _read_order(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return {"norm_order": "pre" if fields.flag("do_layer_norm_before", True) else "post"}
 
 
@@ -66,15 +66,15 @@ OPT = Family(
         "head.projection": Stored("project_out"),
         "head.decoder": Stored("lm_head"),
     },
-    left=(Left(r"(score|qa_outputs)\..*", "a classification head", said=True),),
+    skipped=(Skip(r"(score|qa_outputs)\..*", "a classification head", noted=True),),
     spellings=((r"^decoder\.", ""),),
     copies={"lm_head.weight": "embed_tokens.weight"},
     outside=("lm_head",),
 )
 
 _SCALE = Group(
-    lambda fields, found, tensors: {
-        "embed_scale": math.sqrt(found["d_model"]) if fields.flag("scale_embedding", True) else 1.0
+    lambda fields, draft, tensors: {
+        "embed_scale": math.sqrt(draft["d_model"]) if fields.flag("scale_embedding", True) else 1.0
     },
     lambda config: {"scale_embedding": config.embed_scale != 1.0},
 )
@@ -95,7 +95,7 @@ BIOGPT = replace(
         lm_head("output_projection.weight"),
     ),
     written={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    harmless=(*OPT.harmless, "layer_norm_eps"),  # its norms have 1e-5, whatever it says
+    harmless=(*OPT.harmless, "layer_norm_eps"),  # its norms always use 1e-5
     stored={
         "embed.tokens": Stored("embed_tokens"),
         "embed.positions": Stored("embed_positions"),
@@ -113,7 +113,7 @@ XGLM = replace(
     model_type="xglm",
     prefix="model.",
     classes={"none": "XGLMModel", "lm": "XGLMForCausalLM"},
-    only={"add_cross_attention": (False,), "pad_token_id": (0, 1)},  # the row of another is 0
+    only={"add_cross_attention": (False,), "pad_token_id": (0, 1)},  # the row of any other padding id is zeroed
     fixed={"positions": "sinusoidal_halves", "position_offset": 2},
     settings=(
         Key("vocab_size"),

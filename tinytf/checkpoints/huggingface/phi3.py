@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4, with joint matrices and LongRoPE; StarCoder2 and Jais 2, with LayerNorms and biases."""
+"""Phi-3 and Phi-4, with joint matrices and LongRoPE; StarCoder2 and Jais 2, with LayerNorm and biases."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ STARCODER2 = replace(
     classes={"none": "Starcoder2Model", "lm": "Starcoder2ForCausalLM"},
     fixed={**FIXED, "norm": "layernorm", "gated": False},
     settings=(
-        *(one for one in SHARED if getattr(one, "ours", "") != "norm_eps"),
+        *(setting for setting in SHARED if getattr(setting, "ours", "") != "norm_eps"),
         Key("norm_epsilon", "norm_eps", 1e-5),
         Key("head_dim", "d_head", 0),
         Key("hidden_act", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
@@ -67,7 +67,7 @@ JAIS2 = replace(
     classes={"none": "Jais2Model", "lm": "Jais2ForCausalLM"},
     fixed=STARCODER2.fixed,
     settings=(
-        *(one for one in SHARED if getattr(one, "ours", "") != "norm_eps"),
+        *(setting for setting in SHARED if getattr(setting, "ours", "") != "norm_eps"),
         Key("layer_norm_eps", "norm_eps", 1e-5),
         Key("head_dim", "d_head", 0),
         Key("hidden_act", "activation", "relu2", ACTIVATIONS),

@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5, its text (Qwen 2025, 2026): gated delta rules, and gated attention in every fourth layer."""
+"""Qwen3-Next and Qwen3.5, text only (Qwen 2025, 2026): gated delta rule, gated attention in every fourth layer."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ from tinytf.checkpoints.huggingface.experts import QWEN2_MOE, SOME_LAYERS, TRAIN
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.windows import FULL
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -21,33 +21,33 @@ _OF_DELTA = {
 }
 
 
-def _read_mixers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The mixer of each layer, and its heads."""
-    every, layers = fields.whole("full_attention_interval", 4, least=1), range(found["n_layers"])
-    usual = [LINEAR if (layer + 1) % every else FULL for layer in layers]
-    given = fields.array("layer_types", str, usual, count=len(layers))
-    mixers = tuple(fields.meaning("layer_types", kind, _MIXERS) for kind in given)
+def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The mixer of each layer, and the number and widths of its heads."""
+    interval, layers = fields.whole("full_attention_interval", 4, least=1), range(draft["n_layers"])
+    default = [LINEAR if (layer + 1) % interval else FULL for layer in layers]
+    layer_types = fields.array("layer_types", str, default, count=len(layers))
+    mixers = tuple(fields.meaning("layer_types", kind, _MIXERS) for kind in layer_types)
     delta = {ours: fields.whole(key, default, least=1) for ours, (key, default) in _OF_DELTA.items()}
-    own = {"gated_delta": delta, "attention": {ours: found.get(ours, 0) for ours in delta}}
-    pairs = [("mixer", mixers), *((ours, tuple(own[mixer][ours] for mixer in mixers)) for ours in delta)]
-    alike = {name: values[0] for name, values in pairs if len(set(values)) == 1}
-    differing = tuple((name, values) for name, values in pairs if len(set(values)) > 1)
-    return {**alike, "by_layer": differing, "conv_width": fields.whole("linear_conv_kernel_dim", 4, least=1)}
+    sizes = {"gated_delta": delta, "attention": {ours: draft.get(ours, 0) for ours in delta}}
+    fields_by_layer = [("mixer", mixers), *((ours, tuple(sizes[mixer][ours] for mixer in mixers)) for ours in delta)]
+    shared = {name: values[0] for name, values in fields_by_layer if len(set(values)) == 1}
+    varying = tuple((name, values) for name, values in fields_by_layer if len(set(values)) > 1)
+    return {**shared, "by_layer": varying, "conv_width": fields.whole("linear_conv_kernel_dim", 4, least=1)}
 
 
 def _write_mixers(config: ModelConfig) -> dict[str, Any]:
     layers = [config.at(layer) for layer in range(config.n_layers)]
     words = {ours: kind for kind, ours in _MIXERS.items()}
-    delta = next((one for one in layers if one.mixer == "gated_delta"), None)
+    delta = next((layer for layer in layers if layer.mixer == "gated_delta"), None)
     sizes = {} if delta is None else {key: getattr(delta, ours) for ours, (key, _) in _OF_DELTA.items()}
     width = {} if delta is None else {"linear_conv_kernel_dim": delta.conv_width}
-    return {"layer_types": [words[one.mixer] for one in layers], **sizes, **width}
+    return {"layer_types": [words[layer.mixer] for layer in layers], **sizes, **width}
 
 
 _PARTS = ("n_kv_heads·d_head", "n_kv_heads·d_head", "n_heads·d_value")
 _IN = "layers.{n}.linear_attn"
 _ATTENTION = {
-    **{ours: replace(how, offset=1.0) if "norm" in ours else how for ours, how in LLAMA.stored.items()},
+    **{name: replace(layout, offset=1.0) if "norm" in name else layout for name, layout in LLAMA.stored.items()},
     **{
         f"blocks.{{n}}.attention.{name}": Stored(
             "layers.{n}.self_attn.q_proj", part=part, parts=("d_head", "d_head"), by_head="n_heads"
@@ -111,7 +111,7 @@ QWEN3_NEXT = replace(
     ),
     harmless=TRAINING,
     stored={
-        **{ours: how for ours, how in QWEN2_MOE.stored.items() if ".ffn." in ours},
+        **{name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name},
         **_ATTENTION,
         **{
             f"blocks.{{n}}.delta.{name}": Stored(

@@ -1,11 +1,11 @@
-"""Rotary settings in any of their spellings: rope_theta and rope_scaling, or rope_parameters, by kind of layer too."""
+"""Rotary settings in every spelling: rope_theta and rope_scaling, or rope_parameters, also by kind of layer."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, Kinds, kind_of
-from tinytf.checkpoints.table import Found, Group, Key, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Tensors
 from tinytf.config import DIFFERING, ModelConfig
 from tinytf.fields import Fields
 
@@ -20,7 +20,7 @@ _YARN = (
 )
 _LONGROPE = {"short_factor": "rope_short_factors", "long_factor": "rope_long_factors"}
 _ORIGINAL = "original_max_position_embeddings"
-_WHOLE_WIDTH = (1, 1.0)  # the share of a head that RoPE turns
+_WHOLE_WIDTH = (1, 1.0)  # the fraction of a head that RoPE rotates
 
 
 def rope(
@@ -35,135 +35,136 @@ def rope(
 ) -> Group:
     """The rotary settings of a family whose default base is ``theta``.
 
-    ``share`` is the default share of a head that is turned, None where the family turns all of it whatever the file
-    says. With ``sections`` some dimensions may be turned by the place in an image: in a text all are by that in the
-    text. ``original`` is the default of an original context that has a key of its own. With ``kinds`` of layers each
-    may have settings of its own; ``local`` is then the base of layers with a window where the file has one for all.
+    ``share`` is the default fraction of a head that RoPE rotates; None for a family that always rotates all of it.
+    ``sections`` allows dimensions that follow positions in an image; in a text they all follow the text. ``original``
+    is the default original context of a family that stores it beside the rotary settings. With ``kinds`` each kind of
+    layer may have its own settings; ``local`` is then the base of layers with a window, where the file has only one.
     """
 
-    def settings(fields: Fields, one: Fields, whole: Fields, found: Found, base: float) -> dict[str, Any]:
-        """Our fields of one object of settings."""
+    def read_settings(fields: Fields, rotary: Fields, common: Fields, draft: Draft, base: float) -> dict[str, Any]:
+        """Our fields from one object of rotary settings."""
         if not sections:
-            one.require("mrope_section", ())
-        word = one.word("rope_type" if "rope_type" in one.data else "type", scalings, "default")
-        said: dict[str, Any] = {"rope_theta": one.number("rope_theta", base), "rope_scaling": word}
+            rotary.require("mrope_section", ())
+        word = rotary.word("rope_type" if "rope_type" in rotary.data else "type", scalings, "default")
+        values: dict[str, Any] = {"rope_theta": rotary.number("rope_theta", base), "rope_scaling": word}
         if share is None:
-            one.require("partial_rotary_factor", _WHOLE_WIDTH)
+            rotary.require("partial_rotary_factor", _WHOLE_WIDTH)
         else:
-            said["rope_width"] = _width(one, found, one.number("partial_rotary_factor", _share(fields, share)))
+            default_share = fields.number("partial_rotary_factor", share)
+            values["rope_width"] = rotary_width(rotary, draft, rotary.number("partial_rotary_factor", default_share))
         if word in ("none", "reversed"):
-            return said
+            return values
         if word in ("linear", "llama3"):
-            said["rope_factor"] = one.number("factor")
+            values["rope_factor"] = rotary.number("factor")
         if word != "linear":
-            fixed = fields.whole(_ORIGINAL, original) or one.whole(_ORIGINAL, 0) or found["context"]
-            said["rope_original_context"] = fixed
+            original_context = fields.whole(_ORIGINAL, original) or rotary.whole(_ORIGINAL, 0) or draft["context"]
+            values["rope_original_context"] = original_context
         for key in {"llama3": _LLAMA3, "yarn": _YARN}.get(word, ()):
-            said |= key.read(one, said, {})
+            values |= key.read(rotary, values, {})
         if word in ("yarn", "longrope"):
-            factor = one.number("factor", found["context"] / said["rope_original_context"])
-            given = one.number("attention_factor", 0.0)
-            said["rope_attention_factor"] = given or _attention_factor(one, word, factor, said)
-        if word == "yarn":  # transformers reads truncate beside the kinds of layers, not in them
-            said |= {"rope_factor": factor, "rope_truncate": whole.flag("truncate", True)}
+            factor = rotary.number("factor", draft["context"] / values["rope_original_context"])
+            attention_factor = rotary.number("attention_factor", 0.0)
+            values["rope_attention_factor"] = attention_factor or _attention_factor(rotary, word, factor, values)
+        if word == "yarn":  # transformers reads truncate outside the kinds of layers
+            values |= {"rope_factor": factor, "rope_truncate": common.flag("truncate", True)}
         if word == "longrope":
-            said |= {ours: tuple(map(float, one.array(name, float))) for name, ours in _LONGROPE.items()}
-        return said
+            values |= {ours: tuple(map(float, rotary.array(name, float))) for name, ours in _LONGROPE.items()}
+        return values
 
-    def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
         base = fields.number("rope_theta", theta)
-        parameters, none = fields.object("rope_parameters"), Fields({}, fields.source)
+        parameters, empty = fields.object("rope_parameters"), Fields({}, fields.source)
         if share is None:
             fields.require("partial_rotary_factor", _WHOLE_WIDTH)
         if kinds is None:
-            one = parameters or fields.object("rope_scaling") or none
-            return settings(fields, one, one, found, base)
+            rotary = parameters or fields.object("rope_scaling") or empty
+            return read_settings(fields, rotary, rotary, draft, base)
         if parameters is not None and parameters.data and not {FULL, SLIDING} & set(parameters.data):
-            raise fields.fault("rope_parameters of one kind for all layers are not implemented for this architecture")
-        whole = parameters or none
-        every = {
-            FULL: whole.object(FULL) or fields.object("rope_scaling") or none,
-            SLIDING: whole.object(SLIDING) or none,
+            raise fields.fault(
+                "rope_parameters that are not by kind of layer are not implemented for this architecture"
+            )
+        common = parameters or empty
+        by_kind = {
+            FULL: common.object(FULL) or fields.object("rope_scaling") or empty,
+            SLIDING: common.object(SLIDING) or empty,
         }
         bases = {FULL: base, SLIDING: base if local is None else local(fields)}
-        said = {kind: settings(fields, one, whole, found, bases[kind]) for kind, one in every.items()}
-        layers = kinds(fields, found)
-        return _by_kind(fields, {kind: said[kind] for kind in dict.fromkeys(layers)}, layers)
+        settings = {kind: read_settings(fields, rotary, common, draft, bases[kind]) for kind, rotary in by_kind.items()}
+        layers = kinds(fields, draft)
+        return _by_kind(fields, {kind: settings[kind] for kind in dict.fromkeys(layers)}, layers)
 
-    def write_one(config: ModelConfig) -> dict[str, Any]:
+    def write_settings(config: ModelConfig) -> dict[str, Any]:
         word = next(word for word, ours in scalings.items() if ours == config.rope_scaling)
-        one: dict[str, Any] = {"rope_type": word, "rope_theta": config.rope_theta}
+        keys: dict[str, Any] = {"rope_type": word, "rope_theta": config.rope_theta}
         if share is not None:
-            one["partial_rotary_factor"] = written_share(config)
+            keys["partial_rotary_factor"] = written_share(config)
         if word in ("linear", "llama3", "yarn"):
-            one["factor"] = config.rope_factor
+            keys["factor"] = config.rope_factor
         if word in ("llama3", "yarn", "longrope"):
-            one[_ORIGINAL] = config.rope_original_context
+            keys[_ORIGINAL] = config.rope_original_context
         for key in {"llama3": _LLAMA3, "yarn": _YARN}.get(word, ()):
-            one |= key.write(config)
+            keys |= key.write(config)
         if word in ("yarn", "longrope"):
-            one["attention_factor"] = config.rope_attention_factor
+            keys["attention_factor"] = config.rope_attention_factor
         if word == "yarn":
-            one["truncate"] = config.rope_truncate
+            keys["truncate"] = config.rope_truncate
         if word == "longrope":
-            one |= {name: list(getattr(config, ours)) for name, ours in _LONGROPE.items()}
-        return one
+            keys |= {name: list(getattr(config, ours)) for name, ours in _LONGROPE.items()}
+        return keys
 
     def write(config: ModelConfig) -> dict[str, Any]:
         first = config.at((config.rotary_layers or (0,))[0])
         if first.rope_scaling not in scalings.values() or (share is None and first.rope_width):
-            return {}  # this family cannot say it
+            return {}  # this family cannot express it
         outside = {_ORIGINAL: first.rope_original_context} if original and first.rope_original_context else {}
         if kinds is None:
-            return {"rope_parameters": write_one(first), "rope_theta": first.rope_theta, **outside}
+            return {"rope_parameters": write_settings(first), "rope_theta": first.rope_theta, **outside}
         layers = [config.at(layer) for layer in range(config.n_layers)]
-        every = {kind_of(one): write_one(one) for one in reversed(layers)}
-        return {"rope_parameters": {kind: every.get(kind, write_one(first)) for kind in (FULL, SLIDING)}}
+        by_kind = {kind_of(layer): write_settings(layer) for layer in reversed(layers)}
+        return {"rope_parameters": {kind: by_kind.get(kind, write_settings(first)) for kind in (FULL, SLIDING)}}
 
     return Group(read, write)
 
 
-def _attention_factor(one: Fields, word: str, factor: float, said: Found) -> float:
-    """What the turned queries and keys are multiplied by: of the factor (Peng et al. 2023, Ding et al. 2024)."""
+def _attention_factor(rotary: Fields, word: str, factor: float, values: Draft) -> float:
+    """The multiplier of rotated queries and keys, from the scaling factor (Peng et al. 2023, Ding et al. 2024)."""
     if factor <= 1:
         return 1.0
     if word == "longrope":
-        return math.sqrt(1 + math.log(factor) / math.log(said["rope_original_context"]))
-    own, all_dimensions = one.number("mscale", 0.0), one.number("mscale_all_dim", 0.0)
-    if own and all_dimensions:
-        return (0.1 * own * math.log(factor) + 1) / (0.1 * all_dimensions * math.log(factor) + 1)
+        return math.sqrt(1 + math.log(factor) / math.log(values["rope_original_context"]))
+    mscale, mscale_all_dim = rotary.number("mscale", 0.0), rotary.number("mscale_all_dim", 0.0)
+    if mscale and mscale_all_dim:
+        return (0.1 * mscale * math.log(factor) + 1) / (0.1 * mscale_all_dim * math.log(factor) + 1)
     return 0.1 * math.log(factor) + 1
 
 
-def _share(fields: Fields, default: float) -> float:
-    return fields.number("partial_rotary_factor", default)
-
-
-def _width(fields: Fields, found: Found, share: float) -> int:
-    """How many dimensions of a head are turned, 0 for all of them."""
-    width = found.get("d_head") or found["d_model"] // found["n_heads"]
-    turned = int(width * share)
-    if not 0 < turned <= width or turned % 2:
-        raise fields.fault(f"a rotary share of {share:g} turns {turned:,} of {width:,} dimensions, which are no pairs")
-    return 0 if turned == width else turned
+def rotary_width(fields: Fields, draft: Draft, share: float) -> int:
+    """The number of dimensions of a head that RoPE rotates; 0 for all of them."""
+    width = draft.get("d_head") or draft["d_model"] // draft["n_heads"]
+    rotated = int(width * share)
+    if not 0 < rotated <= width or rotated % 2:
+        raise fields.fault(
+            f"a rotary share of {share:g} rotates {rotated:,} of {width:,} dimensions, which is not a number of pairs"
+        )
+    return 0 if rotated == width else rotated
 
 
 def written_share(config: ModelConfig) -> float:
-    """The share of a head that is turned; transformers truncates the width that it gives."""
+    """The fraction of a head that RoPE rotates, such that transformers, which truncates, gets the same width."""
     share = config.rope.width / config.d_head
     return share if int(config.d_head * share) == config.rope.width else (config.rope.width + 0.5) / config.d_head
 
 
-def _by_kind(fields: Fields, said: Mapping[str, dict[str, Any]], layers: Sequence[str]) -> dict[str, Any]:
-    """The settings of each kind of layer as fields of ours, by layer where they differ."""
+def _by_kind(fields: Fields, settings: Mapping[str, dict[str, Any]], layers: Sequence[str]) -> dict[str, Any]:
+    """Our fields from the settings of each kind of layer, by layer where they differ."""
     same: dict[str, Any] = {}
     differing: list[tuple[str, tuple[Any, ...]]] = []
-    for name in dict.fromkeys(name for one in said.values() for name in one):
-        given = [one[name] for one in said.values() if name in one]
-        if len(set(given)) == 1:
-            same[name] = given[0]
+    for name in dict.fromkeys(name for kind_settings in settings.values() for name in kind_settings):
+        values = [kind_settings[name] for kind_settings in settings.values() if name in kind_settings]
+        if len(set(values)) == 1:
+            same[name] = values[0]
         elif name in DIFFERING:
-            differing.append((name, tuple(said[kind].get(name, given[0]) for kind in layers)))
+            differing.append((name, tuple(settings[kind].get(name, values[0]) for kind in layers)))
         else:
             raise fields.fault(f"rotary settings whose {name} differs by layer are not implemented")
     return {**same, "by_layer": tuple(differing)}

@@ -1,11 +1,11 @@
-"""The table of a family of transformers, and what several families share: words, sizes, a head, harmless keys."""
+"""The table of a family of transformers, and what families share: activations, sizes, a head, harmless keys."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.heads import ClassHead, stored_head, written_head
-from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Tensors
+from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -14,9 +14,9 @@ from tinytf.fields import Fields
 class Family(FamilyTable):
     """One family of transformers.
 
-    ``classes`` are those of transformers, by our word for the head; the first is the default. ``needs`` are fields of
-    ours that cannot be 0, ``written`` keys that are always written with the same value. ``heads`` are those of classes,
-    by our word.
+    ``classes`` are the model classes of transformers, by our word for the head; the first is the default. ``needs``
+    are our fields that must not be 0. ``written`` keys are always written with the same value. ``heads`` are the
+    classification heads, by our word.
     """
 
     model_type: str
@@ -25,40 +25,42 @@ class Family(FamilyTable):
     written: Mapping[str, Any] = field(default_factory=dict)
     heads: Mapping[str, ClassHead] = field(default_factory=dict)
 
-    def find(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
-        """The settings of a file and of the head of classes that it stores, whose dense layer is then no pooler."""
-        found = super().find(fields, tensors)
+    def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
+        """Our fields from a file, with those of its classification head, whose dense layer is then not the pooler."""
+        draft = super().read_fields(fields, tensors)
         head = stored_head(self.heads, fields, tensors)
         if not head:
-            return found
-        kept = {how.module for how in self.heads[head].stored.values()}
-        taken = {"pooler": False} if "pooler" in self.stored and self.stored["pooler"].module in kept else {}
-        return found | taken | self.heads[head].read(head, fields, found)
+            return draft
+        head_modules = {layout.module for layout in self.heads[head].stored.values()}
+        without_pooler = (
+            {"pooler": False} if "pooler" in self.stored and self.stored["pooler"].module in head_modules else {}
+        )
+        return draft | without_pooler | self.heads[head].read(head, fields, draft)
 
     def with_head(self, config: ModelConfig) -> "Family":
-        """The table where a model has the head of this configuration."""
+        """The table including the classification head of this configuration."""
         head = self._head_of(config)
         return self if head is None else replace(self, stored={**self.stored, **head.stored})
 
     def _head_of(self, config: ModelConfig) -> ClassHead | None:
-        """The head of classes that a configuration has, by its kind and its dense layer."""
+        """The classification head of a configuration, by its kind and whether it has a dense layer; None for others."""
         for name, head in self.heads.items():
             if (head.head or name) == config.head.kind and ("head.dense" in head.stored) == config.head_dense:
                 return head
         return None
 
     def write(self, config: ModelConfig) -> dict[str, Any] | None:
-        """A config.json for a configuration of ours, None where the family cannot hold it."""
+        """The keys of config.json for our ``config``; None where the family cannot express it."""
         head = self._head_of(config)
         if not all(getattr(config, name) for name in self.needs) or (config.labels and head is None):
             return None
-        default = next(iter(self.classes.values()))
-        said: dict[str, Any] = {"architectures": [self.classes.get(config.head.kind, default)]}
+        default_class = next(iter(self.classes.values()))
+        keys: dict[str, Any] = {"architectures": [self.classes.get(config.head.kind, default_class)]}
         if head is not None:
-            said |= written_head(config, default, head)
+            keys |= written_head(config, default_class, head)
         for setting in self.settings:
-            said |= setting.write(config)
-        return {**said, **self.written}
+            keys |= setting.write(config)
+        return {**keys, **self.written}
 
 
 SIZES = (
@@ -82,22 +84,28 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Activations by their names in transformers; of several names for one, the first is written."""
+"""Our activations by their names in transformers; of several names, the first is written."""
 
 
 def lm_head(tensor: str = "lm_head.weight", *, biased: bool = False) -> Group:
-    """A next-token head, where it is tied to the embeddings or stored; in some families ``biased``."""
+    """A next-token head, if it is tied to the embeddings or stored; in some families ``biased``."""
 
-    def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-        there = found["tied_head"] or tensor in tensors
-        return {"head": "lm" if there else "none", "head_bias": biased and there}
+    def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+        present = draft["tied_head"] or tensor in tensors
+        return {"head": "lm" if present else "none", "head_bias": biased and present}
 
     return Group(read)
 
 
 def by_layer(field: str, values: Sequence[Any]) -> dict[str, Any]:
-    """A field of ours with a value for each layer: one for all of them where they are the same."""
+    """One of our fields with a value for each layer; a single value if they are all equal."""
     return {field: values[0]} if len(set(values)) == 1 else {"by_layer": ((field, tuple(values)),)}
+
+
+def merge_fields(*groups: dict[str, Any]) -> dict[str, Any]:
+    """Our fields from several groups in one, joining those that differ by layer."""
+    merged = {name: value for group in groups for name, value in group.items()}
+    return merged | {"by_layer": tuple(pair for group in groups for pair in group.get("by_layer", ()))}
 
 
 HARMLESS = frozenset(
@@ -123,4 +131,4 @@ HARMLESS = frozenset(
         "unsloth_fixed", "unsloth_version", "use_cache",
     }
 )  # fmt: skip
-"""Keys of config.json that say nothing about the numbers of a forward pass in evaluation."""
+"""Keys of config.json that do not affect a forward pass in evaluation."""
