@@ -1,6 +1,8 @@
-"""x·Wᵀ + b by the faster of two kernels: torch's own, or on the processor oneDNN's where that exists and is right."""
+"""x·Wᵀ + b by one of two kernels: torch's own, or on the processor oneDNN's where that exists and is right."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -15,24 +17,41 @@ _LONG = 2**22
 
 Kernel = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
+KERNELS = ("onednn", "torch")
+"""What computes long products: oneDNN where it exists, or always torch's own F.linear."""
+_CHOSEN = ContextVar("kernel", default="onednn")
+
+
+@contextmanager
+def kernel(name: str) -> Iterator[None]:
+    """Compute long products by this one of KERNELS; an empty name changes nothing.
+
+    Which of the two is faster depends on the processor and on the sizes, so a training run measures it.
+    """
+    token = _CHOSEN.set(name or _CHOSEN.get())
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
+
 
 def onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x·Wᵀ + b by a private operator of torch, over weights as they lie in memory, or packed.
 
     It reads a large float32 matrix for one token in about half the time of F.linear's, whose library (MKL) uses half
-    of the vector width on processors that are not Intel's: there products of long texts too take half the time.
+    of the vector width on some processors that are not Intel's: there products of long texts too take half the time.
     """
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
     return product
 
 
-def works(kernel: Kernel, dtype: torch.dtype, tolerance: float) -> bool:
-    """Whether the private operators of torch that a kernel takes are there, and it does what F.linear does."""
+def works(candidate: Kernel, dtype: torch.dtype, tolerance: float) -> bool:
+    """Whether a kernel, which needs private operators of torch, runs here and does what F.linear does."""
     try:
         weight, bias = torch.arange(64.0 * 60).view(64, 60).sin().to(dtype), torch.arange(64.0).cos().to(dtype)
         x = torch.arange(120.0).view(2, 60).cos().to(dtype)
         with torch.inference_mode():
-            found = [(kernel(x, weight, b), F.linear(x, weight, b)) for b in (bias, None)]
+            found = [(candidate(x, weight, b), F.linear(x, weight, b)) for b in (bias, None)]
         return all(torch.allclose(ours.float(), theirs.float(), atol=tolerance) for ours, theirs in found)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         return False
@@ -85,6 +104,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         and x.shape[-1] == weight.shape[1]
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
+        and _CHOSEN.get() == "onednn"
         and has_onednn()
     ):
         return product(x, weight, bias)
