@@ -22,7 +22,7 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.setup import Setup, prepare
 from tinytf.training.data.tokens import Stage
-from tinytf.training.loop import require_place
+from tinytf.training.loop import require_free
 from tinytf.training.recipe import Recipe
 from tinytf.training.run.peak import matrix_peak, training_flops
 from tinytf.training.tuning.lora import Adapters
@@ -167,7 +167,7 @@ def plan(
     The tokenizer is made and the text is cut into tokens, in a temporary folder. Raises what ``train`` raises before
     its first step.
     """
-    require_place(out, resume=False, overwrite=overwrite)
+    require_free(out, resume=False, overwrite=overwrite)
     with TemporaryDirectory(prefix="tinytf-plan-") as folder:
         torch.manual_seed(recipe.seed)
         setup = prepare(corpus, recipe, Path(folder), tokenizer, model, on_progress)
