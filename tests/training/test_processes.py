@@ -194,7 +194,8 @@ def test_a_divided_run_goes_on_to_the_bit(corpus: list[str], tmp_path: Path, pai
 
 
 @pytest.mark.parametrize(
-    ("more", "said"), [((), "there is one"), (("--compile",), "compiles"), (("--explain", "2"), "explains an update")]
+    ("more", "said"),
+    [((), "there is only one"), (("--compile",), "compiles"), (("--explain", "2"), "explains an update")],
 )
 def test_what_cannot_be_divided_is_said(corpus: list[str], tmp_path: Path, more: tuple[str, ...], said: str) -> None:
     ran = trained(*corpus, "--shard", *more, "--out", str(tmp_path / "run"))

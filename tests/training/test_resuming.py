@@ -137,7 +137,7 @@ def test_a_damaged_line_is_left_out_and_those_after_it_stay(tmp_path: Path) -> N
 def test_another_recipe_text_or_run_is_refused(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
     before = files_of(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"started with lr 0.003, and 0.5 is asked for"):
+    with pytest.raises(UsageError, match=r"started with lr 0.003, not 0.5"):
         train(STORY, changed(CAUSAL, lr=0.5), tmp_path / "run", resume=True)
     with pytest.raises(UsageError, match="was trained on another text"):
         train(STORY + " More.", CAUSAL, tmp_path / "run", resume=True)

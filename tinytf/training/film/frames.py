@@ -67,9 +67,9 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
         )
         pairs = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows]
         return tuple(Probe(f"{name} {n}", *pair) for n, pair in enumerate(pairs[:3], 1))
-    unseen = len(examples.kept) > 3
-    once = (examples.kept if unseen else examples.train)[: min(_TWICE, longest // 2)]
-    streams = {UNSEEN: examples.kept[: min(_UNSEEN, longest) + 1]} if unseen else {}
+    unseen = len(examples.held_out_set) > 3
+    once = (examples.held_out_set if unseen else examples.train)[: min(_TWICE, longest // 2)]
+    streams = {UNSEEN: examples.held_out_set[: min(_UNSEEN, longest) + 1]} if unseen else {}
     streams |= {SEEN: examples.train[: min(_SEEN, longest) + 1], TWICE: np.concatenate((once, once))}
     tensors = {name: torch.from_numpy(stream.astype(np.int64)) for name, stream in streams.items()}
     return tuple(Probe(name, ids[:-1], ids[1:]) for name, ids in tensors.items())

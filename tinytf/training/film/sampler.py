@@ -80,7 +80,7 @@ class Sampler:
 
 def _masked_sentence(examples: MaskedTokens, tokenizer: Tokenizer) -> list[int]:
     """A sentence between [CLS] and [SEP], at most a block long, with a one-token word near its middle masked."""
-    sentences = examples.kept if len(examples.kept) else examples.train
+    sentences = examples.held_out_set if len(examples.held_out_set) else examples.train
     ids = sentences[0][: examples.block - 2]
     pieces = [tokenizer.library.id_to_token(token_id) or "" for token_id in ids]
     continues_word = [piece.startswith("##") for piece in (*pieces, "")]
@@ -92,7 +92,7 @@ def _masked_sentence(examples: MaskedTokens, tokenizer: Tokenizer) -> list[int]:
 def _first_tokens(examples: NextToken, tokenizer: Tokenizer, limit: int) -> list[int]:
     """The first tokens of the held-out text, up to an end token and at most ``limit`` of them."""
     room, start = min(_PROMPT_TOKENS, limit), tokenizer.start()
-    first: list[int] = examples.kept[:room].tolist()
+    first: list[int] = examples.held_out_set[:room].tolist()
     if not first and start is not None:
         return list(start.ids)
     first = first or examples.train[:room].tolist()
