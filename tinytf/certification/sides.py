@@ -84,7 +84,7 @@ class _Step(NamedTuple):
     """One step of both sides, (B, T, C) or one row of it.
 
     ``size`` (B, T) is the largest number of each token, in the residual stream over all layers so far, because rounding
-    errors keep the size of what was there even where later layers cancel most of it. ``rounding_loss`` (B,) is what
+    errors keep the size of earlier layers even where later layers cancel most of them. ``rounding_loss`` (B,) is what
     theirs loses by rounding.
     """
 
@@ -138,15 +138,15 @@ class Sides:
         self.alone_losses: dict[tuple[str, str], Tensor] = {}  # of each text by itself, by text and step
         self.device = next(ours.parameters()).device
 
-    def checks(self, ids: dict[str, list[int]], done: Callable[[], None]) -> Iterator[Check]:
-        """Run every comparison of these texts; ``done`` is called before each text."""
+    def checks(self, ids: dict[str, list[int]], on_text: Callable[[], None]) -> Iterator[Check]:
+        """Run every comparison of these texts; ``on_text`` is called before each text."""
         if (n_tokens := self.theirs.n_tokens) <= max(map(max, ids.values())):
             ours = self.ours.config.vocab_size
             raise UsageError(f"the models have different vocabularies: {ours:,} and {n_tokens:,} tokens", _VERSUS_HINT)
         states, logits, cached, chunked = (_WorstStep(self.limit) for _ in range(4))
         causal = not self.ours.config.looks_ahead and self.ours.config.head.kind == "lm"
         for name, text_ids in ids.items():
-            done()
+            on_text()
             last = self._run_at_once(name, text_ids, states, logits)
             if causal and last is not None:
                 self._run_token_by_token(name, text_ids, last, cached)

@@ -14,7 +14,7 @@ from tinytf.student.explained import Confirmed, Explanation
 from tinytf.student.invariances import Invariance, invariances
 from tinytf.student.lesson import lesson_of
 from tinytf.student.opened import Line, Student, StudentError, open_student, split_target, student_error
-from tinytf.student.process import SECONDS, Ended, printed, run_in_subprocess
+from tinytf.student.process import SECONDS, Ended, captured_output, run_in_subprocess
 from tinytf.student.running import Runner
 from tinytf.student.seen import record_outputs
 from tinytf.student.steps import Comparison, Tensors
@@ -169,7 +169,7 @@ class _Check:
     def best_comparison(self) -> Comparison:
         """The comparison that goes furthest, over the possible layouts of the weights."""
         best, progress = self.compare(self.pairs), -1
-        self.printed = printed()
+        self.printed = captured_output()
         while best.first_wrong is not None and best.progress > progress:
             progress = best.progress
             for pairs in alternatives(self.pairs, self.model.config):
@@ -188,7 +188,7 @@ class _Check:
             file=str(self.student.file),
             target=self.student.name,
             call=self.student.call,
-            given=self.run.given,
+            given=self.run.filled_arguments,
             names=rows,
             unheld=unheld,
             printed=self.printed,

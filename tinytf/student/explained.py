@@ -53,7 +53,7 @@ class _Attempt:
     def merit(self) -> tuple[int, int, int, int]:
         """Rank by steps explained, steps with a tensor of their own, fewest names changed, then most steps changed."""
         changed = {key for _, changes in self.mistakes for key in changes}
-        return self.comparison.progress, self.comparison.seen, -len({name for name, _ in changed}), len(changed)
+        return self.comparison.progress, self.comparison.visible, -len({name for name, _ in changed}), len(changed)
 
 
 class Explanation:

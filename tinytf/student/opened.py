@@ -25,7 +25,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.files import SMALL, read_bytes
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
-from tinytf.student.process import limited
+from tinytf.student.process import time_limit
 from tinytf.student.sizes import SIZES, Sizes, sizes_of
 
 EXAMPLE = "such as my_gpt.py:GPT"
@@ -72,7 +72,7 @@ def split_target(target: str) -> tuple[Path, str]:
 
 
 def parse_args(text: str) -> dict[str, Any]:
-    """Keywords such as ``n_layer=4,bias=False``. Raises UsageError for what is not a literal."""
+    """Keywords such as ``n_layer=4,bias=False``. Raises UsageError for values that are not literals."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         assert isinstance(call, ast.Call)
@@ -95,7 +95,7 @@ def running(file: Path, seed: int = 0) -> Iterator[None]:
     torch.manual_seed(seed)
     dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
     try:
-        with limited():
+        with time_limit():
             yield
     except TinytfError:
         raise

@@ -92,7 +92,7 @@ class StudentParameter:
 
     @cached_property
     def words(self) -> tuple[set[str], set[str]]:
-        """The words of the last telling part of the name, and those of the parts before it."""
+        """The words of the last meaningful part of the name, and the words of the parts before it."""
         parts = [part for part in self.template.split(".") if part not in ("{n}", "{h}")]
         while len(parts) > 1 and parts[-1].lower() in _PLAIN:
             parts.pop()

@@ -50,9 +50,10 @@ class Ended(TinytfError):
 
 
 def run_in_subprocess(work: Callable[[], T], seconds: float = SECONDS) -> T:
-    """Run ``work`` in another process, each ``limited`` call for at most ``seconds``; its annotation types the answer.
+    """Run ``work`` in another process and return its result, which is checked against its annotation.
 
-    Raises what ``work`` raises, and Ended where the process ends without an answer.
+    Each ``time_limit`` context in it may take ``seconds``. Raises what ``work`` raises, and Ended if the process ends
+    without an answer.
     """
     if not hasattr(os, "fork"):
         raise TinytfError("this needs a system that can fork processes", "run it on Linux or macOS")
@@ -71,7 +72,7 @@ def run_in_subprocess(work: Callable[[], T], seconds: float = SECONDS) -> T:
         answer.seek(0)
         dump.seek(0)
         if exit_code != _ANSWERED:
-            raise _ended(exit_code, seconds, dump.read().decode("utf-8", "replace"))
+            raise _end_error(exit_code, seconds, dump.read().decode("utf-8", "replace"))
         try:
             return read_answer(answer, work)
         except EOFError:
@@ -173,14 +174,14 @@ class _Head(io.BytesIO):
         return super().write(data) if self.tell() < _MOST_PRINTED else len(data)
 
 
-def printed() -> str:
+def captured_output() -> str:
     """The output printed so far in the process of the foreign code."""
     buffer = getattr(sys.stdout, "buffer", None)
     return buffer.getvalue().decode("utf-8", "replace") if isinstance(buffer, _Head) else ""
 
 
 @contextmanager
-def limited() -> Iterator[None]:
+def time_limit() -> Iterator[None]:
     """Limit the time of the foreign code in this context; running over ends its process, whatever it is doing."""
     for seconds, end in _deadlines:
         end.value = time.monotonic() + seconds
@@ -191,7 +192,7 @@ def limited() -> Iterator[None]:
             end.value = math.inf
 
 
-def _ended(exit_code: int, seconds: float, dump: str) -> Ended:
+def _end_error(exit_code: int, seconds: float, dump: str) -> Ended:
     frames = tuple((file, int(line)) for file, line in re.findall(r'^  File "(.*)", line (\d+)', dump, re.MULTILINE))
     if exit_code == _OUT_OF_TIME:
         return Ended(f"it was still running after {seconds:g} seconds", frames)

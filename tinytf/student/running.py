@@ -18,13 +18,13 @@ _TARGETS = ("targets", "target", "labels", "y")
 class Runner:
     """Calls the module, each time with another random seed.
 
-    ``given`` describes the arguments besides the ids that its forward was handed because they have no default.
+    ``filled_arguments`` describes the arguments besides the ids that forward was given because they have no default.
     """
 
     def __init__(self, student: Student) -> None:
         self.student, self.module = student, student.module
         self.calls = 0
-        self.given: tuple[str, ...] = ()
+        self.filled_arguments: tuple[str, ...] = ()
         self.takes = inspect.signature(student.module.forward).parameters
         named = [
             parameter
@@ -60,5 +60,5 @@ class Runner:
             value, description = ids, f"{name}: the ids"
         else:
             raise UsageError(f"forward takes {name}, which tinytf cannot fill in", "give it a default")
-        self.given = tuple(dict.fromkeys((*self.given, description)))
+        self.filled_arguments = tuple(dict.fromkeys((*self.filled_arguments, description)))
         return value

@@ -184,7 +184,7 @@ class Comparison:
                 and _permuted_difference(tensor, value * factor, self.limit(key)) is not None]  # fmt: skip
 
     @property
-    def seen(self) -> int:
+    def visible(self) -> int:
         """How many steps before the first wrong one have a tensor of their own."""
         return sum(self.match(key) is not None for key in self.keys[: self.progress])
 

@@ -69,15 +69,15 @@ def guess_pairs(module: nn.Module, config: ModelConfig, named: Mapping[str, str]
                 if layouts := tuple(find_layouts(parameter, target, config)):
                     fit = 100.0 if names else name_score(parameter, target, gated)
                     fits.append((-fit, parameter.order, index, Pair(parameter, target, layouts)))
-    taken: set[object] = set()
+    used: set[object] = set()
     pairs = []
     for *_, pair in sorted(fits, key=lambda fit: fit[:3]):
         parts = {(module, pair.ours.attribute) for module in pair.ours.modules.split()}
-        if pair.theirs.template in taken or parts & taken:
+        if pair.theirs.template in used or parts & used:
             continue
-        taken |= {pair.theirs.template, *parts}
+        used |= {pair.theirs.template, *parts}
         pairs.append(pair)
-    for template in fixed.keys() - taken:
+    for template in fixed.keys() - used:
         shape = next(parameter.shape for parameter in theirs if parameter.template == template)
         raise UsageError(
             f"{template}, {' × '.join(map(str, shape))}, cannot hold {' | '.join(fixed[template])}",
@@ -168,9 +168,9 @@ def table(module: nn.Module, config: ModelConfig, pairs: Sequence[Pair]) -> tupl
             )
         else:
             rows.append(NameRow(parameter.template, parameter.shape, pair.ours.words, pair.layouts[0].words))
-    held = {name for pair in pairs for name in pair.ours.names}
+    covered = {name for pair in pairs for name in pair.ours.names}
     return tuple(rows), tuple(
         parameter.words
         for parameter in reference_parameters(config)
-        if len(parameter.names) == 1 and parameter.names[0] not in held
+        if len(parameter.names) == 1 and parameter.names[0] not in covered
     )

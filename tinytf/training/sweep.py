@@ -115,15 +115,15 @@ def sweep(
     """
     if ray and importlib.util.find_spec("ray") is None:
         raise UsageError("Ray is not installed", 'pip install "tinytf[ray]", or leave out --ray')
-    done = {trial.name for trial in trials if _is_finished(out / trial.name)}
-    outcomes = [Outcome(trial, True) for trial in trials if trial.name in done]
+    finished = {trial.name for trial in trials if _is_finished(out / trial.name)}
+    outcomes = [Outcome(trial, True) for trial in trials if trial.name in finished]
     for outcome in outcomes:
         on_end(outcome)
     threads = max(1, (os.cpu_count() or 1) // jobs)
     files, out = [path.absolute() for path in corpus], out.absolute()
     calls = [(trial, (files, trial.recipe, out / trial.name, begin, threads)) for trial in trials]
     run = _over_ray if ray else _in_processes
-    for outcome in run([call for call in calls if call[0].name not in done], jobs, on_begin, interrupted):
+    for outcome in run([call for call in calls if call[0].name not in finished], jobs, on_begin, interrupted):
         outcomes.append(outcome)
         on_end(outcome)
     return outcomes

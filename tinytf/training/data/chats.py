@@ -23,7 +23,7 @@ def assistant_spans(tokenizer: Tokenizer, conversation: Conversation) -> tuple[s
     """The text of a conversation, and the spans of the assistant's turns, including what ends a turn.
 
     A turn is what the template adds to the messages before it, without trailing space. Raises
-    TrainingError for a template that changes earlier messages, UsageError for a missing template or one that refuses.
+    TrainingError for a template that changes earlier messages, UsageError if it is missing or refuses the messages.
     """
     if tokenizer.chat is None:
         raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
@@ -131,8 +131,8 @@ class ChatTurns:
             raise TrainingError("no conversation has an assistant message after another message")
 
     def _draw(self, step: int) -> list[int]:
-        drawn: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
-        return drawn
+        numbers: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
+        return numbers
 
     def batch(self, step: int) -> Batch:
         return self.train.batch(self._draw(step))

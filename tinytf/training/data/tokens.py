@@ -28,7 +28,7 @@ FORMAT = 3
 BATCH = 1 << 16  # characters; a single-character token takes 1.6 kB while it is encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 Stage = Callable[[str, int, int], None]
-"""Called with the name of a stage, how much of it is done, and the total; 0 of 0 where that is not known."""
+"""Called with the name of a stage, how much of it is done, and the total; 0 of 0 if unknown."""
 _Ends = tuple[list[int], list[int]]
 
 
@@ -60,7 +60,7 @@ def tokenise(
 
     The tokens of a large corpus also go to the cache, for other folders.
 
-    ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 where the vocabulary fits and uint32 elsewhere:
+    ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 if the vocabulary fits, else uint32:
     all documents in order, an end token after each if the tokenizer has one, or with ``sentences`` the ids of
     ``sentence_ends`` after each sentence; conversations as ``conversation_ids`` makes them. ``index.json``, written
     last, holds counts, checksums, the format, and a fingerprint of all bytes of the files in order, how they are read,
@@ -171,7 +171,7 @@ def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
 
 
 def _cut(tokenizer: Tokenizer) -> Cut:
-    """Where a long document can be cut without changing its tokens."""
+    """The positions where a long document can be cut without changing its tokens."""
     library = tokenizer.library
     if tokenizer.kind == CHARACTERS and library.normalizer is None:
         return anywhere

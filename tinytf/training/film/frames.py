@@ -96,11 +96,11 @@ class Camera:
         config = setup.model.config
         self.probes = probes_of(setup.examples, min(recipe.block, config.context))
         self.side = min(_MAP_SIDE, math.isqrt(_MAP_BYTES // (2 * config.n_layers * config.n_heads)))
-        self._every = recipe.save_every or recipe.eval_every
+        self._interval = recipe.save_every or recipe.eval_every
 
     def due(self, step: int) -> bool:
         """Whether a frame is taken after ``step`` steps."""
-        return step & (step - 1) == 0 or step % self._every == 0 or step in (self.recipe.at_step, self.recipe.steps)
+        return step & (step - 1) == 0 or step % self._interval == 0 or step in (self.recipe.at_step, self.recipe.steps)
 
     def begin(self, step: int) -> None:
         """Write the probes, and remove the frames of steps that will be repeated. Raises OSError."""
@@ -110,16 +110,16 @@ class Camera:
                     remove(file)
                 if path.is_dir():
                     remove_folder(path)
-        shown = self.setup.tokenizer.shown
+        token_text = self.setup.tokenizer.shown
         baseline = without_context(self.setup.stream, self.setup.model.config.vocab_size)
         described = [
             {
                 "name": probe.name,
                 "text": self.setup.tokenizer.decode(probe.ids.tolist()),
                 "ids": probe.ids.tolist(),
-                "tokens": [shown(token_id) for token_id in probe.ids.tolist()],
+                "tokens": [token_text(token_id) for token_id in probe.ids.tolist()],
                 "targets": [None if target == IGNORED else target for target in probe.targets.tolist()],
-                "expected": [None if target == IGNORED else shown(target) for target in probe.targets.tolist()],
+                "expected": [None if target == IGNORED else token_text(target) for target in probe.targets.tolist()],
                 "baseline": [None if target == IGNORED else baseline[target] for target in probe.targets.tolist()],
             }
             for probe in self.probes

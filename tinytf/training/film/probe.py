@@ -32,7 +32,7 @@ class HeadScores:
     """Scores of every head, layers × heads, 0…1; NaN where weights are not finite, or a layer has no attention.
 
     ``entropy``: of a query's weights, divided by that of uniform attention to all visible keys, mean over the queries
-    that see more than one key (0 where none does). ``previous``: mean weight on the token before. ``duplicate`` and
+    that see more than one key (0 where none does). ``previous``: mean weight on the previous token. ``duplicate`` and
     ``induction``: mean weight, in the second copy, on the same token in the first, and on the one after it (Olsson et
     al. 2022, "In-context Learning and Induction Heads"); None without repeated tokens.
     """

@@ -29,7 +29,7 @@ NAMES = {
     "duplicate": "a duplicate-token head",
     "induction": "an induction head",
 }
-"""What a head with a high score is called."""
+"""Names for heads with a high score, by kind."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def sync_lines(path: Path) -> None:
 
 
 def keep_lines(path: Path, step: int) -> int:
-    """Remove the lines after ``step``, whose work will be repeated, and damaged lines. Returns how many stay.
+    """Remove damaged lines and lines after ``step``, whose work will be repeated. Returns how many lines stay.
 
     Raises OSError.
     """

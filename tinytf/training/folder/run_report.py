@@ -30,7 +30,7 @@ class RunReport(Report):
     problem: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """Losses in nats per token; null for a value that is missing from a line."""
+        """The fields as JSON: losses in nats per token; null for a value missing from a line."""
         return {**self.data(), **({} if self.history is None else {"seconds_left": self.history.seconds_left})}
 
     def data(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class RunReport(Report):
         }
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The run, then its steps, each with what was measured at it, and the latest sample."""
+        """The run, then each step with its measurements, and the latest sample."""
         history = self.history
         if history is None:
             yield {"type": "run", **self.summary()}

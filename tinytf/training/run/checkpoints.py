@@ -157,7 +157,7 @@ def is_published(run: Path, step: int) -> bool:
 
 
 def keep_checkpoints(run: Path, step: int, count: int, also: Collection[int]) -> None:
-    """Remove all checkpoints but the last ``count`` up to ``step`` and those of the steps in ``also``.
+    """Remove all checkpoints except the last ``count`` up to ``step`` and those of the steps in ``also``.
 
     Checkpoints of later steps are damaged, since the run resumed from an earlier one.
     """

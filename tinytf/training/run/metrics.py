@@ -39,7 +39,7 @@ class Metrics:
     held_out_before: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields of the line, without those that were not measured."""
+        """The fields of the line, except those that were not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
         measured = {name: getattr(self, name).to_dict() for name in ["heads", "health"] if name in data}
         return {**data, **measured}
@@ -55,14 +55,14 @@ class Metrics:
         numbers = {name: float(line[name]) for name in ("loss", "lr", "grad_norm")}
         words = tuple(printable(sentence, spaces=False) for sentence in line.get("milestones", ()))
         metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health})
-        metrics.to_dict()  # raises where the numbers are not numbers
+        metrics.to_dict()  # raises if a score or a norm is not a number
         return metrics
 
 
 class Pace:
     """Writes speed.jsonl, a line every two seconds; nothing in metrics.jsonl depends on the machine.
 
-    A process begins with a line of 0 seconds. Tokens per second count the time of steps alone, not that of measuring
+    A process begins with a line of 0 seconds. Tokens per second count only the time of steps, not of measuring
     the held-out text or writing checkpoints. The first line after two seconds also has the result of ``peak``, so that
     a short run does not wait for it.
     """

@@ -16,7 +16,7 @@ _SECONDS, _MIN_ROUNDS = 0.2, 3
 def training_flops(config: ModelConfig, length: int) -> int:
     """Floating point operations that one token costs, forward and backward, in windows of ``length`` tokens.
 
-    Three times those of the forward pass: 6 for each weight, and attention to all of the window (Chowdhery et al. 2022,
+    Three times the forward pass: 6 per weight, plus attention to the whole window (Chowdhery et al. 2022,
     "PaLM", appendix B). Recomputed or frozen parts do not change it.
     """
     return 3 * work_per_token(config, length).total

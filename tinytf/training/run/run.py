@@ -281,7 +281,7 @@ class Trainer:
             self.progress.best, self.progress.best_step = held_out, step
 
     def _pending_metrics(self) -> Metrics | None:
-        """Metrics of a saved last step whose line was never written, because the process was ended before."""
+        """Metrics of a saved last step whose line was never written, because the process ended first."""
         if not self.progress.pending:
             return None
         try:
@@ -310,8 +310,8 @@ class Trainer:
 
     def _look_is_due(self, done: int) -> bool:
         """Whether heads are scored or a frame is taken after ``done`` steps."""
-        every = self.recipe.probe_every
-        return bool(self.group.measures and every and (done % every == 0 or self.camera.due(done)))
+        interval = self.recipe.probe_every
+        return bool(self.group.measures and interval and (done % interval == 0 or self.camera.due(done)))
 
     def _look(self, done: int, health: Health | None) -> tuple[HeadScores | None, tuple[str, ...], Health | None]:
         """Take a frame after ``done`` steps if due; return scores of the heads, sentences about changes, and health."""

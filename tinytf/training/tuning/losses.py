@@ -1,4 +1,4 @@
-"""Cross-entropy of a batch, and of text that is never trained on."""
+"""Cross-entropy of a batch, and of the held-out text."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -92,7 +92,7 @@ FEW_BATCHES = 8
 def held_out_batches(recipe: Recipe) -> int:
     """Batches of the held-out text to measure at the end: a forward pass for every four steps.
 
-    A step has a forward pass and a backward pass of twice the work, so that is about a twelfth of the training; a cap
+    A step has a forward pass and a backward pass of twice the work, so this is about a twelfth of the training; a cap
     by the clock would make the bytes of a run depend on it.
     """
     return max(FEW_BATCHES, recipe.steps // 4)

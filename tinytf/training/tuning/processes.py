@@ -171,7 +171,7 @@ def processes(
     group = Processes(dist.get_rank(), dist.get_world_size(), shard, store)
     try:
         yield group
-        gc.collect()  # free what still refers to the group first
+        gc.collect()  # first free what still refers to the group
         group.wait()
         dist.barrier()  # keep the group until every process is done with it
     except RuntimeError as error:
