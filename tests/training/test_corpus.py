@@ -283,7 +283,7 @@ def test_sentences_are_those_of_the_text_in_memory(scratch, texts, buffer, share
     assert [held[number] for number in range(len(held))] == [
         tokenizer.library.encode(text, add_special_tokens=False).ids for text, _ in spoken
     ]
-    assert held.last.tolist() == [last for _, last in spoken]
+    assert held.ends_document.tolist() == [last for _, last in spoken]
 
 
 def test_a_character_that_the_vocabulary_lacks_is_the_library_s_to_judge(tmp_path):

@@ -308,7 +308,7 @@ def test_what_a_process_says_when_another_has_ended(tmp_path: Path) -> None:
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two, which is not a whole number from 1"),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE asks for 2 processes, without RANK, MASTER_ADDR, MASTER_PORT"),
         ({"WORLD_SIZE": "2", "RANK": "abc", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK=abc, which is not a whole"),
-        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK is 2, and WORLD_SIZE 2"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK is 2, but WORLD_SIZE is 2"),
     ],
 )
 def test_an_environment_that_is_half_of_a_launcher_is_refused(

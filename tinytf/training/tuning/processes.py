@@ -56,7 +56,7 @@ class Processes:
     def parts(self, batch: Batch, count: int = 1) -> list[Batch]:
         """This process's rows of a batch, every ``self.count``-th, in ``count`` parts that run one after the other.
 
-        All processes have equally many parts; a part without rows is a copy of the batch without targets.
+        All processes have equally many parts; a part without rows is one row without targets.
         """
         longest = -(-len(batch.ids) // self.count)
         own_rows, rows = batch if self.count == 1 else batch[self.rank :: self.count], -(-longest // count)
@@ -83,7 +83,7 @@ class Processes:
         if self.writes:
             self.store.set(key, "here")
         while not self.writes:
-            with suppress(dist.DistStoreError):  # still working: without it the store fails
+            with suppress(dist.DistStoreError):  # it still works: if it were gone, the store would fail
                 self.store.wait([key], timedelta(seconds=_POLL))
                 return
 
