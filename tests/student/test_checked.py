@@ -315,7 +315,7 @@ def test_what_cannot_be_built_is_said_before_anything_is_compared(tmp_path: Path
         check(model, built)
     assert error.value.hint == "name its class: GPT"
     (tmp_path / "one.py").write_text("def make():\n    return 'no module'", "utf-8")
-    with pytest.raises(UsageError, match="makes no torch module but a str"):
+    with pytest.raises(UsageError, match="makes no torch module but a value of type str"):
         check(model, f"{tmp_path / 'one.py'}:make")
     with pytest.raises(UsageError, match=r"h has 3 layers, and the reference has 2"):
         checked(GPT, tmp_path, ("for _ in range(config.n_layer)", "for _ in range(3)"))

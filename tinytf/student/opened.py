@@ -194,7 +194,7 @@ def open_student(target: str, config: ModelConfig, args: Mapping[str, Any]) -> S
         builder = _Builder(constructor, source, sizes_of(config), args)
         module, words = builder.build()
     if not isinstance(module, nn.Module):
-        raise UsageError(f"{name} of {file} makes no torch module but a {type(module).__name__}", EXAMPLE)
+        raise UsageError(f"{name} of {file} makes no torch module but a value of type {type(module).__name__}", EXAMPLE)
     return Student(file, name, module.eval().to("cpu", torch.float32), f"{name}({words})", builder)
 
 
@@ -210,11 +210,7 @@ class _Builder:
     def build(self) -> tuple[Any, str]:
         """The object that the call makes, and its arguments as text."""
         parameters = list(inspect.signature(self.function).parameters.values())
-        named = [
-            parameter
-            for parameter in parameters
-            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        ]
+        named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         if not named:
             return self._with_globals()
         keywords: dict[str, Any] = {}
@@ -229,9 +225,7 @@ class _Builder:
             if value is not parameter.default or parameter.name in self.arguments:
                 keywords[parameter.name] = value
                 described.append(f"{parameter.name}={value!r}")
-        positional = [
-            keywords.pop(parameter.name) for parameter in named if parameter.kind is parameter.POSITIONAL_ONLY
-        ]
+        positional = [keywords.pop(p.name) for p in named if p.kind is p.POSITIONAL_ONLY]
         built = self.function(*positional, **keywords)
         for value in [*positional, *keywords.values()]:
             if isinstance(value, Sizes):
@@ -253,17 +247,10 @@ class _Builder:
             kind = self._configuration() or kind
         if isinstance(kind, type) and is_dataclass(kind):
             names = [field.name for field in fields(kind) if field.init]
-            sizes = {field_name: self.sizes[SIZES[field_name]] for field_name in names if field_name in SIZES}
-            return kind(
-                **{
-                    **sizes,
-                    **{field_name: value for field_name, value in self.arguments.items() if field_name in names},
-                }
-            )
+            sizes = {name: self.sizes[SIZES[name]] for name in names if name in SIZES}
+            return kind(**{**sizes, **{name: value for name, value in self.arguments.items() if name in names}})
         if is_only_required:
-            base: dict[str, Any] = next(
-                (value for key, value in vars(self.module).items() if self._is_table(key, value)), {}
-            )
+            base: dict[str, Any] = next((v for key, v in vars(self.module).items() if self._is_table(key, v)), {})
             return Sizes(self.sizes, {**{k: v for k, v in base.items() if k not in SIZES}, **self.arguments})
         return parameter.default
 

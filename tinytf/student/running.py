@@ -26,12 +26,8 @@ class Runner:
         self.calls = 0
         self.filled_arguments: tuple[str, ...] = ()
         self.takes = inspect.signature(student.module.forward).parameters
-        named = [
-            parameter
-            for parameter in self.takes.values()
-            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        ]
-        self.required = [parameter.name for parameter in named if parameter.default is parameter.empty][1:]
+        named = [p for p in self.takes.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        self.required = [p.name for p in named if p.default is p.empty][1:]
 
     def __call__(self, ids: Tensor, **arguments: Any) -> Any:
         filled = {name: self._fill(name, ids) for name in self.required if name not in arguments}

@@ -77,11 +77,7 @@ def tensors_in(result: Any, depth: int = 5) -> Iterator[Tensor]:
 
 def find_logits(result: Any, width: int) -> Tensor | None:
     """The logits that a module returned: the first tensor whose last axis is ``width``."""
-    candidates = (
-        tensor
-        for tensor in tensors_in(result)
-        if tensor.dim() and tensor.shape[-1] == width and tensor.is_floating_point()
-    )
+    candidates = (t for t in tensors_in(result) if t.dim() and t.shape[-1] == width and t.is_floating_point())
     return next(candidates, None)
 
 

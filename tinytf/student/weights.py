@@ -57,18 +57,18 @@ def guess_pairs(module: nn.Module, config: ModelConfig, named: Mapping[str, str]
     fixed = _fixed(named or {}, theirs, ours)
     gated = config.gated
     fits = []
-    for parameter in theirs:
+    for param in theirs:
         for index, target in enumerate(ours):
-            names = fixed.get(parameter.template)
-            if (names is None or target.names == names) and parameter.in_layer == target.in_layer:
-                if len(parameter.shape) == 1 and (parameter.is_bias, parameter.is_norm) != (
+            names = fixed.get(param.template)
+            if (names is None or target.names == names) and param.in_layer == target.in_layer:
+                if len(param.shape) == 1 and (param.is_bias, param.is_norm) != (
                     target.attribute == "bias",
                     target.is_norm,
                 ):
                     continue
-                if layouts := tuple(find_layouts(parameter, target, config)):
-                    fit = 100.0 if names else name_score(parameter, target, gated)
-                    fits.append((-fit, parameter.order, index, Pair(parameter, target, layouts)))
+                if layouts := tuple(find_layouts(param, target, config)):
+                    fit = 100.0 if names else name_score(param, target, gated)
+                    fits.append((-fit, param.order, index, Pair(param, target, layouts)))
     used: set[object] = set()
     pairs = []
     for *_, pair in sorted(fits, key=lambda fit: fit[:3]):
@@ -78,12 +78,12 @@ def guess_pairs(module: nn.Module, config: ModelConfig, named: Mapping[str, str]
         used |= {pair.theirs.template, *parts}
         pairs.append(pair)
     for template in fixed.keys() - used:
-        shape = next(parameter.shape for parameter in theirs if parameter.template == template)
+        shape = next(param.shape for param in theirs if param.template == template)
         raise UsageError(
             f"{template}, {' × '.join(map(str, shape))}, cannot hold {' | '.join(fixed[template])}",
             "its shape differs, or another parameter holds that already",
         )
-    matrices = [parameter for parameter in theirs if len(parameter.shape) > 1]
+    matrices = [param for param in theirs if len(param.shape) > 1]
     if matrices and not any(pair.theirs in matrices for pair in pairs):
         size = " × ".join(map(str, matrices[0].shape))
         message = f"no matrix of your module has the shape of one of the reference: {matrices[0].template} is {size}"
@@ -93,9 +93,7 @@ def guess_pairs(module: nn.Module, config: ModelConfig, named: Mapping[str, str]
 
 def alternatives(pairs: Sequence[Pair], config: ModelConfig) -> Iterator[list[Pair]]:
     """Other pairings: one matrix and its bias in another layout; queries and keys with rotary pairs side by side."""
-    for modules, form in dict.fromkeys(
-        (pair.ours.modules, layout.form) for pair in pairs for layout in pair.layouts[1:]
-    ):
+    for modules, form in dict.fromkeys((p.ours.modules, layout.form) for p in pairs for layout in p.layouts[1:]):
         yield [pair.preferring(form) if pair.ours.modules == modules else pair for pair in pairs]
     if config.positions == "rotary":
         query_or_key = {"attention.q", "attention.k"}
@@ -158,19 +156,15 @@ def table(module: nn.Module, config: ModelConfig, pairs: Sequence[Pair]) -> tupl
     """The names table, and the parameters of the reference that no parameter of the module holds."""
     by_template = {pair.theirs.template: pair for pair in pairs}
     rows = []
-    for parameter in student_parameters(module, config):
-        pair = by_template.get(parameter.template)
+    for param in student_parameters(module, config):
+        pair = by_template.get(param.template)
         if pair is None:
             rows.append(
-                NameRow(
-                    parameter.template, parameter.shape, "", "set to 0" if parameter.is_bias else "left as it was made"
-                )
+                NameRow(param.template, param.shape, "", "set to 0" if param.is_bias else "left as it was made")
             )
         else:
-            rows.append(NameRow(parameter.template, parameter.shape, pair.ours.words, pair.layouts[0].words))
+            rows.append(NameRow(param.template, param.shape, pair.ours.words, pair.layouts[0].words))
     covered = {name for pair in pairs for name in pair.ours.names}
     return tuple(rows), tuple(
-        parameter.words
-        for parameter in reference_parameters(config)
-        if len(parameter.names) == 1 and parameter.names[0] not in covered
+        param.words for param in reference_parameters(config) if len(param.names) == 1 and param.names[0] not in covered
     )

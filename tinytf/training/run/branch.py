@@ -77,17 +77,13 @@ def begin_branch(corpus: Corpus, recipe: Recipe, out: Path) -> None:
     parent = Path(recipe.begun_from)
     checkpoint = checkpoint_folder(parent, recipe.at_step)
     require_intact(checkpoint)
-    parent_recipe, model, moments = (
-        stored_recipe(parent),
-        load_run(checkpoint),
-        load_file(checkpoint / "optimizer.safetensors"),
-    )
+    trunk, model, moments = stored_recipe(parent), load_run(checkpoint), load_file(checkpoint / "optimizer.safetensors")
     with torch.no_grad():
         for name, columns in _columns_of(model, recipe.without):
             moments_of_heads = [moments[f"{name}.{kind}"] for kind in _MOMENTS if f"{name}.{kind}" in moments]
             for tensor in (model.get_parameter(name), *moments_of_heads):
                 tensor[:, columns] = 0.0
-    if parent_recipe is None or parent_recipe.seed != recipe.seed:
+    if trunk is None or trunk.seed != recipe.seed:
         generator = torch.Generator()
         for rank, name in enumerate(sorted(name for name in moments if name.startswith(RANDOM))):
             moments[name] = generator.manual_seed(recipe.seed + rank).get_state()
