@@ -80,7 +80,7 @@ def test_an_answer_of_another_form_or_type_is_refused(data: object) -> None:
 def test_an_answer_that_is_cut_short_or_too_long_is_refused_and_not_read() -> None:
     with pytest.raises(BadAnswer, match="cut short"):
         answered(data={"value": MEMBERS}, length=ANSWER)
-    with pytest.raises(BadAnswer, match=f"{ANSWER + 1:,} bytes, more than {ANSWER:,}"):
+    with pytest.raises(BadAnswer, match=f"{ANSWER + 1:,} bytes; the limit is {ANSWER:,}"):
         answered(data={"value": MEMBERS}, length=ANSWER + 1)
     with pytest.raises(EOFError):
         read_answer(io.BytesIO(), row)

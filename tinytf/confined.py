@@ -1,7 +1,7 @@
-"""The process that a stranger's work runs in: what it may take of the machine, and the form of its answer.
+"""Limits for a process that runs untrusted work, and the protocol of its answer.
 
-An answer is JSON behind its length. The process may be under the stranger's control, so nothing that it sends is run or
-trusted: it is data of the declared type, or the kind, message and hint of an error.
+An answer is JSON after its length. The untrusted work may control the process, so nothing that it sends is executed or
+trusted: an answer is data of the declared type, or the kind, message and hint of an error.
 """
 
 import json
@@ -22,21 +22,21 @@ _LENGTH = 8
 
 
 class BadAnswer(Exception):
-    """What the process sent is no answer, or of another type than declared."""
+    """The process sent something that is not an answer, or not of the declared type."""
 
 
 def limit(memory: int, seconds: int | None = None) -> None:
-    """Let the system refuse this process more memory than that from now on, and end it after so much processor time.
+    """Cap this process at ``memory`` more bytes from now on, and end it after ``seconds`` more of processor time.
 
-    Systems without ``setrlimit``, as Windows, hold no limits.
+    Does nothing on systems without ``setrlimit``, such as Windows.
     """
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        most = {resource.RLIMIT_CORE: 0}
+        limits = {resource.RLIMIT_CORE: 0}
         if seconds is not None:
-            most[resource.RLIMIT_CPU] = int(time.process_time()) + 1 + seconds
-        for kind, soft in most.items():
+            limits[resource.RLIMIT_CPU] = int(time.process_time()) + 1 + seconds
+        for kind, soft in limits.items():
             resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
         with open("/proc/self/statm") as file:  # pages of the address space
             size = int(file.read().split()[0]) * resource.getpagesize()
@@ -44,7 +44,7 @@ def limit(memory: int, seconds: int | None = None) -> None:
 
 
 def write_answer(stream: IO[bytes], work: Callable[[], object]) -> None:
-    """Send what ``work`` returns, plain data and dataclasses of it, or what it raises."""
+    """Send the result of ``work``, made of plain data and dataclasses, or the error that it raises."""
     try:
         answer = json.dumps({"value": work()}, default=_members).encode()
     except MemoryError:
@@ -52,7 +52,7 @@ def write_answer(stream: IO[bytes], work: Callable[[], object]) -> None:
     except TinytfError as error:
         kind = next(base for base in type(error).__mro__ if base.__init__ is TinytfError.__init__)  # type: ignore[misc]
         answer = _error(kind.__name__, error.message, error.hint)
-    except BaseException as error:  # a fault of tinytf
+    except BaseException as error:  # a bug of tinytf
         answer = _error("RuntimeError", f"{type(error).__name__}: {error}", traceback.format_exc())
     stream.write(len(answer).to_bytes(_LENGTH, "big") + answer)
     stream.flush()
@@ -67,34 +67,34 @@ def _error(kind: str, message: str, hint: str) -> bytes:
 
 
 def read_answer(stream: IO[bytes], work: Callable[..., Any]) -> Any:
-    """What ``work`` returned in the other process, by its annotation, which is checked; without one as plain data.
+    """Read the result of ``work`` from the other process, checked against its annotation; plain data without one.
 
-    Raises what was raised there, by its kind, and a fault of tinytf as a RuntimeError with the traceback as a note.
-    Raises EOFError for no answer at all, and BadAnswer for one that ``write_answer`` would not have sent.
+    Raises the error raised there; a bug of tinytf becomes a RuntimeError with the traceback as a note. Raises EOFError
+    for no answer at all, and BadAnswer for one that ``write_answer`` would not have sent.
     """
     start = stream.read(_LENGTH)
     if not start:
         raise EOFError
     length = int.from_bytes(start, "big")
     if length > ANSWER:
-        raise BadAnswer(f"its answer has {length:,} bytes, more than {ANSWER:,}")
+        raise BadAnswer(f"its answer has {length:,} bytes; the limit is {ANSWER:,}")
     answer = stream.read(length)
     if len(answer) < length:
         raise BadAnswer("its answer is cut short")
     try:
         match json.loads(answer):
             case {"value": value}:
-                return _typed(get_type_hints(work).get("return", object), value)
+                return _convert(get_type_hints(work).get("return", object), value)
             case {"error": str(kind), "message": str(message), "hint": str(hint)}:
-                error = _raised(kind, message, hint)
+                error = _rebuild_error(kind, message, hint)
             case _:
                 raise ValueError
     except (ValueError, RecursionError):
-        raise BadAnswer("what it sent is no answer") from None
+        raise BadAnswer("it sent something that is not an answer") from None
     raise error
 
 
-def _raised(kind: str, message: str, hint: str) -> Exception:
+def _rebuild_error(kind: str, message: str, hint: str) -> Exception:
     if kind == "MemoryError":
         return MemoryError()
     if kind == "RuntimeError":
@@ -111,13 +111,13 @@ def _raised(kind: str, message: str, hint: str) -> Exception:
 
 @lru_cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of the members of a class that an answer can hold; none for another type."""
+    """The member types of a dataclass or named tuple; empty for any other type."""
     names = {field.name for field in fields(kind)} if is_dataclass(kind) else getattr(kind, "_fields", ())
     return {name: hint for name, hint in get_type_hints(kind).items() if name in names} if names else {}
 
 
-def _typed(kind: Any, value: Any) -> Any:
-    """Plain data as a value of a type. Raises ValueError for data that does not have its shape."""
+def _convert(kind: Any, value: Any) -> Any:
+    """Convert plain data to a value of a type. Raises ValueError for data of another shape."""
     if kind is object or (type(value) is kind and kind in (str, int, float, bool, NoneType)):
         return value
     if kind is float and type(value) is int:
@@ -127,17 +127,17 @@ def _typed(kind: Any, value: Any) -> Any:
         return value
     if origin is UnionType:
         kind = NoneType if value is None else next(part for part in parts if part is not NoneType)
-        return _typed(kind, value)
+        return _convert(kind, value)
     if isinstance(value, list) and (origin is list or (origin is tuple and parts[-1] is Ellipsis)):
         entry = parts[0]
-        return origin(value if set(map(type, value)) == {entry} else [_typed(entry, one) for one in value])
+        return origin(value if set(map(type, value)) == {entry} else [_convert(entry, item) for item in value])
     if isinstance(value, list) and origin is tuple:
         if tuple(map(type, value)) == parts:
             return tuple(value)
-        return tuple(_typed(part, one) for part, one in zip(parts, value, strict=True))
+        return tuple(_convert(part, item) for part, item in zip(parts, value, strict=True))
     hints = _hints(kind)
     if isinstance(value, list) and hints:  # of a named tuple
         value = dict(zip(hints, value, strict=True))
     if isinstance(value, dict) and hints.keys() == value.keys() != set():
-        return kind(**{name: _typed(hints[name], one) for name, one in value.items()})
+        return kind(**{name: _convert(hints[name], member) for name, member in value.items()})
     raise ValueError

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models
 
 import tinytf
-from tinytf.certification.certify import certified, certify
+from tinytf.certification.certify import certify, certify_model
 from tinytf.certification.texts import HARD_TEXTS
 from tinytf.errors import CheckpointError, UsageError
 from tinytf_cli.main import run
@@ -90,7 +90,7 @@ def test_in_bfloat16_what_transformers_itself_loses_is_allowed_too(llama):
 
 def test_half_precision_hides_no_weight_that_is_wrong(llama, opened):
     wrong = broken(opened, lambda model: model.blocks[1].attention.o.weight.mul_(1.5))
-    found = certified(wrong, llama, texts=SOME[:2], dtype="bfloat16")
+    found = certify_model(wrong, llama, texts=SOME[:2], dtype="bfloat16")
     assert {one.name for one in found.checks if one.dtype == "bfloat16" and not one.holds} == set(DECODER[1:])
 
 
@@ -112,7 +112,7 @@ def broken(model: tinytf.Model, change) -> tinytf.Model:
 @torch.no_grad()
 def test_a_weight_changed_in_memory_is_found_in_its_layer_by_its_true_size(llama, opened):
     wrong = broken(opened, lambda model: model.blocks[1].ffn.down.weight[0, 0].add_(0.5))
-    found = certified(wrong, llama, texts=SOME[:1])
+    found = certify_model(wrong, llama, texts=SOME[:1])
     checks = named(found)
     assert not found.holds
     assert [one.name for one in found.checks if one.holds] == ["ids"]
@@ -128,7 +128,7 @@ def test_a_weight_changed_in_memory_is_found_in_its_layer_by_its_true_size(llama
 
 
 def test_a_mask_that_is_left_out_is_found(llama, opened):
-    found = certified(opened.without("mask"), llama, texts=SOME[:1])
+    found = certify_model(opened.without("mask"), llama, texts=SOME[:1])
     assert not named(found)["every layer"].holds
 
 
@@ -139,7 +139,7 @@ def test_padding_that_is_seen_is_found_in_the_batch_alone(llama, opened, monkeyp
         return whole(self, ids, cache=cache)
 
     monkeypatch.setattr(type(opened.transformer), "hidden", unmasked)
-    found = certified(opened, llama, texts=SOME)
+    found = certify_model(opened, llama, texts=SOME)
     assert [one.name for one in found.checks if not one.holds] == ["in a batch, padded on the left"]
 
 
@@ -148,7 +148,7 @@ def test_ids_that_differ_are_counted_and_the_first_is_named(llama, opened, tmp_p
     data["model"]["vocab"] |= {"1": data["model"]["vocab"]["0"], "0": data["model"]["vocab"]["1"]}
     other = shutil.copytree(llama, tmp_path / "other")
     (other / "tokenizer.json").write_text(json.dumps(data), "utf-8")
-    found = certified(opened, other, texts=SOME)
+    found = certify_model(opened, other, texts=SOME)
     check = named(found)["ids"]
     changed = [one for one in SOME if {"0", "1"} & set(one.text)]
     place = next(i for i, letter in enumerate(changed[0].text) if letter in "01")
@@ -159,15 +159,15 @@ def test_ids_that_differ_are_counted_and_the_first_is_named(llama, opened, tmp_p
 
 def test_a_number_that_is_no_number_never_holds(llama, opened):
     wrong = broken(opened, lambda model: model.final_norm.weight[0].fill_(torch.nan))
-    found = certified(wrong, llama, texts=SOME[:1])
+    found = certify_model(wrong, llama, texts=SOME[:1])
     assert not named(found)["logits"].holds
-    assert not certified(wrong, llama, texts=SOME[:1], tolerance=1e9).holds
+    assert not certify_model(wrong, llama, texts=SOME[:1], tolerance=1e9).holds
 
 
 def test_the_tolerance_is_the_users_where_one_is_given(llama, opened):
     wrong = broken(opened, lambda model: model.blocks[1].ffn.down.weight[0, 0].add_(0.5))
-    assert certified(wrong, llama, texts=SOME[:1], tolerance=10).holds
-    assert not certified(opened, llama, texts=SOME[:1], tolerance=0).holds
+    assert certify_model(wrong, llama, texts=SOME[:1], tolerance=10).holds
+    assert not certify_model(opened, llama, texts=SOME[:1], tolerance=0).holds
 
 
 def test_models_of_other_sizes_are_refused(llama, tmp_path):
@@ -175,7 +175,7 @@ def test_models_of_other_sizes_are_refused(llama, tmp_path):
     config = json.loads((other / "config.json").read_text("utf-8"))
     small = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**config, "n_layer": 2}))
     small.save_pretrained(other)
-    with pytest.raises(UsageError, match="of other sizes: 3 layers of 24, and 2 layers of 24"):
+    with pytest.raises(UsageError, match="different sizes: 3 layers of 24, and 2 layers of 24"):
         certify(str(llama), versus=other, texts=SOME[:1], device="cpu")
 
 
@@ -183,12 +183,12 @@ def test_models_of_other_vocabularies_are_refused(llama, tmp_path):
     other = shutil.copytree(llama, tmp_path / "less")
     config = json.loads((other / "config.json").read_text("utf-8"))
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**config, "vocab_size": 20})).save_pretrained(other)
-    with pytest.raises(UsageError, match="of other vocabularies: 41 tokens, and 20"):
+    with pytest.raises(UsageError, match="different vocabularies: 41 and 20 tokens"):
         certify(str(llama), versus=other, texts=SOME, device="cpu")
 
 
 def test_what_transformers_cannot_open_is_one_clear_error(llama, tmp_path):
-    with pytest.raises(UsageError, match=r"tiny \(tinytf run\) is no directory that transformers opens"):
+    with pytest.raises(UsageError, match=r"tiny \(tinytf run\) is not a directory that transformers can open"):
         certify("tiny", device="cpu")
     with pytest.raises(CheckpointError, match="transformers cannot open"):
         certify("tiny", versus=tmp_path, device="cpu")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import transformers
 
 import tinytf
-from tinytf.certification.certify import certified
+from tinytf.certification.certify import certify_model
 from tinytf.loading import Model
 
 pytestmark = pytest.mark.real
@@ -73,6 +73,6 @@ def test_sentence_embeddings_of_a_padded_batch(ours: Model, theirs: transformers
 
 
 def test_it_is_certified_on_the_hard_texts(folder: Path, ours: Model) -> None:
-    found = certified(ours, folder)
+    found = certify_model(ours, folder)
     assert found.holds, [check for check in found.checks if not check.holds]
     assert found.checks[0].texts == 20

@@ -212,7 +212,7 @@ def test_watch_is_at_every_step_and_leaves_training_runs_to_the_command(ran: Tal
     ran("watch max > 3 and mean > 0")
     assert "stop 1: every step" in ran("continue")
     assert "break L0.q needs none" in ran.fails("watch L0.q").failure.hint  # type: ignore[union-attr]
-    assert "tinytf runs lists those" in ran.fails(f"watch '{tmp_path}'").failure.hint  # type: ignore[union-attr]
+    assert "tinytf runs lists the runs" in ran.fails(f"watch '{tmp_path}'").failure.hint  # type: ignore[union-attr]
 
 
 def test_undo_takes_back_what_changed_the_session_and_nothing_else(ran: Talk) -> None:

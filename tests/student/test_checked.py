@@ -20,9 +20,9 @@ from tinytf.loading import load
 from tinytf.student.checked import check
 from tinytf.student.opened import StudentError, open_student, parse_args, split_target
 from tinytf.student.reference import reference
-from tinytf.student.seen import outcome
+from tinytf.student.seen import find_logits
 from tinytf.student.steps import difference
-from tinytf.student.weights import give, guess
+from tinytf.student.weights import copy_weights, guess_pairs
 from tinytf.trace.trace import Trace
 
 GPT, LLAMA = "gpt.py:GPT", "llama.py:Llama"
@@ -45,12 +45,12 @@ def test_a_right_file_is_right_whatever_its_style(target: str, tmp_path: Path) -
 def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: str, tmp_path: Path) -> None:
     model = like(target)
     student = open_student(edited(target, tmp_path), model.config, {})
-    give(student.module, model.transformer, guess(student.module, model.config))
+    copy_weights(student.module, model.transformer, guess_pairs(student.module, model.config))
     ids = torch.tensor([[3, 14, 15, 92, 65, 35]])
     more = {"targets": ids} if target == GPT else {"mask": torch.ones(6, 6).tril()} if "by_hand" in target else {}
     with torch.no_grad():
         found, expected = student.module(ids, **more), model.transformer(ids)
-    logits = outcome(found, model.config.vocab_size)
+    logits = find_logits(found, model.config.vocab_size)
     assert logits is not None
     assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-5
 
@@ -198,7 +198,7 @@ def test_a_table_of_names_is_not_guessed(tmp_path: Path) -> None:
         checked(LLAMA, tmp_path, names={"w9": "W_Q"})
     with pytest.raises(UsageError, match="the reference has no parameter 'W_Z'"):
         checked(LLAMA, tmp_path, names={"norm.weight": "L0.W_Z"})
-    with pytest.raises(UsageError, match="W_Q \\| W_O do not lie side by side"):
+    with pytest.raises(UsageError, match="W_Q \\| W_O cannot lie side by side"):
         checked(LLAMA, tmp_path, names={"norm.weight": "W_Q | W_O"})
     with pytest.raises(UsageError, match=r"norm\.weight, 48, cannot hold E"):
         checked(LLAMA, tmp_path, names={"norm.weight": "E"})
@@ -288,7 +288,7 @@ def test_the_code_of_a_file_that_fails_is_named_by_its_line(tmp_path: Path) -> N
         checked(GPT, tmp_path, ("y = att @ v", "y = att @ k.transpose(-2, -1)"))
     assert error.value.hint == "it says: y = att @ k.transpose(-2, -1)"
     for text, said in [("import nowhere_at_all", "line 1: ModuleNotFoundError"), ("def f(:", "line 1: SyntaxError"),
-                       ("raise SystemExit(3)", "line 1: it leaves Python")]:  # fmt: skip
+                       ("raise SystemExit(3)", "line 1: it exits Python")]:  # fmt: skip
         (tmp_path / "bad.py").write_text(text, "utf-8")
         with pytest.raises(StudentError, match=said):
             check(like(GPT), f"{tmp_path / 'bad.py'}:GPT")
@@ -305,28 +305,28 @@ def test_what_cannot_be_built_is_said_before_anything_is_compared(tmp_path: Path
     with pytest.raises(UsageError, match="cannot be read"):
         check(model, f"{tmp_path}/none.py:GPT")
     wide = "config.n_embd = 64\n        self.wte = nn.Embedding(config.vocab_size"
-    with pytest.raises(UsageError, match=r"has a shape of the reference's: wte\.weight is 2048 × 64"):
+    with pytest.raises(UsageError, match=r"has the shape of one of the reference: wte\.weight is 2048 × 64"):
         checked(GPT, tmp_path, ("self.wte = nn.Embedding(config.vocab_size", wide))
     sizes = "vocab_size=99, block_size=8, n_layer=1, n_head=2, n_embd=8"
     built = edited(GPT, tmp_path) + "x"
     with Path(built.partition(":")[0]).open("a", encoding="utf-8") as file:
         file.write(f"\n\nGPTx = GPT(GPTConfig({sizes}))\n")
-    with pytest.raises(UsageError, match=r"GPTx of .* is built already") as error:
+    with pytest.raises(UsageError, match=r"GPTx of .* is already an instance") as error:
         check(model, built)
     assert error.value.hint == "name its class: GPT"
     (tmp_path / "one.py").write_text("def make():\n    return 'no module'", "utf-8")
-    with pytest.raises(UsageError, match="makes no torch module, but one of type str"):
+    with pytest.raises(UsageError, match="makes no torch module but a value of type str"):
         check(model, f"{tmp_path / 'one.py'}:make")
     with pytest.raises(UsageError, match=r"h has 3 layers, and the reference has 2"):
         checked(GPT, tmp_path, ("for _ in range(config.n_layer)", "for _ in range(3)"))
     blocks = "[Block(config) for _ in range(config.n_layer)]"
     with pytest.raises(UsageError, match="h has 1 layer, and") as error:
         checked(GPT, tmp_path, (blocks, "[Block(config)] * config.n_layer"))
-    assert "one block many times" in error.value.hint
+    assert "one block repeated" in error.value.hint
     with pytest.raises(UsageError, match="parameters in no layers") as error:
         checked(GPT, tmp_path, (f"nn.ModuleList({blocks})", blocks))
     assert "nn.ModuleList" in error.value.hint
-    with pytest.raises(UsageError, match="Llama takes frobs, which the reference does not say") as error:
+    with pytest.raises(UsageError, match="Llama takes frobs, which the reference does not have") as error:
         checked(LLAMA, tmp_path, ("self,\n        vocab_size,", "self,\n        frobs,\n        vocab_size,"))
     assert "--args frobs=" in error.value.hint
 
@@ -335,7 +335,7 @@ def test_arguments_and_targets_are_read_as_written() -> None:
     assert parse_args("n_layer=4, bias=False,name='x'") == {"n_layer": 4, "bias": False, "name": "x"}
     assert parse_args("") == {}
     for bad in ("4", "a=open('x')", "a=", "a b", "__import__('os')"):
-        with pytest.raises(UsageError, match="is no list of keywords"):
+        with pytest.raises(UsageError, match="is not a list of keywords"):
             parse_args(bad)
     assert split_target("a/b.py:GPT") == (Path("a/b.py"), "GPT")
     assert split_target("a/b.py") == (Path("a/b.py"), "")

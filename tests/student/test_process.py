@@ -16,7 +16,7 @@ from students import checked, edited, like
 from tinytf.memory import free_bytes
 from tinytf.student.checked import check
 from tinytf.student.opened import StudentError
-from tinytf.student.process import Ended, apart
+from tinytf.student.process import Ended, run_in_subprocess
 from tinytf.text.worker import Worker
 
 GPT = "gpt.py:GPT"
@@ -26,8 +26,8 @@ FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("import os; os._exit(0)", "it left Python"),
-        ("raise SystemExit(0)", r"line \d+: it leaves Python \(sys.exit\)"),
+        ("import os; os._exit(0)", "it exited Python"),
+        ("raise SystemExit(0)", r"line \d+: it exits Python \(sys.exit\)"),
         ("raise KeyboardInterrupt", r"line \d+: KeyboardInterrupt"),
         ("import ctypes; ctypes.string_at(0)", r"line \d+: Python crashed \(SIGSEGV\)"),
         ("import os; os.kill(os.getpid(), 9)", r"Python crashed \(SIGKILL\), out of memory\?"),
@@ -104,14 +104,14 @@ for name in os.listdir("/proc/self/fd"):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("pickle.dumps((True, Forged()))", "it wrote into the answer of its check"),
-        ("(2**40).to_bytes(8, 'big')", "its answer has 1,099,511,627,776 bytes, more than"),
-        ("(12).to_bytes(8, 'big') + b'{\"value\": 1}'", "it wrote into the answer of its check: what it sent is no"),
+        ("pickle.dumps((True, Forged()))", "it corrupted the answer of its check"),
+        ("(2**40).to_bytes(8, 'big')", "its answer has 1,099,511,627,776 bytes; the limit is"),
+        ("(12).to_bytes(8, 'big') + b'{\"value\": 1}'", "it corrupted the answer of its check: it sent something"),
         (
             "(900).to_bytes(8, 'big') + b'{\"value\": 1}'",
-            "it wrote into the answer of its check: its answer is cut short",
+            "it corrupted the answer of its check: its answer is cut short",
         ),
-        ("b''", "it left Python"),
+        ("b''", "it exited Python"),
     ],
 )
 def test_an_answer_that_a_file_forges_is_an_error_and_runs_nothing(data: str, says: str, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_file_reaches_no_other_process_that_listens_to_this_one(tmp_path: Path
 @pytest.mark.parametrize("grow", ["x.append(bytearray(2**24))", "x.append(torch.ones(2**22))"])
 def test_a_file_that_takes_all_memory_is_stopped(grow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tinytf.student.process.MEMORY", 2**28 / free_bytes(torch.device("cpu")))
-    with pytest.raises(StudentError, match=r"line \d+: it takes more memory than is free") as error:
+    with pytest.raises(StudentError, match=r"line \d+: it needs more memory than is free") as error:
         checked(GPT, tmp_path, (FORWARD, f"{FORWARD}        x = []\n        while len(x) < 99: {grow}\n"))
     assert error.value.hint == f"it says: while len(x) < 99: {grow}"
 
@@ -188,8 +188,8 @@ def test_a_file_of_a_package_imports_its_neighbours(tmp_path: Path) -> None:
 
 
 def test_another_process_answers_or_ends() -> None:
-    assert apart(lambda: torch.arange(3).sum().item()) == 3
+    assert run_in_subprocess(lambda: torch.arange(3).sum().item()) == 3
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        apart(lambda: 1 // 0)
-    with pytest.raises(Ended, match="it left Python"):
-        apart(lambda: os._exit(3))
+        run_in_subprocess(lambda: 1 // 0)
+    with pytest.raises(Ended, match="it exited Python"):
+        run_in_subprocess(lambda: os._exit(3))

@@ -88,7 +88,7 @@ def test_what_is_no_line_of_metrics_is_said_to_be_none(pending: dict[str, object
     told = json.loads((place / "training.json").read_text("utf-8"))
     (place / "training.json").write_text(json.dumps({**told, "pending": pending}), "utf-8")
     (place / "SHA256SUMS").unlink()
-    with pytest.raises(CheckpointError, match=r"'pending' of training\.json is no line of metrics"):
+    with pytest.raises(CheckpointError, match=r"'pending' of training\.json is not a line of metrics"):
         train(STORY, RECIPE, tmp_path, resume=True)
 
 

@@ -92,11 +92,11 @@ def test_the_film_of_a_branch_begins_with_what_its_parent_was(trunk: Path, tmp_p
 @pytest.mark.parametrize(
     ("step", "without", "changes", "message"),
     [
-        (5, (), {}, "has no checkpoint of step 5; there are: 4, 8, 12"),
-        (4, (), {"tokenizer": "bpe"}, "a branch has the tokenizer of its parent"),
+        (5, (), {}, "has no checkpoint of step 5; it has: 4, 8, 12"),
+        (4, (), {"tokenizer": "bpe"}, "a branch inherits the tokenizer of its parent"),
         (4, ["L9H0"], {}, "there is no layer 9"),
-        (4, ["L1"], {}, "--without takes heads, such as L1H2, and 'L1' is none"),
-        (12, (), {}, "the branch begins after step 12, and its recipe has 12 steps"),
+        (4, ["L1"], {}, "--without takes heads, such as L1H2, not 'L1'"),
+        (12, (), {}, "the branch begins after step 12, but its recipe has only 12 steps"),
     ],
 )
 def test_what_cannot_branch_is_refused(step: int, without: list, changes: dict, message: str, trunk: Path) -> None:

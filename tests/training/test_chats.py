@@ -19,7 +19,7 @@ from tinytf.text.chat import ChatTemplate, Conversation
 from tinytf.text.corpus import Reading, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
-from tinytf.training.data.chats import FIRST, LEARNED, ChatTurns, Turns, assistant_spans, conversation_ids, packed
+from tinytf.training.data.chats import FIRST, LEARNED, ChatTurns, Turns, assistant_spans, conversation_ids, pack
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import prepare
 from tinytf.training.folder.reader import read_history
@@ -146,7 +146,7 @@ def test_no_row_is_shared_where_the_place_of_a_token_is_learned(tokenizer, chats
 
 
 def test_rows_are_filled_from_the_longest_on_and_what_is_left_is_told() -> None:
-    assert packed([3, 9, 5, 2, 4], 9) == [[1], [2, 4], [0, 3]]
+    assert pack([3, 9, 5, 2, 4], 9) == [[1], [2, 4], [0, 3]]
     stream = np.zeros(30, dtype=np.uint32)
     stream[[0, 10, 16]] |= FIRST  # of 10, 6 and 14 tokens
     stream[[9, 15, 29]] |= LEARNED
@@ -187,14 +187,14 @@ def test_without_a_template_or_an_answer_there_is_nothing_to_learn(tokenizer, ch
     with pytest.raises(UsageError, match="the chat objective needs a chat template"):
         prepare(find_files([chats], recipe().reading), recipe(), tmp_path)
     chats.write_text(json.dumps({"messages": [{"role": "user", "content": "Who is there?"}]}), "utf-8")
-    with pytest.raises(TrainingError, match="no conversation has a message of the assistant after another one"):
+    with pytest.raises(TrainingError, match="no conversation has an assistant message after another message"):
         prepare(find_files([chats], recipe().reading), recipe(), tmp_path, tokenizer)
 
 
 def test_a_template_that_rewrites_what_was_said_is_refused(tokenizer: Tokenizer) -> None:
     rewriting = "{% for m in messages %}{{ loop.length }}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     changed = Tokenizer(tokenizer.library, chat=ChatTemplate({"default": rewriting}))
-    with pytest.raises(TrainingError, match="writes message 3 in another way when more follows"):
+    with pytest.raises(TrainingError, match="writes message 3 differently when more messages follow"):
         assistant_spans(changed, Conversation(TALKS[0]))
 
 
@@ -217,6 +217,6 @@ def test_the_epochs_of_conversations_count_their_tokens_and_no_padding(tokenizer
     history = read_history(tmp_path / "run")
     setup = prepare(corpus, asked, tmp_path / "again", tokenizer)
     lengths = [stop - start - 1 for start, stop in setup.examples.train.parts]
-    drawn = [lengths[number] for step in range(20) for number in setup.examples._drawn(step)]
+    drawn = [lengths[number] for step in range(20) for number in setup.examples._draw(step)]
     assert history.step_tokens == round(sum(drawn) / 20) < 4 * asked.block
     assert history.epochs == 6 * history.step_tokens / setup.counts[0]

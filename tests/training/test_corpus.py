@@ -283,7 +283,7 @@ def test_sentences_are_those_of_the_text_in_memory(scratch, texts, buffer, share
     assert [held[number] for number in range(len(held))] == [
         tokenizer.library.encode(text, add_special_tokens=False).ids for text, _ in spoken
     ]
-    assert held.last.tolist() == [last for _, last in spoken]
+    assert held.ends_document.tolist() == [last for _, last in spoken]
 
 
 def test_a_character_that_the_vocabulary_lacks_is_the_library_s_to_judge(tmp_path):
@@ -360,10 +360,10 @@ def test_mapped_tokens_train_as_those_in_memory_do(tmp_path, monkeypatch):
     streams = [token_stream(documents, BPE) for documents in split_held_out(paragraphs(STORY), 0.2)]
     settings = (Recipe(block=16, batch=8, seed=3, repeats=0.3, document_starts=0.5), BPE.vocab_size, BPE.end_id)
     in_memory = NextToken(*streams, *settings)
-    monkeypatch.setattr("tinytf.training.data.examples._LOOKED_AT_ONCE", 7)
+    monkeypatch.setattr("tinytf.training.data.examples._CHUNK", 7)
     mapped = NextToken(found.train, found.held_out, *settings)
-    assert len(mapped.beginnings) > 5
-    assert mapped.beginnings.tolist() == in_memory.beginnings.tolist()
+    assert len(mapped.document_starts) > 5
+    assert mapped.document_starts.tolist() == in_memory.document_starts.tolist()
     both = [([*map(one.batch, range(5)), *one.held_out()]) for one in (mapped, in_memory)]
     for one, other in zip(*both, strict=True):
         assert one.ids.dtype == one.targets.dtype == torch.int64
@@ -548,7 +548,7 @@ def test_a_device_or_a_pipe_without_an_end_does_not_fill_the_memory(monkeypatch)
 
 def test_a_large_text_is_tokenised_once_for_all_runs_until_anything_differs(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "LEAST", 1)
+    monkeypatch.setattr(cache, "MIN_TEXT_BYTES", 1)
     heard = []
     said = {"held_out": 0.2, "on_progress": lambda *stage: heard.append(stage)}
     first = tokenise(find_files(STORY), BPE, tmp_path / "a", **said)
@@ -573,12 +573,12 @@ def test_a_large_text_is_tokenised_once_for_all_runs_until_anything_differs(tmp_
 
 def test_the_cache_keeps_what_was_used_last_and_takes_no_more_than_its_room(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "MOST", 2500)
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 2500)
     for name in ("a", "b", "a", "c"):
-        with cache.kept(name * 64, cache.LEAST) as folder:
+        with cache.cached_entry(name * 64, cache.MIN_TEXT_BYTES) as folder:
             (folder / "train.bin").write_bytes(bytes(1000))
         os.utime(folder, (time := len(list(tmp_path.rglob("*"))) + 10 * (name == "a"), time))
-    with cache.kept("d", cache.LEAST - 1) as none:
+    with cache.cached_entry("d", cache.MIN_TEXT_BYTES - 1) as none:
         assert none is None
     entries = {one.name for one in (tmp_path / "cache" / cache.FOLDER).iterdir() if one.is_dir()}
     assert entries == {"a" * 64, "c" * 64}
@@ -586,8 +586,8 @@ def test_the_cache_keeps_what_was_used_last_and_takes_no_more_than_its_room(tmp_
 
 def test_folders_that_tinytf_did_not_make_are_never_counted_nor_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "MOST", 10)
-    with cache.kept("a" * 64, cache.LEAST):
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 10)
+    with cache.cached_entry("a" * 64, cache.MIN_TEXT_BYTES):
         pass
     root = tmp_path / cache.FOLDER
     others = [tmp_path / "Photos", tmp_path / "Thesis", root / "Backup", root / ("b" * 64), tmp_path / ("c" * 64)]
@@ -597,10 +597,10 @@ def test_folders_that_tinytf_did_not_make_are_never_counted_nor_removed(tmp_path
         (folder / "thesis.tex").write_bytes(bytes(1000))
     (root / ("d" * 64)).symlink_to(tmp_path / "Photos")
     (tmp_path / "Photos" / cache.MARK).touch()
-    with cache.kept("e" * 64, cache.LEAST) as entry:
+    with cache.cached_entry("e" * 64, cache.MIN_TEXT_BYTES) as entry:
         (entry / "train.bin").write_bytes(bytes(1000))
         (entry / "mine.txt").write_bytes(bytes(1000))
-    with cache.kept("f" * 64, cache.LEAST):
+    with cache.cached_entry("f" * 64, cache.MIN_TEXT_BYTES):
         pass
     assert all((folder / name).stat().st_size == 1000 for folder in others for name in ("train.bin", "thesis.tex"))
     assert not (root / ("a" * 64)).exists()
@@ -612,13 +612,13 @@ def test_a_folder_without_our_mark_is_no_cache(tmp_path, monkeypatch, tag):
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path))
     (tmp_path / cache.FOLDER).mkdir()
     (tmp_path / cache.FOLDER / ("mine" if tag is None else cache.TAG)).write_bytes(tag or b"")
-    with cache.kept("a" * 64, cache.LEAST) as entry:
+    with cache.cached_entry("a" * 64, cache.MIN_TEXT_BYTES) as entry:
         assert entry is None
     assert len(list((tmp_path / cache.FOLDER).iterdir())) == 1
 
 
 def test_a_tokenizer_is_made_once_and_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "LEAST", 1)
+    monkeypatch.setattr(cache, "MIN_TEXT_BYTES", 1)
     recipe = Recipe(model={"n_layers": 1}, block=8)
     plain = prepare(find_files(STORY), recipe, tmp_path / "plain").tokenizer.to_json()
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "cache"))

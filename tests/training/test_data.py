@@ -75,7 +75,7 @@ def test_a_batch_depends_on_seed_and_step_alone(make):
 
 
 def test_too_short_a_text_says_both_numbers():
-    with pytest.raises(TrainingError, match=r"^the text has 8 tokens to train on, and a block needs 9$"):
+    with pytest.raises(TrainingError, match=r"^the text has 8 tokens to train on, but a block needs 9$"):
         windows_of(np.arange(8))
 
 
@@ -295,7 +295,7 @@ def test_held_out_sentences_never_come_up_in_training(tmp_path):
     sentences = setup.examples.train
     trained = {setup.tokenizer.decode(sentences[number]) for number in range(len(sentences))}
     assert trained == {"the cat sat down.", "a dog ran."}
-    assert len(setup.examples.kept) == 4
+    assert len(setup.examples.held_out_set) == 4
     assert "fly" not in setup.tokenizer.library.get_vocab(), "the vocabulary is of the training text alone"
 
 
@@ -337,13 +337,13 @@ def test_of_several_corpora_as_many_windows_are_drawn_as_their_weights_say(tmp_p
     texts = [setup.tokenizer.decode(row.tolist()) for step in range(10) for row in setup.examples.batch(step).ids]
     assert all(bool(set(text) & set("abc")) != bool(set(text) & set("xyz")) for text in texts), "never across two"
     assert abs(sum("a" in text for text in texts) - 480) < 44
-    kept = setup.tokenizer.decode(np.asarray(setup.examples.kept).tolist())
+    kept = setup.tokenizer.decode(np.asarray(setup.examples.held_out_set).tolist())
     assert "abc" in kept
     assert "xyz" in kept
 
 
 def test_a_corpus_that_is_shorter_than_a_block_is_refused_whatever_its_weight():
-    with pytest.raises(TrainingError, match="one of the texts has 5 tokens to train on, and a block needs 9"):
+    with pytest.raises(TrainingError, match="one of the texts has 5 tokens to train on, but a block needs 9"):
         NextToken(np.arange(105), np.arange(3), Recipe(block=8, batch=3), 200, None, [(100, 1.0), (5, 2.0)])
 
 

@@ -218,7 +218,7 @@ def test_what_a_token_costs_without_context_is_by_its_frequency_or_uniform(film:
 
 
 def test_a_model_that_was_never_trained_has_learned_nothing(film: Film) -> None:
-    for kind in film.places:
+    for kind in film.positions:
         assert film.gain_of(kind, film.frames[0]) < 0.1
 
 

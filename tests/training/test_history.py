@@ -16,7 +16,7 @@ from tinytf.checkpoints.run import load_run
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.folder.history import AROUND, averaged
+from tinytf.training.folder.history import AROUND, centred_mean
 from tinytf.training.folder.reader import RunReader, read_history
 from tinytf.training.folder.run_files import find_runs
 from tinytf.training.loop import train
@@ -175,7 +175,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"neither recipe\.json nor metrics\.jsonl"):
         read_history(tmp_path)
     run = made(tmp_path / "a", "nonsense\n")
-    with pytest.raises(CheckpointError, match="holds no line of metrics"):
+    with pytest.raises(CheckpointError, match="holds no metrics"):
         read_history(run)
     (run / "metrics.jsonl").unlink()
     assert read_history(run).last == 0
@@ -214,7 +214,7 @@ def test_runs_are_found_one_and_two_levels_deep_and_checkpoints_are_none(tmp_pat
 
 @given(st.lists(st.floats(0, 100), max_size=200))
 def test_a_mean_never_leaves_the_range_of_its_losses_and_does_not_lag(losses: list[float]) -> None:
-    found = averaged(np.array(losses, dtype=np.float64))
+    found = centred_mean(np.array(losses, dtype=np.float64))
     for place, mean in enumerate(found.tolist()):
         side = min(AROUND, place, len(losses) - 1 - place)
         near = losses[place - side : place + side + 1]
@@ -225,7 +225,7 @@ def test_a_mean_never_leaves_the_range_of_its_losses_and_does_not_lag(losses: li
 @pytest.mark.parametrize("size", [0, 1, 2, 40, 41, 600])
 def test_on_a_straight_line_the_mean_is_the_line(size: int) -> None:
     falling = 9 - 0.01 * np.arange(size)
-    np.testing.assert_allclose(averaged(falling), falling, rtol=1e-12)
+    np.testing.assert_allclose(centred_mean(falling), falling, rtol=1e-12)
 
 
 def test_a_run_is_ranked_by_the_mean_of_its_last_losses(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_a_torn_newest_checkpoint_is_passed_over_and_said(name: str, tear, tmp_p
     train(STORY, recipe, run, resume=True, on_note=notes.append)
     (said,) = notes
     assert name in said
-    assert said.endswith("the run goes on from the checkpoint of step 2")
+    assert said.endswith("the run continues from the checkpoint of step 2")
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
     assert metrics_of(run) == metrics_of(tmp_path / "whole")
 

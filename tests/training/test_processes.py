@@ -156,7 +156,7 @@ def test_a_run_of_two_goes_on_with_two_to_the_bit_and_not_with_one(
     killed_after_step_3(tmp_path / "whole", tmp_path / "run")
     alone = trained(*dropout, "--out", run, "--resume")
     assert alone.status == 2
-    assert "was trained by 2 processes, and there are 1 now" in alone.said
+    assert "was trained by 2 processes, but there are 1 now" in alone.said
     assert "--nproc-per-node 2" in alone.said
     assert pair(*dropout, "--out", run, "--resume").status == 0
     for name in ("model.safetensors", "metrics.jsonl"):
@@ -194,7 +194,8 @@ def test_a_divided_run_goes_on_to_the_bit(corpus: list[str], tmp_path: Path, pai
 
 
 @pytest.mark.parametrize(
-    ("more", "said"), [((), "there is one"), (("--compile",), "compiles"), (("--explain", "2"), "explains an update")]
+    ("more", "said"),
+    [((), "there is only one"), (("--compile",), "compiles"), (("--explain", "2"), "explains an update")],
 )
 def test_what_cannot_be_divided_is_said(corpus: list[str], tmp_path: Path, more: tuple[str, ...], said: str) -> None:
     ran = trained(*corpus, "--shard", *more, "--out", str(tmp_path / "run"))
@@ -304,10 +305,10 @@ def test_what_a_process_says_when_another_has_ended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two, which is no whole number from 1"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two, which is not a whole number from 1"),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE asks for 2 processes, without RANK, MASTER_ADDR, MASTER_PORT"),
-        ({"WORLD_SIZE": "2", "RANK": "abc", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK=abc, which is no whole"),
-        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK is 2, and WORLD_SIZE 2"),
+        ({"WORLD_SIZE": "2", "RANK": "abc", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK=abc, which is not a whole"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK is 2, but WORLD_SIZE is 2"),
     ],
 )
 def test_an_environment_that_is_half_of_a_launcher_is_refused(
@@ -332,8 +333,8 @@ def test_processes_that_do_not_come_are_awaited_by_name_and_not_for_ever(
     monkeypatch.setattr("tinytf.training.tuning.processes._PATIENCE", 1)
     ran = trained(*corpus, "--out", str(tmp_path / "run"))
     assert ran.status == 1
-    assert f"waits at 127.0.0.1:{port} for all 2 processes, at most 1 s" in ran.said
-    assert f"not all 2 processes have met at 127.0.0.1:{port} within 1 s" in ran.said
+    assert f"waiting at 127.0.0.1:{port} for all 2 processes, at most 1 s" in ran.said
+    assert f"not all 2 processes met at 127.0.0.1:{port} within 1 s" in ran.said
 
 
 @pytest.mark.parametrize("field", ["--d-model", "--n-layers", "--d-ff"])

@@ -99,7 +99,7 @@ def test_a_resumed_run_may_take_more_steps_and_says_what_that_changes(schedule: 
     steady = metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
     assert steady == (schedule == "constant") == (len(notes) == 2)
     assert metrics_of(tmp_path / "run")[6]["lr"] == learning_rate(6, longer)
-    with pytest.raises(UsageError, match="has done 20 steps, and 5 are asked for"):
+    with pytest.raises(UsageError, match="has done 20 steps, but the recipe asks for 5"):
         train(STORY, changed(longer, steps=5), tmp_path / "run", resume=True)
 
 
@@ -119,7 +119,7 @@ def test_lost_lines_are_said_and_the_run_goes_on(name: str, of: int, tmp_path: P
     train(STORY, CAUSAL, run, interrupted=stopping_after(6))
     (run / name).unlink()
     train(STORY, CAUSAL, run, resume=True, on_note=notes.append)
-    assert notes == [f"{run / name} has 0 of {of} lines; the others are lost"]
+    assert notes == [f"{run / name} has 0 of {of} lines; the rest are lost"]
     assert metrics_of(run)[-6:] == metrics_of(tmp_path / "whole")[-6:]
 
 
@@ -130,14 +130,14 @@ def test_a_damaged_line_is_left_out_and_those_after_it_stay(tmp_path: Path) -> N
     (tmp_path / "metrics.jsonl").write_text("".join([lines[0], *wrong, *lines[2:]]), "utf-8")
     notes: list[str] = []
     train(STORY, CAUSAL, tmp_path, resume=True, on_note=notes.append)
-    assert notes == [f"{tmp_path / 'metrics.jsonl'} has 5 of 6 lines; the others are lost"]
+    assert notes == [f"{tmp_path / 'metrics.jsonl'} has 5 of 6 lines; the rest are lost"]
     assert [line["step"] for line in metrics_of(tmp_path)] == [1, *range(3, 13)]
 
 
 def test_another_recipe_text_or_run_is_refused(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
     before = files_of(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"started with lr 0.003, and 0.5 is asked for"):
+    with pytest.raises(UsageError, match=r"started with lr 0.003, not 0.5"):
         train(STORY, changed(CAUSAL, lr=0.5), tmp_path / "run", resume=True)
     with pytest.raises(UsageError, match="was trained on another text"):
         train(STORY + " More.", CAUSAL, tmp_path / "run", resume=True)
@@ -180,7 +180,7 @@ def test_a_run_goes_on_from_the_whole_checkpoint_beside_a_damaged_one(name: str,
     train(STORY, CAUSAL, run, resume=True, on_note=notes.append)
     (said,) = notes
     assert str(path) in said
-    assert said.endswith("the run goes on from the checkpoint of step 4")
+    assert said.endswith("the run continues from the checkpoint of step 4")
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
     assert metrics_of(run) == metrics_of(tmp_path / "whole")
 
@@ -221,7 +221,7 @@ def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
         genuine(path, data)
 
     monkeypatch.setattr(checkpoints, "write_state", full)
-    with pytest.raises(TrainingError, match="step-000008: No space left on device; the checkpoint of step 4 is whole"):
+    with pytest.raises(TrainingError, match="step-000008: No space left on device; the checkpoint of step 4 is intact"):
         train(STORY, CAUSAL, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]
     monkeypatch.undo()
@@ -275,7 +275,7 @@ def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
         ({"step": "2"}, "step is '2', and has to be a whole number"),
         ({"step": -5}, "step -5 is below 0"),
         ({"step": None}, "step is None, and has to be a whole number"),
-        ({"step": 7}, "training.json is of step 7, and its folder is step-000004"),
+        ({"step": 7}, "training.json is of step 7, but its folder is step-000004"),
         ({"best": "low"}, "best is 'low', and has to be a number"),
         ({"best": float("nan")}, "best nan is not a finite number"),
         ({"stpe": 2}, "training has no field 'stpe'"),

@@ -203,7 +203,7 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 
 
 def test_too_short_a_text_says_both_numbers_and_leaves_nothing(tmp_path):
-    with pytest.raises(TrainingError, match=r"^the text has 8 tokens to train on, and a block needs 17$"):
+    with pytest.raises(TrainingError, match=r"^the text has 8 tokens to train on, but a block needs 17$"):
         train("abcdefghij", CAUSAL, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 

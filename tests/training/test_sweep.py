@@ -12,7 +12,7 @@ from tinytf.text.corpus import find_files
 from tinytf.text.weighted import weighted
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
-from tinytf.training.sweep import Outcome, _unsignalled, grid, sweep, values_of
+from tinytf.training.sweep import Outcome, _run_with_signals_restored, grid, sweep, values_of
 from tinytf_cli.commands.sweep import _begin
 
 RECIPE = Recipe(
@@ -59,7 +59,7 @@ def test_a_run_of_a_sweep_that_is_asked_to_end_leaves_a_checkpoint(name: str, co
         signal.raise_signal(getattr(signal, name))
         return None, None
 
-    assert _unsignalled([corpus], RECIPE, tmp_path / "run", begin, 1) == (False, "")
+    assert _run_with_signals_restored([corpus], RECIPE, tmp_path / "run", begin, 1) == (False, "")
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path / "run")] == [1]
     assert signal.getsignal(getattr(signal, name)) is before
 
@@ -74,12 +74,12 @@ def test_values_are_those_of_the_field() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: values_of("lr", "1e-3,fast"), "'fast' is no value of lr"),
-        (lambda: values_of("batch", "1.5"), "'1.5' is no value of batch"),
+        (lambda: values_of("lr", "1e-3,fast"), "'fast' is not a value of lr"),
+        (lambda: values_of("batch", "1.5"), "'1.5' is not a value of batch"),
         (lambda: values_of("lr", "1,1"), "lr has a value twice"),
         (lambda: grid(RECIPE, {"lr": (-1.0,)}, 1), "lr -1.0 is not above 0"),
         (lambda: grid(RECIPE, {"n_heads": (3,)}, 1), "n_heads"),
-        (lambda: grid(RECIPE, {"seed": tuple(range(20_000))}, 1), "20,000 runs, and 10,000 are the most"),
+        (lambda: grid(RECIPE, {"seed": tuple(range(20_000))}, 1), "20,000 runs; the limit is 10,000"),
     ],
 )
 def test_a_grid_that_cannot_be_is_refused_before_anything_is_trained(ask, message: str) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tinytf.errors import UsageError
-from tinytf.training.tuning.update import UpdateWatch, chosen
+from tinytf.training.tuning.update import UpdateWatch, choose_weight
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -20,7 +20,7 @@ def test_every_number_of_an_update_is_that_of_the_plain_formula(decay: float, mo
     for step in range(1, 6):
         optimiser.zero_grad()
         model(torch.randn(4, 5)).square().mean().mul(30).backward()
-        watch = UpdateWatch(model, optimiser, most=4)
+        watch = UpdateWatch(model, optimiser, count=4)
         before = {name: p.detach().double().clone() for name, p in model.named_parameters()}
         raw = {name: p.grad.double().clone() for name, p in model.named_parameters()}
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), most))
@@ -52,10 +52,10 @@ def test_weights_are_chosen_by_name_and_by_entry() -> None:
     model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
     model(torch.ones(2, 5)).sum().backward()
-    watch = UpdateWatch(model, optimiser, [chosen(model, "0.weight[6, 2]"), chosen(model, "1.bias")])
+    watch = UpdateWatch(model, optimiser, [choose_weight(model, "0.weight[6, 2]"), choose_weight(model, "1.bias")])
     before = float(model[0].weight.detach()[6, 2])
     optimiser.step()
-    entry, largest = watch.updates(norm=1.0, most=1e9)
+    entry, largest = watch.updates(norm=1.0, max_norm=1e9)
     assert (entry.name, entry.index, entry.before) == ("0.weight", (6, 2), before)
     assert entry.after == pytest.approx(float(model[0].weight.detach()[6, 2]), abs=1e-7)
     assert largest.name == "1.bias"
@@ -66,13 +66,13 @@ def test_weights_are_chosen_by_name_and_by_entry() -> None:
     [
         ("0.weigth", "no weight '0.weigth'"),
         ("", "no weight ''"),
-        ("0.weight[7,0]", "no entry of 0.weight, which is 7 × 5"),
-        ("0.weight[1]", "no entry of 0.weight"),
-        ("1.bias[1,,2]", "no entry of 1.bias"),
+        ("0.weight[7,0]", "not an entry of 0.weight, which is 7 × 5"),
+        ("0.weight[1]", "not an entry of 0.weight"),
+        ("1.bias[1,,2]", "not an entry of 1.bias"),
         ("0.weight[-1,0]", "no weight '0.weight[-1,0]'"),
     ],
 )
 def test_a_weight_that_is_not_there_is_said(text: str, said: str) -> None:
     with pytest.raises(UsageError) as error:
-        chosen(nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)), text)
+        choose_weight(nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)), text)
     assert said in error.value.message

@@ -1,1 +1,1 @@
-"""Whether a model gives the numbers of transformers: ids, every layer and logits, on texts that break things."""
+"""Certify that a model gives the numbers of transformers: ids, every layer and logits, on hard texts."""

@@ -1,4 +1,4 @@
-"""A model of tinytf beside the same one of transformers: ids, every layer and logits, on the hard texts."""
+"""Compare a model in tinytf with the same model in transformers: ids, every layer and logits, on hard texts."""
 
 import copy
 import itertools
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from tinytf.api import Model
-from tinytf.certification.reference import Ran, Reference, their_tokenizer
+from tinytf.certification.reference import Outputs, Reference, open_tokenizer
 from tinytf.certification.sides import Check, Sides
 from tinytf.certification.texts import HARD_TEXTS, HardText
 from tinytf.errors import TokenizerError, UsageError
@@ -19,7 +19,7 @@ from tinytf.report import About, Data, Progress, Report, unheard
 from tinytf.sources import DirectorySource, GgufSource, find_source
 
 LONGEST = 512
-"""The most tokens of a text, unless another number is asked for."""
+"""The default limit for tokens of a text."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Layer(Data):
 
 @dataclass(frozen=True)
 class Certificate(Report):
-    """Whether a model gives the numbers that transformers gives of the directory ``versus``.
+    """Whether a model gives the same numbers as transformers with the directory ``versus``.
 
-    ``checks`` in the order in which they were made, ``layers`` with what each of them differs by, ``notes`` with what
-    was not compared.
+    ``checks`` are in the order in which they were made; ``layers`` have the difference of each layer; ``notes`` say
+    what was not compared.
     """
 
     KIND = "certificate"
@@ -51,8 +51,8 @@ class Certificate(Report):
 
     @property
     def worst(self) -> Check:
-        """The check that is furthest beyond what is allowed, or nearest to it."""
-        return max(self.checks, key=lambda one: (not one.holds, one.difference / (one.tolerance or 1)))
+        """The check with the largest difference relative to its tolerance."""
+        return max(self.checks, key=lambda check: (not check.holds, check.difference / (check.tolerance or 1)))
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -75,22 +75,27 @@ def certify(
 ) -> Certificate:
     """Compare a model with what transformers makes of its directory, or of the directory ``versus``.
 
-    In float32, and in ``dtype`` where that is another; ``tolerance`` is in units of a token's largest number, without
-    it that of two runs in each dtype. Texts are cut at ``longest`` tokens.
+    Compares in float32, and also in ``dtype`` if that differs. ``tolerance`` is relative to a token's largest number,
+    by default the tolerance of two runs in each dtype. Texts are cut at ``longest`` tokens.
 
-    Raises UsageError for a model that transformers has no directory of, and as ``certified`` does.
+    Raises UsageError for a model without a directory that transformers can open, and what ``certify_model`` raises.
     """
     opened = load(model, device=device, adapter=adapter)
     source = find_source(model)
     if versus is None:
         if not isinstance(source, DirectorySource) or isinstance(source, GgufSource) or adapter is not None:
-            what = f"{opened.name}, with an adapter," if adapter is not None else f"{opened.name} ({source.family})"
-            raise UsageError(f"{what} is no directory that transformers opens", "--versus names what to compare with")
+            subject = f"{opened.name}, with an adapter," if adapter is not None else f"{opened.name} ({source.family})"
+            raise UsageError(
+                f"{subject} is not a directory that transformers can open",
+                "--versus names the directory to compare with",
+            )
         versus = source.path
-    return certified(opened, versus, texts=texts, dtype=dtype, tolerance=tolerance, longest=longest, progress=progress)
+    return certify_model(
+        opened, versus, texts=texts, dtype=dtype, tolerance=tolerance, longest=longest, progress=progress
+    )
 
 
-def certified(
+def certify_model(
     model: Model,
     versus: str | Path,
     *,
@@ -102,17 +107,17 @@ def certified(
 ) -> Certificate:
     """Compare an open model, in float32, with what transformers makes of the directory ``versus``.
 
-    Raises UsageError where transformers is not installed or the models are of other sizes, CheckpointError where
+    Raises UsageError if transformers is not installed or the models have different sizes, CheckpointError if
     transformers cannot open the directory.
     """
     versus, device = Path(versus), next(model.transformer.parameters()).device
-    encode, version = their_tokenizer(versus)
-    ids, notes, check = _ids(model, encode, tuple(texts), longest)
+    encode, version = open_tokenizer(versus)
+    ids, notes, check = _compare_ids(model, encode, tuple(texts), longest)
     checks, layers, kinds = [check], list[Layer](), dict.fromkeys((torch.float32, DTYPES[dtype]))
     if model.config.experts and len(kinds) > 1:
         kinds = {torch.float32: None}
         notes.append(f"{dtype} is not compared: rounding sends tokens to other experts, and their numbers are others")
-    count, exact = itertools.count(), dict[str, Ran]()
+    count, exact = itertools.count(), dict[str, Outputs]()
     for kind in kinds:
         ours = model.transformer if kind == torch.float32 else copy.deepcopy(model.transformer).to(kind)
         sides = Sides(ours, Reference(versus, kind, device), kind, tolerance, exact)
@@ -124,27 +129,27 @@ def certified(
     )
 
 
-def _ids(
+def _compare_ids(
     model: Model, encode: Callable[[str], list[int]], texts: Sequence[HardText], longest: int
 ) -> tuple[dict[str, list[int]], list[str], Check]:
-    """The ids of every text that has some, what was not read, and whether they are those of transformers."""
+    """The ids of every text that has any, notes on texts that were not read, and the check of ids."""
     limit = min(longest, model.config.context)
-    found: dict[str, list[int]] = {}
-    notes, where, wrong, tokens, read = [], "", 0, 0, 0
+    ids_by_text: dict[str, list[int]] = {}
+    notes, where, differing, tokens, texts_read = [], "", 0, 0, 0
     for name, text, repeated in texts:
-        whole = text * limit if repeated else text
+        full_text = text * limit if repeated else text
         try:
-            ours, theirs = model.tokenizer.encode(whole).ids, encode(whole)
+            ours, theirs = model.tokenizer.encode(full_text).ids, encode(full_text)
         except TokenizerError as error:
             notes.append(f"{name}: {error.message}")
             continue
-        read, tokens = read + 1, tokens + len(ours)
+        texts_read, tokens = texts_read + 1, tokens + len(ours)
         if ours != theirs:
             pairs = enumerate(zip(ours, theirs, strict=False))
-            place = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-            wrong, where = wrong + 1, where or f"token {place}, {name}"
-        if inside := [number for number in ours if number < model.config.vocab_size][:limit]:
-            found[name] = inside
-    if not found:
+            index = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+            differing, where = differing + 1, where or f"token {index}, {name}"
+        if known_ids := [token_id for token_id in ours if token_id < model.config.vocab_size][:limit]:
+            ids_by_text[name] = known_ids
+    if not ids_by_text:
         raise UsageError("no text has a token that the model knows")
-    return found, notes, Check("ids", "", read, tokens, wrong, where, 0)
+    return ids_by_text, notes, Check("ids", "", texts_read, tokens, differing, where, 0)

@@ -1,4 +1,4 @@
-"""Two models of one kind side by side, ours and theirs, in one dtype: run alike, and compared token by token.
+"""Run two models of one kind, ours and theirs, on the same texts in one dtype, and compare them token by token.
 
 Shapes: B batch, T tokens, C d_model, V vocabulary or classes.
 """
@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tinytf.certification.reference import Ran, Reference
+from tinytf.certification.reference import Outputs, Reference
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.runner import Runner
 from tinytf.model.transformer import Transformer
@@ -20,22 +20,22 @@ from tinytf.report import Data
 from tinytf.steps.table import table_of
 from tinytf.tolerance import RUN, allowed
 
-_NORMED = "final.norm"
-_ORIGINAL = "--versus names the directory that the model was made from"
+_FINAL_NORM = "final.norm"
+_VERSUS_HINT = "--versus names the directory that the model was made from"
 _CHUNK = 7
-"""How many tokens of a text go through at a time."""
-_ROUNDED = 3.0
-"""Twice what transformers loses by rounding, which we may lose, and once for the difference of the two."""
-_BATCH = 8
-"""How many texts are in a batch: the shortest, which are padded, and are quick."""
+"""Tokens of a text that go through the cache at a time."""
+_ROUNDING_FACTOR = 3.0
+"""Multiple of the rounding loss of transformers that is allowed: twice for our own loss, once for the difference."""
+_BATCH_SIZE = 8
+"""The number of texts in a padded batch: the shortest texts, since they are quick."""
 
 
 @dataclass(frozen=True)
 class Check(Data):
-    """One comparison over all ``texts``: the worst difference, and ``where`` it is.
+    """One comparison over all ``texts``: the worst difference, and ``where`` it occurs.
 
-    ``difference`` is in units of the largest number of its token, in the stream so far; of ids it counts the texts that
-    differ.
+    ``difference`` is relative to the largest number of its token in the residual stream so far; for ids it counts the
+    texts that differ.
     """
 
     ALSO: ClassVar = ("holds",)
@@ -50,12 +50,12 @@ class Check(Data):
 
     @property
     def holds(self) -> bool:
-        return self.difference <= self.tolerance  # false for a NaN
+        return self.difference <= self.tolerance  # False for NaN
 
 
 @dataclass
-class _Worst:
-    """The difference that is furthest beyond ``limit`` so far, or nearest to it, and where."""
+class _WorstStep:
+    """The step with the largest difference relative to its tolerance so far, and where it occurs."""
 
     limit: float
     difference: float = 0.0
@@ -64,56 +64,57 @@ class _Worst:
     texts: set[str] = field(default_factory=set)
     tokens: int = 0
 
-    def see(self, step: "_Step", text: str, first: int = 0) -> float:
-        """Take in one step of one text, (T, C) from token ``first`` on; how far apart it is at worst."""
-        apart = _apart(step.ours, step.theirs, step.size).nan_to_num(nan=math.inf)  # (T,)
-        token = int(apart.argmax())
-        found, limit = float(apart[token]), max(self.limit, _ROUNDED * float(step.lost))
+    def add(self, step: "_Step", text: str, first: int = 0) -> float:
+        """Add a step of a text, (T, C) from token ``first`` on; returns the largest difference in it."""
+        differences = _token_differences(step.ours, step.theirs, step.size).nan_to_num(nan=math.inf)  # (T,)
+        token = int(differences.argmax())
+        difference, limit = float(differences[token]), max(self.limit, _ROUNDING_FACTOR * float(step.rounding_loss))
         self.texts.add(text)
-        if found / max(limit, 1e-30) > self.difference / max(self.tolerance, 1e-30):
-            self.difference, self.tolerance = found, limit
+        if difference / max(limit, 1e-30) > self.difference / max(self.tolerance, 1e-30):
+            self.difference, self.tolerance = difference, limit
             self.where = f"{step.name}, token {first + token}, {text}"
-        return found
+        return difference
 
     def check(self, name: str, dtype: torch.dtype) -> Check:
-        said, limit = str(dtype).removeprefix("torch."), self.tolerance if self.where else self.limit
-        return Check(name, said, len(self.texts), self.tokens, self.difference, self.where, limit)
+        dtype_name, limit = str(dtype).removeprefix("torch."), self.tolerance if self.where else self.limit
+        return Check(name, dtype_name, len(self.texts), self.tokens, self.difference, self.where, limit)
 
 
 class _Step(NamedTuple):
-    """One step of both sides, (B, T, C) or a row of it.
+    """One step of both sides, (B, T, C) or one row of it.
 
-    ``size`` (B, T) is the largest number of each token, of a stream that of all layers so far: rounding keeps the size
-    of what was there, also where later layers take most of it away. ``lost`` (B,) is what theirs loses by rounding.
+    ``size`` (B, T) is the largest number of each token, in the residual stream over all layers so far, because rounding
+    errors keep the size of earlier layers even where later layers cancel most of them. ``rounding_loss`` (B,) is what
+    theirs loses by rounding.
     """
 
     name: str
     ours: Tensor
     theirs: Tensor
     size: Tensor
-    lost: Tensor
+    rounding_loss: Tensor
 
-    def row(self, number: int, real: Tensor | None = None) -> "_Step":
-        """One text of a batch, without what it is filled up with."""
-        kept = slice(None) if real is None else real
-        ours, theirs, size = (one[number][kept] for one in (self.ours, self.theirs, self.size))
-        return _Step(self.name, ours, theirs, size, self.lost[number])
+    def text_row(self, number: int, real: Tensor | None = None) -> "_Step":
+        """One text of a batch, without padding."""
+        tokens = slice(None) if real is None else real
+        ours, theirs, size = (tensor[number][tokens] for tensor in (self.ours, self.theirs, self.size))
+        return _Step(self.name, ours, theirs, size, self.rounding_loss[number])
 
-    def after(self, first: int, ours: Tensor) -> "_Step":
-        """The tokens of a row from ``first`` on, with other numbers of ours."""
-        return _Step(self.name, ours, self.theirs[first:], self.size[first:], self.lost)
+    def from_token(self, first: int, ours: Tensor) -> "_Step":
+        """The tokens of a row from ``first`` on, with ``ours`` replaced."""
+        return _Step(self.name, ours, self.theirs[first:], self.size[first:], self.rounding_loss)
 
 
-def _apart(one: Tensor, other: Tensor, size: Tensor) -> Tensor:
-    """The largest difference at each token (…, T), in units of its ``size``; padded vocabularies are cut alike."""
-    width = min(one.shape[-1], other.shape[-1])
-    return (one[..., :width].double() - other[..., :width].double()).abs().amax(-1) / size.double().clamp_min(1e-12)
+def _token_differences(ours: Tensor, theirs: Tensor, size: Tensor) -> Tensor:
+    """The largest difference at each token (…, T), relative to its ``size``; cuts padded vocabularies to one width."""
+    width = min(ours.shape[-1], theirs.shape[-1])
+    return (ours[..., :width].double() - theirs[..., :width].double()).abs().amax(-1) / size.double().clamp_min(1e-12)
 
 
 class Sides:
-    """Both models in one dtype, and how far they are apart on the texts so far.
+    """Both models in one dtype, and the largest differences on the texts so far.
 
-    ``exact`` keeps what theirs gives in float32, by the name of a text or batch, for the dtypes after it.
+    ``exact`` keeps their outputs in float32, by the name of a text or batch, for the dtypes after it.
     """
 
     def __init__(
@@ -122,155 +123,170 @@ class Sides:
         theirs: Reference,
         dtype: torch.dtype,
         tolerance: float | None,
-        exact: dict[str, Ran],
+        exact: dict[str, Outputs],
     ) -> None:
         self.ours, self.theirs, self.dtype, self.exact = ours, theirs, dtype, exact
         self.limit = allowed(RUN, dtype) if tolerance is None else tolerance
-        self.rounds = dtype in (torch.bfloat16, torch.float16) and tolerance is None
+        self.allows_rounding = dtype in (torch.bfloat16, torch.float16) and tolerance is None
         table, config = table_of(ours.config), ours.config
         blocks = [f"L{layer}.{table.output}" for layer in range(config.n_layers)]
         if config.final_norm:
-            blocks[-1] = _NORMED
-        self.steps = [table.embedded, *blocks]
-        self.layers = dict.fromkeys(self.steps, 0.0)
+            blocks[-1] = _FINAL_NORM
+        self.step_names = [table.embedded, *blocks]
+        self.layers = dict.fromkeys(self.step_names, 0.0)
         self.notes: list[str] = []
-        self.lost: dict[tuple[str, str], Tensor] = {}  # by text and step, what theirs loses of it alone
+        self.alone_losses: dict[tuple[str, str], Tensor] = {}  # of each text by itself, by text and step
         self.device = next(ours.parameters()).device
 
-    def checks(self, ids: dict[str, list[int]], done: Callable[[], None]) -> Iterator[Check]:
-        """Every comparison of these texts; ``done`` is called before each text."""
-        if (known := self.theirs.n_tokens) <= max(map(max, ids.values())):
+    def checks(self, ids: dict[str, list[int]], on_text: Callable[[], None]) -> Iterator[Check]:
+        """Run every comparison of these texts; ``on_text`` is called before each text."""
+        if (n_tokens := self.theirs.n_tokens) <= max(map(max, ids.values())):
             ours = self.ours.config.vocab_size
-            raise UsageError(f"the models are of other vocabularies: {ours:,} tokens, and {known:,}", _ORIGINAL)
-        states, logits, cached, chunked = (_Worst(self.limit) for _ in range(4))
+            raise UsageError(f"the models have different vocabularies: {ours:,} and {n_tokens:,} tokens", _VERSUS_HINT)
+        states, logits, cached, chunked = (_WorstStep(self.limit) for _ in range(4))
         causal = not self.ours.config.looks_ahead and self.ours.config.head.kind == "lm"
-        for name, one in ids.items():
-            done()
-            last = self._whole(name, one, states, logits)
+        for name, text_ids in ids.items():
+            on_text()
+            last = self._run_at_once(name, text_ids, states, logits)
             if causal and last is not None:
-                self._one_by_one(name, one, last, cached)
-                self._in_chunks(name, one, last, chunked)
+                self._run_token_by_token(name, text_ids, last, cached)
+                self._run_in_chunks(name, text_ids, last, chunked)
         yield states.check("every layer", self.dtype)
         if logits.texts:
             yield logits.check("logits", self.dtype)
         for side in ("left", "right"):
-            worst = _Worst(self.limit)
-            self._padded(ids, side, worst)
+            worst = _WorstStep(self.limit)
+            self._run_padded(ids, side, worst)
             yield worst.check(f"in a batch, padded on the {side}", self.dtype)
         if causal:
             yield cached.check("token by token, with a cache", self.dtype)
             yield chunked.check(f"the text in pieces of {_CHUNK}", self.dtype)
 
-    def _run(self, ids: Tensor, real: Tensor | None) -> Ran:
-        """Our states and logits, as ``Reference.run`` has theirs."""
+    def _run_ours(self, ids: Tensor, real: Tensor | None) -> Outputs:
+        """Our states and logits, in the form of ``Reference.run``."""
         states: list[Tensor] = []
         parts = (self.ours.embed, *self.ours.blocks)
         hooks = [part.register_forward_hook(lambda module, args, result: states.append(result)) for part in parts]
         try:
             with torch.no_grad():
-                given = None if real is None else real.to(self.device)
-                last = self.ours.hidden(ids.to(self.device), padding_mask=given)
+                padding_mask = None if real is None else real.to(self.device)
+                last = self.ours.hidden(ids.to(self.device), padding_mask=padding_mask)
                 logits = None if self.ours.head is None else self.ours.unembed(last)
-                states[-1] = getattr(self.ours.head, "projection", nn.Identity())(last)  # as OPT-350m has them
+                states[-1] = getattr(self.ours.head, "projection", nn.Identity())(last)  # OPT-350m projects states
         finally:
             for hook in hooks:
                 hook.remove()
-        return [one.float().cpu() for one in states], None if logits is None else logits.float().cpu()
+        return [tensor.float().cpu() for tensor in states], None if logits is None else logits.float().cpu()
 
-    def _both(self, name: str, ids: Tensor, real: Tensor | None) -> Iterator["_Step"]:
-        """Every step of both, then the logits where both have them."""
+    def _run_both(self, name: str, ids: Tensor, real: Tensor | None) -> Iterator["_Step"]:
+        """Run both; yield every step, then the logits if both have them."""
         config = self.ours.config
-        states, logits = self._run(ids, real)
+        states, logits = self._run_ours(ids, real)
         expected, expected_logits = self.theirs.run(ids, real, config)
-        sizes = [(len(one), one[0].shape[-1]) for one in (states, expected)]
+        sizes = [(len(tensors), tensors[0].shape[-1]) for tensors in (states, expected)]
         if sizes[0] != sizes[1]:
-            said = [f"{count - 1} layers of {width}" for count, width in sizes]
-            raise UsageError(f"the models are of other sizes: {said[0]}, and {said[1]}", _ORIGINAL)
+            described = [f"{count - 1} layers of {width}" for count, width in sizes]
+            raise UsageError(f"the models have different sizes: {described[0]}, and {described[1]}", _VERSUS_HINT)
         if self.dtype == torch.float32:
             self.exact[name] = expected, expected_logits
-        lost = self._lost(name, ids, real, (expected, expected_logits))
+        rounding_losses = self._rounding_losses(name, ids, real, (expected, expected_logits))
         size = torch.zeros(ids.shape)
-        for number, (step, one, other) in enumerate(zip(self.steps, states, expected, strict=True)):
-            own = other.abs().amax(-1)
-            size = own if step == _NORMED else torch.maximum(size, own)
-            yield _Step(step, one, other, size, lost(number, size))
+        for number, (step, actual, reference) in enumerate(zip(self.step_names, states, expected, strict=True)):
+            token_size = reference.abs().amax(-1)
+            size = token_size if step == _FINAL_NORM else torch.maximum(size, token_size)
+            yield _Step(step, actual, reference, size, rounding_losses(number, size))
         if logits is not None and expected_logits is not None:
             if config.head.kind == "sequence":
                 logits = logits[:, [0 if config.head_reads == "first" else -1]]
             size = expected_logits.abs().amax(-1)
-            yield _Step("logits", logits, expected_logits, size, lost(None, size))
+            yield _Step("logits", logits, expected_logits, size, rounding_losses(None, size))
 
-    def _lost(self, name: str, ids: Tensor, real: Tensor | None, eager: Ran) -> Callable[[int | None, Tensor], Tensor]:
-        """A function of a state's number (None: the logits) and its size: what theirs loses by rounding, at worst (B,).
+    def _rounding_losses(
+        self, name: str, ids: Tensor, real: Tensor | None, eager: Outputs
+    ) -> Callable[[int | None, Tensor], Tensor]:
+        """A function from the index of a state (None: the logits) and its size to their worst rounding loss (B,).
 
-        That is its distance from its own float32, in eager attention or in fused, whichever is more; 0 in float32.
+        The loss is their distance from their own float32 run, in eager or fused attention, whichever is larger; 0 in
+        float32.
         """
-        if not self.rounds:
+        if not self.allows_rounding:
             return lambda number, size: torch.zeros(len(ids))
         fused = self.theirs.run_fused(ids, real, self.ours.config)
-        counted = torch.ones(ids.shape, dtype=torch.bool) if real is None else real
+        is_counted = torch.ones(ids.shape, dtype=torch.bool) if real is None else real
 
-        def lost(number: int | None, size: Tensor) -> Tensor:
+        def rounding_losses(number: int | None, size: Tensor) -> Tensor:
             runs = [self.exact[name], eager, *([] if fused is None else [fused])]
-            exact, *others = (states[number] if number is not None else logits for states, logits in runs)
+            exact, *rounded = (states[number] if number is not None else logits for states, logits in runs)
             assert exact is not None
-            apart = [_apart(one, exact, size).nan_to_num(0.0, posinf=0.0) for one in others if one is not None]
-            return (torch.stack(apart) * counted[:, : size.shape[1]]).amax((0, 2))
+            differences = [
+                _token_differences(outputs, exact, size).nan_to_num(0.0, posinf=0.0)
+                for outputs in rounded
+                if outputs is not None
+            ]
+            return (torch.stack(differences) * is_counted[:, : size.shape[1]]).amax((0, 2))
 
-        return lost
+        return rounding_losses
 
-    def _whole(self, name: str, ids: list[int], states: _Worst, logits: _Worst) -> "_Step | None":
-        """One text at once; its logits, where there are any."""
+    def _run_at_once(self, name: str, ids: list[int], states: _WorstStep, logits: _WorstStep) -> "_Step | None":
+        """Run one text at once; returns its logits, if there are any."""
         last = None
         states.tokens += len(ids)
-        for one in self._both(name, torch.tensor([ids]), None):
-            row = one.row(0)
-            self.lost[name, one.name] = row.lost
-            if one.name == "logits":
+        for step in self._run_both(name, torch.tensor([ids]), None):
+            row = step.text_row(0)
+            self.alone_losses[name, step.name] = row.rounding_loss
+            if step.name == "logits":
                 last, worst = row, logits
                 logits.tokens += len(row.ours)
             else:
                 worst = states
-            apart = worst.see(row, name)
-            if one.name in self.layers:
-                self.layers[one.name] = max(self.layers[one.name], apart)
+            difference = worst.add(row, name)
+            if step.name in self.layers:
+                self.layers[step.name] = max(self.layers[step.name], difference)
         return last
 
-    def _padded(self, ids: dict[str, list[int]], side: str, worst: _Worst) -> None:
-        """Some texts in one batch, the short ones filled up: no token may see what is filled in."""
-        few = dict(sorted(ids.items(), key=lambda one: len(one[1]))[:_BATCH])
-        length = max(map(len, few.values()))
-        fills = [[one[0]] * (length - len(one)) for one in few.values()]
-        rows = [fill + one if side == "left" else one + fill for fill, one in zip(fills, few.values(), strict=True)]
-        counts, place = torch.tensor([len(one) for one in few.values()])[:, None], torch.arange(length)
-        real = place >= length - counts if side == "left" else place < counts
-        worst.tokens += sum(map(len, few.values()))
-        for one in self._both(side, torch.tensor(rows), real):
-            for number, name in enumerate(few):
-                row = one.row(number, real[number])
-                most = torch.maximum(row.lost, self.lost.get((name, one.name), row.lost))
-                worst.see(row._replace(lost=most), name)
+    def _run_padded(self, ids: dict[str, list[int]], side: str, worst: _WorstStep) -> None:
+        """Run some texts in one batch, the shorter ones padded: no token may see the padding."""
+        short = dict(sorted(ids.items(), key=lambda item: len(item[1]))[:_BATCH_SIZE])
+        length = max(map(len, short.values()))
+        fills = [[tokens[0]] * (length - len(tokens)) for tokens in short.values()]
+        rows = [
+            fill + tokens if side == "left" else tokens + fill
+            for fill, tokens in zip(fills, short.values(), strict=True)
+        ]
+        counts, position = (
+            torch.tensor([len(tokens) for tokens in short.values()])[:, None],
+            torch.arange(length),
+        )
+        real = position >= length - counts if side == "left" else position < counts
+        worst.tokens += sum(map(len, short.values()))
+        for step in self._run_both(side, torch.tensor(rows), real):
+            for index, name in enumerate(short):
+                row = step.text_row(index, real[index])
+                rounding_loss = torch.maximum(
+                    row.rounding_loss, self.alone_losses.get((name, step.name), row.rounding_loss)
+                )
+                worst.add(row._replace(rounding_loss=rounding_loss), name)
 
-    def _one_by_one(self, name: str, ids: list[int], last: "_Step", worst: _Worst) -> None:
-        """The first half as a prompt, then a token at a time, as ``tinytf generate`` goes on."""
+    def _run_token_by_token(self, name: str, ids: list[int], last: "_Step", worst: _WorstStep) -> None:
+        """Run the first half as a prompt, then a token at a time, as ``tinytf generate`` does."""
         start = (len(ids) + 1) // 2
         runner = Runner(self.ours, ids[:start], self.ours.cache(len(ids)))
         rows = torch.full((len(ids) - start + 1, last.ours.shape[-1]), math.nan)
-        with suppress(GenerationError):  # of logits that are not finite: the rest stays so
+        with suppress(GenerationError):  # logits are not finite; the rest of the rows stays NaN
             rows[0] = runner.first()[0]
-            for place, one in enumerate(ids[start:], 1):
-                rows[place] = runner.go_on([0], [one])[0]
+            for row, token_id in enumerate(ids[start:], 1):
+                rows[row] = runner.go_on([0], [token_id])[0]
         worst.tokens += len(rows)
-        worst.see(last.after(start - 1, rows), name, start - 1)
+        worst.add(last.from_token(start - 1, rows), name, start - 1)
         if runner.note and runner.note not in self.notes:
             self.notes.append(runner.note)
 
     @torch.no_grad()
-    def _in_chunks(self, name: str, ids: list[int], last: "_Step", worst: _Worst) -> None:
-        """The text through a cache, a few tokens at a time."""
-        cache, turn = self.ours.cache(len(ids)), self.ours.config.rope_switch
-        size = max(_CHUNK, turn + 1) if 0 < turn < len(ids) else _CHUNK  # the first piece turns as the whole text does
+    def _run_in_chunks(self, name: str, ids: list[int], last: "_Step", worst: _WorstStep) -> None:
+        """Run the text through a cache, a few tokens at a time."""
+        cache, switch = self.ours.cache(len(ids)), self.ours.config.rope_switch
+        size = max(_CHUNK, switch + 1) if 0 < switch < len(ids) else _CHUNK  # switch RoPE as for the whole text
         pieces = torch.tensor([ids], device=self.device).split(size, dim=1)
-        found = [self.ours.unembed(self.ours.hidden(piece, cache=cache))[0].float().cpu() for piece in pieces]
+        logits = [self.ours.unembed(self.ours.hidden(piece, cache=cache))[0].float().cpu() for piece in pieces]
         worst.tokens += len(ids)
-        worst.see(last.after(0, torch.cat(found)), name)
+        worst.add(last.from_token(0, torch.cat(logits)), name)

@@ -1,10 +1,10 @@
-"""The hard texts: what tokenizers cut wrong, and lengths at which masks, windows and caches go wrong."""
+"""Hard texts: characters that tokenizers split wrongly, and lengths at which masks, windows and caches go wrong."""
 
 from typing import NamedTuple
 
 
 class HardText(NamedTuple):
-    """A text, and what it is hard by; ``repeated`` as often as it takes to reach the longest length."""
+    """A text, named after its difficulty; ``repeated`` texts are repeated up to the longest length."""
 
     name: str
     text: str
@@ -37,4 +37,4 @@ HARD_TEXTS = (
     HardText("the same again and again", "na " * 60),
     HardText("long", _PLAIN, repeated=True),
 )
-"""All of them; every tokenizer and every length that has broken a model somewhere is worth a line here."""
+"""Add a line for any text or length that has broken a tokenizer or a model somewhere."""

@@ -1,1 +1,1 @@
-"""A student's own module against a reference: opened, given the reference's weights, run, and compared step by step."""
+"""Check a student's module: open it, copy a reference's weights into it, run it, and compare it step by step."""

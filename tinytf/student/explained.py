@@ -1,4 +1,4 @@
-"""Why a step is wrong: the mistakes with which a reference computes what the student's code does."""
+"""Why a step is wrong: the mistakes that make the reference compute what the student's code computes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,21 +12,21 @@ from tinytf.report import Data
 from tinytf.steps.operations import Rotate, Scale
 from tinytf.steps.table import Place
 from tinytf.student.opened import Line, Student, line_of
-from tinytf.student.seen import Made
-from tinytf.student.steps import Compared
+from tinytf.student.seen import Output
+from tinytf.student.steps import Comparison
 
-_MOST = 6
-"""Mistakes after which a file is called wrong without an explanation of the rest."""
+_MAX_MISTAKES = 6
+"""Cap on the mistakes confirmed; what is still wrong after them stays unexplained."""
 SCOPES = ("all", "name", "one")
 
 
 @dataclass(frozen=True)
 class Confirmed(Data):
-    """A mistake with which the reference computes what the student's code does, up to the next one.
+    """A mistake that makes the reference compute what the student's code computes, up to the next mistake.
 
-    ``step`` is the first that it changes, of ``places`` in all. It explains that many tensors of the student's, which
-    differ by at most ``difference``, in units of the largest number of each; ``line`` makes the first of them. It is
-    not ``certain`` where nothing that comes of the changed steps is the student's too.
+    ``step`` is the first step that it changes, of ``places`` in all. ``explained`` counts the tensors of the student's
+    code that it explains; they differ by at most ``difference``, relative to the largest number of each, and ``line``
+    computes the first of them. ``certain`` is False where no later step confirms the changed ones.
     """
 
     LESS: ClassVar = ("at",)
@@ -43,141 +43,147 @@ class Confirmed(Data):
 
 
 @dataclass(frozen=True, eq=False)
-class _Try:
-    """The mistakes that were made, the steps that they change, and what comes of it."""
+class _Attempt:
+    """A reference with some mistakes: the steps that each of them changes, and the comparison that results."""
 
     mistakes: tuple[tuple[Mistake, dict[Place, Wrong]], ...]
-    compared: Compared
+    comparison: Comparison
 
     @property
     def merit(self) -> tuple[int, int, int, int]:
-        """How far the reference goes with it, how much of that is seen, how few steps of a block change, how often."""
-        changed = {place for _, places in self.mistakes for place in places}
-        return self.compared.progress, self.compared.seen, -len({name for name, _ in changed}), len(changed)
+        """Rank by steps explained, steps with a tensor of their own, fewest names changed, then most steps changed."""
+        changed = {key for _, changes in self.mistakes for key in changes}
+        return self.comparison.progress, self.comparison.visible, -len({name for name, _ in changed}), len(changed)
 
 
 class Explanation:
-    """The mistakes that explain what is wrong, one after the other as far as they do, and those that were tried.
+    """The mistakes that explain what is wrong, added one by one, and all mistakes that were tried.
 
-    ``unexplained`` is the step where they leave off; empty where they explain everything.
+    ``unexplained`` is the first step that they do not explain; empty where they explain everything.
     """
 
-    def __init__(self, compared: Compared, student: Student) -> None:
+    def __init__(self, comparison: Comparison, student: Student) -> None:
         self.student = student
-        self.found: list[Confirmed] = []
+        self.confirmed: list[Confirmed] = []
         self.tried: dict[str, None] = {}
-        while compared.first_wrong is not None and len(self.found) < _MOST:
-            best = max(self._singles(compared), key=lambda one: one.merit, default=None)
-            best = best or max(self._pairs(compared), key=lambda one: one.merit, default=None)
+        while comparison.first_wrong is not None and len(self.confirmed) < _MAX_MISTAKES:
+            best = max(self._singles(comparison), key=lambda attempt: attempt.merit, default=None)
+            best = best or max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
             if best is None:
                 break
-            self.found += [self._confirmed(compared, best, *one) for one in best.mistakes]
-            self.reaches = any(
-                place not in made for place in _newly(compared, best.compared) for *_, made in best.mistakes
+            self.confirmed += [self._confirm(comparison, best, *mistake) for mistake in best.mistakes]
+            self.has_consequences = any(
+                key not in changes for key in _new_matches(comparison, best.comparison) for *_, changes in best.mistakes
             )
-            compared = best.compared
-        at = compared.first_wrong
-        if at is not None and self.found and compared.tensors.nan is None:
-            self.found[-1] = replace(self.found[-1], certain=self.reaches)
-        self.unexplained = "" if at is None else compared.step(at).full_name(at[1])
+            comparison = best.comparison
+        wrong = comparison.first_wrong
+        if wrong is not None and self.confirmed and comparison.tensors.nan is None:
+            self.confirmed[-1] = replace(self.confirmed[-1], certain=self.has_consequences)
+        self.unexplained = "" if wrong is None else comparison.step(wrong).full_name(wrong[1])
 
-    def _candidates(self, compared: Compared) -> Iterator[tuple[Mistake, Place]]:
-        """The mistakes of the layer with the first wrong step, each with the first step that it could be made at.
+    def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, Place]]:
+        """The mistakes possible in the layer of the first wrong step, each with the first step where it fits.
 
-        What is before the first layer may show there alone.
+        For the first layer, the steps before it count too: a mistake there may only show inside the layer.
         """
-        wrong = compared.first_wrong
+        wrong = comparison.first_wrong
         assert wrong is not None
-        before = compared.places[: compared.order[wrong]] if wrong[1] == 0 else []
-        here = list(dict.fromkeys((*before, *(place for place in compared.places if place[1] == wrong[1]))))
-        here.sort(key=compared.fine)  # those that are wrong first
+        earlier = comparison.keys[: comparison.order[wrong]] if wrong[1] == 0 else []
+        keys = list(dict.fromkeys((*earlier, *(key for key in comparison.keys if key[1] == wrong[1]))))
+        keys.sort(key=comparison.is_right)  # wrong steps first
         for mistake in MISTAKES:
-            at = next((place for place in here if mistake.fits(compared.step(place))), None)
-            if at is not None:
+            key = next((key for key in keys if mistake.fits(comparison.step(key))), None)
+            if key is not None:
                 self.tried[mistake.words] = None
-                yield mistake, at
-        yield from _multiplied(compared, wrong)
+                yield mistake, key
+        yield from _scaled(comparison, wrong)
 
-    def _singles(self, compared: Compared) -> Iterator[_Try]:
-        """Each mistake at all steps of its operation, at those of one name, and if that does not do, at one alone."""
-        table = compared.trace.steps
-        for mistake, at in self._candidates(compared):
-            everywhere, named, alone = (places(mistake, table, at, scope) for scope in SCOPES)
-            wide = [everywhere] if everywhere.keys() == named.keys() else [everywhere, named]
-            found = [one for changed in wide for one in self._tried(compared, compared, (mistake, changed))]
-            yield from found
-            if found and all(one.compared.first_wrong for one in found):
-                yield from self._tried(compared, compared, (mistake, alone))
+    def _singles(self, comparison: Comparison) -> Iterator[_Attempt]:
+        """Each mistake at all steps of its operation, at those of one name, or, if neither suffices, at one step."""
+        table = comparison.trace.steps
+        for mistake, key in self._candidates(comparison):
+            all_steps, same_name, single_step = (places(mistake, table, key, scope) for scope in SCOPES)
+            scopes = [all_steps] if all_steps.keys() == same_name.keys() else [all_steps, same_name]
+            attempts = [
+                attempt for changes in scopes for attempt in self._attempts(comparison, comparison, (mistake, changes))
+            ]
+            yield from attempts
+            if attempts and all(attempt.comparison.first_wrong for attempt in attempts):
+                yield from self._attempts(comparison, comparison, (mistake, single_step))
 
-    def _pairs(self, compared: Compared) -> Iterator[_Try]:
-        """Two mistakes of attention at once, in a file that lets no step between them be seen."""
-        core = {type(step.operation) for step in compared.trace.steps.layer_steps if step.core} | {Rotate}
-        wrong = compared.first_wrong
-        if wrong is None or type(compared.step(wrong).operation) not in core:
+    def _pairs(self, comparison: Comparison) -> Iterator[_Attempt]:
+        """Two mistakes of attention at once, for a file that shows no step between them."""
+        core = {type(step.operation) for step in comparison.trace.steps.layer_steps if step.core} | {Rotate}
+        wrong = comparison.first_wrong
+        if wrong is None or type(comparison.step(wrong).operation) not in core:
             return
-        some = [(mistake, places(mistake, compared.trace.steps, at, "all"))
-                for mistake, at in self._candidates(compared) if mistake.at in core]  # fmt: skip
-        for first, second in combinations(some, 2):
+        candidates = [(mistake, places(mistake, comparison.trace.steps, key, "all"))
+                for mistake, key in self._candidates(comparison) if mistake.at in core]  # fmt: skip
+        for first, second in combinations(candidates, 2):
             if first[0].at is not second[0].at:
-                yield from self._tried(compared, compared.mistaken(first[1]), first, second)
+                yield from self._attempts(comparison, comparison.with_mistakes(first[1]), first, second)
 
-    def _tried(self, before: Compared, base: Compared, *made: tuple[Mistake, dict[Place, Wrong]]) -> Iterator[_Try]:
-        """The reference with the last of some mistakes made too, where that goes further than ``before``."""
+    def _attempts(
+        self, earlier: Comparison, base: Comparison, *mistakes: tuple[Mistake, dict[Place, Wrong]]
+    ) -> Iterator[_Attempt]:
+        """Add the last of ``mistakes`` to ``base``; yield the attempt if it explains more steps than ``earlier``."""
         try:
-            after = base.mistaken(made[-1][1])
-            if after.progress > before.progress and any(_newly(before, after)):
-                yield _Try(made, after)
+            later = base.with_mistakes(mistakes[-1][1])
+            if later.progress > earlier.progress and any(_new_matches(earlier, later)):
+                yield _Attempt(mistakes, later)
         except (RuntimeError, IndexError):  # a formula that does not fit these shapes
             return
 
-    def _confirmed(self, before: Compared, best: _Try, mistake: Mistake, changed: Mapping[Place, Wrong]) -> Confirmed:
-        after = best.compared
-        newly = list(_newly(before, after))
-        first = min(changed, key=lambda place: after.order[place])
-        step = after.step(first)
-        matches = [one for place in newly if (one := after.match(place))]
-        shown = after.match(next((place for place in newly if place in changed), newly[0]))
+    def _confirm(
+        self, earlier: Comparison, best: _Attempt, mistake: Mistake, changes: Mapping[Place, Wrong]
+    ) -> Confirmed:
+        later = best.comparison
+        new_keys = list(_new_matches(earlier, later))
+        first = min(changes, key=lambda key: later.order[key])
+        step = later.step(first)
+        matches = [match for key in new_keys if (match := later.match(key))]
+        first_match = later.match(next((key for key in new_keys if key in changes), new_keys[0]))
         return Confirmed(
             mistake.words,
             step.full_name(first[1]),
             step.formula,
-            len(changed),
-            len(newly),
-            max(one.difference for one in matches),
+            len(changes),
+            len(new_keys),
+            max(match.difference for match in matches),
             True,
-            self.line(shown.made if shown else None),
+            self.line(first_match.output if first_match else None),
             first,
         )
 
-    def line(self, made: Made | None) -> Line | None:
-        """The line of the student's that made a tensor."""
-        return line_of(self.student.file, made.file, made.line) if made is not None and made.line else None
+    def line(self, output: Output | None) -> Line | None:
+        """The line of the student's code that made a tensor."""
+        return line_of(self.student.file, output.file, output.line) if output is not None and output.line else None
 
 
-def _multiplied(compared: Compared, wrong: Place) -> Iterator[tuple[Mistake, Place]]:
-    """The first wrong step, and those that it is made of, times the factor of a tensor of the student's."""
-    for place in (wrong, *compared.trace.steps.sources(compared.step(wrong), wrong[1])):
-        if place not in compared.order:
+def _scaled(comparison: Comparison, wrong: Place) -> Iterator[tuple[Mistake, Place]]:
+    """Candidates that scale the first wrong step, or a source of it, by the factor found in the student's tensors."""
+    for key in (wrong, *comparison.trace.steps.sources(comparison.step(wrong), wrong[1])):
+        if key not in comparison.order:
             continue
-        operation = compared.step(place).operation
+        operation = comparison.step(key).operation
         assert operation is not None
-        for factor in compared.factors(place):
+        for factor in comparison.factors(key):
             words = f"{factor:.4g} times what it should be"
             if isinstance(operation, Scale):
-                words = f"divided by {compared.trace.config.score_divisor / factor:.4g}, not by √d_head"
-            yield Mistake(words, type(operation), lambda site, factor=factor: site.derive() * factor), place  # type: ignore[misc]
+                words = f"divided by {comparison.trace.config.score_divisor / factor:.4g}, not by √d_head"
+            yield Mistake(words, type(operation), lambda site, factor=factor: site.derive() * factor), key  # type: ignore[misc]
 
 
-def _newly(before: Compared, after: Compared) -> Iterator[Place]:
-    """The steps that only the mistaken reference has in common with the student's code.
+def _new_matches(earlier: Comparison, later: Comparison) -> Iterator[Place]:
+    """The steps that the student's code matches only with the mistakes.
 
-    Not a step that is passed over, whose tensor is the one that it should have been made of, and no NaN alone.
+    A step whose match is also the match of one of its sources does not count, nor does a tensor of NaN alone.
     """
-    for place in after.places[: after.progress]:
-        match = after.match(place)
-        if match is None or before.match(place) is not None or bool(match.made.tensor.isnan().all()):
+    for key in later.keys[: later.progress]:
+        match = later.match(key)
+        if match is None or earlier.match(key) is not None or bool(match.output.tensor.isnan().all()):
             continue
-        sources = after.trace.steps.sources(after.step(place), place[1])
-        same = (after.match(source) for source in sources if source in after.order)
-        if all(one is None or one.made is not match.made for one in same):
-            yield place
+        sources = later.trace.steps.sources(later.step(key), key[1])
+        source_matches = (later.match(source) for source in sources if source in later.order)
+        if all(source_match is None or source_match.output is not match.output for source_match in source_matches):
+            yield key

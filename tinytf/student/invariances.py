@@ -1,4 +1,4 @@
-"""What a module should not depend on, asked of the student's module itself: batch, later tokens, chunks."""
+"""Check the student's module for what its logits should not depend on: the batch, later tokens, chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tinytf.report import Data
 from tinytf.student.running import STARTS, Runner
-from tinytf.student.seen import outcome, tensors_in
+from tinytf.student.seen import find_logits, tensors_in
 from tinytf.student.steps import difference
 
 _CACHES = ("past_key_values", "past_key_value", "kv_cache", "cache", "caches", "past", "layer_past", "kv_caches")
@@ -17,7 +17,7 @@ _CACHES = ("past_key_values", "past_key_value", "kv_cache", "cache", "caches", "
 
 @dataclass(frozen=True)
 class Invariance(Data):
-    """One thing that the logits should not depend on; ``difference`` is None where it could not be asked, and why."""
+    """Something that the logits should not depend on; ``difference`` is None where it cannot be tried."""
 
     ALSO: ClassVar = ("holds",)
 
@@ -33,61 +33,65 @@ class Invariance(Data):
 
 @torch.no_grad()
 def invariances(run: Runner, ids: Sequence[int], width: int, tolerance: float, causal: bool) -> tuple[Invariance, ...]:
-    """The invariances of a module that runs on ids (B, T); ``width`` is that of its logits."""
+    """Test the invariances of a module that runs on ids (B, T); its logits have ``width`` numbers a token."""
 
     def logits(rows: Sequence[Sequence[int]]) -> Tensor:
-        found = outcome(run.at_all_positions(torch.tensor(rows)), width)
-        assert found is not None
-        return found
+        result = find_logits(run.at_all_positions(torch.tensor(rows)), width)
+        assert result is not None
+        return result
 
     first, second = list(ids), list(reversed(ids))
-    whole = logits([first])
-    found = []
+    reference = logits([first])
+    results = []
 
-    def asked(name: str, what: str, apart: float | None) -> None:
-        found.append(Invariance(name, what, apart, tolerance))
+    def add(name: str, what: str, change: float | None) -> None:
+        results.append(Invariance(name, what, change, tolerance))
 
     both = logits([first, second])
-    apart = max(difference(both[:1], whole), difference(both[1:], logits([second])))
-    asked("batch", "two texts in one batch give what each gives alone", apart)
-    asked("again", "the same text again gives the same numbers", difference(logits([first]), whole))
-    dropping = run.with_dropout(0.5)
-    if dropping is not None:
-        dropped = outcome(dropping.at_all_positions(torch.tensor([first])), width)
-        asked("dropout", "dropout is off in evaluation", None if dropped is None else difference(dropped, whole))
-    every = whole.dim() == 3 and whole.shape[1] == len(first)
-    if causal and every:
+    change = max(difference(both[:1], reference), difference(both[1:], logits([second])))
+    add("batch", "two texts in one batch give what each gives alone", change)
+    add("again", "the same text again gives the same numbers", difference(logits([first]), reference))
+    with_dropout = run.with_dropout(0.5)
+    if with_dropout is not None:
+        after_dropout = find_logits(with_dropout.at_all_positions(torch.tensor([first])), width)
+        add(
+            "dropout",
+            "dropout is off in evaluation",
+            None if after_dropout is None else difference(after_dropout, reference),
+        )
+    has_every_position = reference.dim() == 3 and reference.shape[1] == len(first)
+    if causal and has_every_position:
         padded = logits([[*first, *second[:3]]])[:, : len(first)]
-        asked("padding", "tokens after a position do not change it", difference(padded, whole))
+        add("padding", "tokens after a position do not change it", difference(padded, reference))
     elif causal:
-        asked("padding", "only the last position is returned, so tokens after it cannot be tried", None)
-    found.append(_in_chunks(run, first, width, tolerance, whole))
-    return tuple(found)
+        add("padding", "only the last position is returned, so tokens after it cannot be tried", None)
+    results.append(_in_chunks(run, first, width, tolerance, reference))
+    return tuple(results)
 
 
-def _in_chunks(call: Runner, ids: list[int], width: int, tolerance: float, whole: Tensor) -> Invariance:
-    takes = call.takes
+def _in_chunks(run: Runner, ids: list[int], width: int, tolerance: float, reference: Tensor) -> Invariance:
+    parameters = run.takes
     cut = len(ids) // 2
-    name = next((one for one in takes if one in _CACHES), None)
-    start = next((one for one in takes if one in STARTS), None)
-    told = {start: cut} if start else {}
+    name = next((parameter for parameter in parameters if parameter in _CACHES), None)
+    start = next((parameter for parameter in parameters if parameter in STARTS), None)
+    start_argument = {start: cut} if start else {}
     if name is None and start is None:
         return Invariance("cache", "forward takes no cache", None, tolerance)
-    more = {"use_cache": True} if "use_cache" in takes else {}
-    first = call(torch.tensor([ids[:cut]]), **more)
+    arguments = {"use_cache": True} if "use_cache" in parameters else {}
+    first = run(torch.tensor([ids[:cut]]), **arguments)
     if name is not None:
         cache = _cache_of(first, width)
         if cache is None:
-            return Invariance("cache", f"forward takes {name}, and returns none to go on with", None, tolerance)
-        more[name] = cache
-    last = outcome(call(torch.tensor([ids[cut:]]), **more, **told), width)
+            return Invariance("cache", f"forward takes {name} but returns none to continue from", None, tolerance)
+        arguments[name] = cache
+    last = find_logits(run(torch.tensor([ids[cut:]]), **arguments, **start_argument), width)
     assert last is not None
-    said = f"{cut} tokens, then {len(ids) - cut} with {name or start}, give what all at once give"
-    return Invariance("cache", said, difference(last[:, -1], whole[:, -1]), tolerance)
+    message = f"{cut} tokens, then {len(ids) - cut} with {name or start}, give the same as all at once"
+    return Invariance("cache", message, difference(last[:, -1], reference[:, -1]), tolerance)
 
 
 def _cache_of(result: Any, width: int) -> Any:
-    """What a module returned beside its logits that holds tensors."""
+    """The cache that a module returned: the first part of its result, other than a tensor, that holds tensors."""
     parts = list(result.values()) if isinstance(result, dict) else result if isinstance(result, tuple | list) else ()
     if hasattr(result, "__dict__") and not parts:
         parts = list(vars(result).values())

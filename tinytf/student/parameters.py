@@ -1,4 +1,4 @@
-"""Parameters of a student's module and of a reference, by the words of their names."""
+"""Describe the parameters of a student's module and of a reference, and score how well their names agree."""
 
 import itertools
 import re
@@ -17,7 +17,7 @@ from tinytf.steps.operations import Norm, Parameter
 from tinytf.steps.table import table_of
 
 _PLAIN = {"weight", "bias", "scale", "shift", "gain", "gamma", "beta", "g", "b", "w", "parametrizations"}
-"""Last words of a parameter's name that do not say what it is of."""
+"""Last words of a parameter's path that say nothing about its module."""
 _BIAS = {"bias", "shift", "beta", "b"}
 
 _HINTS: Mapping[str, tuple[str, str]] = {
@@ -42,16 +42,16 @@ _HINTS: Mapping[str, tuple[str, str]] = {
     "final_norm": ("f final last norm ln end", ""),
     "head.decoder": ("head lm out output unembed decoder logits fc classifier u wu proj linear vocab", ""),
 }  # fmt: skip
-"""Words that files call the parameters of each of our modules: in the last part of their path, and before it."""
+"""Words in files' names for the parameters of each of our modules: in the last part of the path, and before it."""
 
 
 _GATED = {"ffn.gate": "gate wg w1 fc1 w g", "ffn.up": "up w3 fc2 v wu", "ffn.down": "down w2 fc3 out wd c"}
-"""Names of the matrices of a feed-forward with a gate."""
+"""Words for the matrices of a gated feed-forward."""
 
 
 @dataclass(frozen=True)
-class Ours(Data):
-    """Parameters of the reference that one parameter of the student's holds, side by side where they are several."""
+class ReferenceParameter(Data):
+    """One or more parameters of the reference that one parameter of the student's holds, side by side if several."""
 
     LESS: ClassVar = ("steps", "modules", "attribute", "in_layer")
 
@@ -62,8 +62,8 @@ class Ours(Data):
     in_layer: bool
 
     @property
-    def norm(self) -> bool:
-        """Whether it is of a norm."""
+    def is_norm(self) -> bool:
+        """Whether it belongs to a norm."""
         return isinstance(self.steps[0][0].operation, Norm)
 
     @property
@@ -72,14 +72,14 @@ class Ours(Data):
 
 
 @dataclass(frozen=True)
-class Theirs:
-    """A parameter of the student's, with ``{n}`` for the layer and ``{h}`` for the head: all that share a name."""
+class StudentParameter:
+    """All parameters of the student's that share a name with ``{n}`` for the layer and ``{h}`` for the head."""
 
     template: str
     paths: Mapping[tuple[int | None, int | None], str]
     shape: tuple[int, ...]
-    linear: bool
-    norm: bool
+    is_linear: bool
+    is_norm: bool
     order: int
 
     @property
@@ -92,11 +92,11 @@ class Theirs:
 
     @cached_property
     def words(self) -> tuple[set[str], set[str]]:
-        """The words of the last part that says something, and those before it."""
+        """The words of the last meaningful part of the name, and the words of the parts before it."""
         parts = [part for part in self.template.split(".") if part not in ("{n}", "{h}")]
         while len(parts) > 1 and parts[-1].lower() in _PLAIN:
             parts.pop()
-        return _split(parts[-1]), {word for part in parts[:-1] for word in _split(part)}
+        return _split_words(parts[-1]), {word for part in parts[:-1] for word in _split_words(part)}
 
     @property
     def is_bias(self) -> bool:
@@ -104,23 +104,23 @@ class Theirs:
         return last in _BIAS or bool(re.match(r"b(_|\d|ias|$)", last)) or last.endswith("bias")
 
 
-def _split(part: str) -> set[str]:
+def _split_words(part: str) -> set[str]:
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).lower().split("_")
-    whole = part.lower()
-    joined = re.sub(r"_(?=\d)", "", whole)  # fc_1 is fc1 too, and ln_1
-    return {word for word in (*words, whole, joined, *re.findall(r"\d+", whole)) if word}
+    lowered = part.lower()
+    joined = re.sub(r"_(?=\d)", "", lowered)  # fc_1 is fc1 too, and ln_1
+    return {word for word in (*words, lowered, joined, *re.findall(r"\d+", lowered)) if word}
 
 
-def parameters_of(module: nn.Module, config: ModelConfig) -> list[Theirs]:
-    """The parameters of a module, folded by layer and head. Raises UsageError for another number of layers."""
+def student_parameters(module: nn.Module, config: ModelConfig) -> list[StudentParameter]:
+    """The parameters of a module, folded by layer and head. Raises UsageError if the numbers of layers differ."""
     named = dict(module.named_parameters())
     lists: dict[str, set[str]] = {}
     sizes: dict[str, int] = {}
     for path, parameter in named.items():
-        found = re.match(r"(.*?)\.?(?<![\w])(\d+)\.", path)
-        if found:
-            lists.setdefault(found[1], set()).add(found[2])
-            sizes[found[1]] = sizes.get(found[1], 0) + parameter.numel()
+        match = re.match(r"(.*?)\.?(?<![\w])(\d+)\.", path)
+        if match:
+            lists.setdefault(match[1], set()).add(match[2])
+            sizes[match[1]] = sizes.get(match[1], 0) + parameter.numel()
     stack = max(sizes, key=lambda name: sizes[name], default=None)
     if named and stack is None:
         raise UsageError(
@@ -128,73 +128,75 @@ def parameters_of(module: nn.Module, config: ModelConfig) -> list[Theirs]:
             "name the whole model; its blocks belong in an nn.ModuleList, not in a list",
         )
     if stack is not None and (count := len(lists[stack])) != config.n_layers:
-        hint = "let the constructor take their number, or say it with --args"
+        hint = "let the constructor take their number, or set it with --args"
         if len(list(module.get_submodule(stack).children())) < len(module.get_submodule(stack)):  # type: ignore[arg-type]
-            hint = "it is one block many times, as [Block()] * n makes it: make each anew"
+            hint = "it is one block repeated, as [Block()] * n makes it: construct each block anew"
         layers = "layer" if count == 1 else "layers"
         raise UsageError(f"{stack} has {count} {layers}, and the reference has {config.n_layers}", hint)
-    order = {number: place for place, number in enumerate(sorted(lists.get(stack or "", ()), key=int))}
+    layer_of = {number: index for index, number in enumerate(sorted(lists.get(stack or "", ()), key=int))}
     grouped: dict[str, dict[tuple[int | None, int | None], str]] = {}
     for path, parameter in named.items():
         template, layer, head = path, None, None
         prefix = f"{stack}." if stack else ""
-        if stack is not None and path.startswith(prefix) and (rest := path[len(prefix) :].split(".", 1))[0] in order:
-            layer = order[rest[0]]
+        if stack is not None and path.startswith(prefix) and (rest := path[len(prefix) :].split(".", 1))[0] in layer_of:
+            layer = layer_of[rest[0]]
             template = f"{prefix}{{n}}.{rest[1]}"
             inner = re.search(r"\.(\d+)\.", rest[1])
             if inner and config.d_head in parameter.shape and config.d_head != config.d_model:
                 head = int(inner[1])
                 template = f"{prefix}{{n}}.{rest[1][: inner.start()]}.{{h}}.{rest[1][inner.end() :]}"
         grouped.setdefault(template, {})[layer, head] = path
-    found_ones = []
-    for place, (template, paths) in enumerate(grouped.items()):
+    parameters = []
+    for order, (template, paths) in enumerate(grouped.items()):
         path = next(iter(paths.values()))
         owner = module.get_submodule(path.rpartition(".")[0])
-        linear = isinstance(owner, nn.Linear | nn.MultiheadAttention)
-        norm = owner is not module and all(one.dim() == 1 for one in owner.parameters())
-        found_ones.append(Theirs(template, paths, _shape(named[path].shape), linear, norm, place))
-    return found_ones
+        is_linear = isinstance(owner, nn.Linear | nn.MultiheadAttention)
+        is_norm = owner is not module and all(parameter.dim() == 1 for parameter in owner.parameters())
+        parameters.append(StudentParameter(template, paths, _shape(named[path].shape), is_linear, is_norm, order))
+    return parameters
 
 
 def _shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape without a batch axis of 1, which tables of positions have."""
+    """A shape without the batch axis of 1 that tables of positions have."""
     return tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)
 
 
-def targets_of(config: ModelConfig) -> list[Ours]:
-    """Every parameter of a reference, and those that a file may hold side by side."""
+def reference_parameters(config: ModelConfig) -> list[ReferenceParameter]:
+    """Every parameter of a reference, and every group that a file may hold side by side."""
     table = table_of(config)
     single = [
-        Ours((name,), ((step, one),), step.module, one.attribute, step.in_layer)
-        for name, (step, one) in table.parameters.items()
-        if not one.absent
+        ReferenceParameter((name,), ((step, parameter),), step.module, parameter.attribute, step.in_layer)
+        for name, (step, parameter) in table.parameters.items()
+        if not parameter.absent
     ]
-    by_place = {(one.modules, one.attribute): one for one in single}
-    if config.tied_head and ("embed.tokens", "weight") in by_place:
-        single.append(replace(by_place["embed.tokens", "weight"], modules="head.decoder"))
+    by_module = {(parameter.modules, parameter.attribute): parameter for parameter in single}
+    if config.tied_head and ("embed.tokens", "weight") in by_module:
+        single.append(replace(by_module["embed.tokens", "weight"], modules="head.decoder"))
     fused = []
     for modules in (key for key in _HINTS if " " in key):
         for attribute in ("weight", "bias"):
-            parts = [by_place.get((module, attribute)) for module in modules.split()]
+            parts = [by_module.get((module, attribute)) for module in modules.split()]
             if all(parts):
                 names, steps = (
-                    tuple(itertools.chain(*(getattr(p, what) for p in parts))) for what in ("names", "steps")
+                    tuple(itertools.chain(*(getattr(p, field) for p in parts))) for field in ("names", "steps")
                 )
-                fused.append(Ours(names, steps, modules, attribute, True))
+                fused.append(ReferenceParameter(names, steps, modules, attribute, True))
     return single + fused
 
 
 def _hints(modules: str, gated: bool) -> tuple[set[str], set[str]]:
-    last, before = _HINTS.get(modules, ("", ""))
-    return set((_GATED.get(modules, last) if gated else last).split()), set(before.split())
+    last, path = _HINTS.get(modules, ("", ""))
+    return set((_GATED.get(modules, last) if gated else last).split()), set(path.split())
 
 
-def score(theirs: Theirs, ours: Ours, gated: bool) -> float:
-    """How well a name suits: words of its last part count twice, those of its path once; foreign ones against it."""
-    (last, before), (wanted, around) = theirs.words, _hints(ours.modules, gated)
-    score = 2.0 * min(2, len(last & wanted)) + min(1, len((before | last) & around)) + 0.5 * len(before & wanted)
-    foreign = {word for key in _HINTS for word in _hints(key, gated)[1]} - around - {"heads", "head", "self"}
-    score -= 2.0 * bool(before & foreign)
+def name_score(theirs: StudentParameter, ours: ReferenceParameter, gated: bool) -> float:
+    """How well a name fits: words of its last part count double, words of its path once, foreign words against it."""
+    (last, path), (last_hints, path_hints) = theirs.words, _hints(ours.modules, gated)
+    total = (
+        2.0 * min(2, len(last & last_hints)) + min(1, len((path | last) & path_hints)) + 0.5 * len(path & last_hints)
+    )
+    foreign = {word for key in _HINTS for word in _hints(key, gated)[1]} - path_hints - {"heads", "head", "self"}
+    total -= 2.0 * bool(path & foreign)
     if " " in ours.modules:
-        score += 1.0
-    return score
+        total += 1.0
+    return total

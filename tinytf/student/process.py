@@ -31,31 +31,32 @@ from tinytf.memory import free_bytes
 
 T = TypeVar("T")
 SECONDS, MEMORY = 30.0, 0.9
-"""What foreign code may take: seconds at a stretch, and a share of the memory that is free when it starts."""
+"""Limits of foreign code: seconds per call, and a share of the memory that is free when it starts."""
 _MOST_PRINTED = 2**16
 _TICK, _DUMP_SECONDS = 0.1, 2.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 _ANSWERED, _OUT_OF_TIME = 0, 255
 """Exit statuses of a supervisor; any other is the signal that ended the process of the foreign code."""
-_stretch: "list[tuple[float, ctypes.c_double]]" = []
-"""In the process of the foreign code: seconds that a stretch may take, and when the present one has to end."""
+_deadlines: "list[tuple[float, ctypes.c_double]]" = []
+"""In the process of the foreign code: seconds that a call may take, and the time when the current one must end."""
 
 
 class Ended(TinytfError):
-    """The process did not answer; ``frames`` are the files and lines it stood at, the innermost first."""
+    """The process ended without an answer; ``frames`` are the files and lines where it was, innermost first."""
 
     def __init__(self, message: str, frames: tuple[tuple[str, int], ...] = ()) -> None:
         super().__init__(message)
         self.frames = frames
 
 
-def apart(work: Callable[[], T], seconds: float = SECONDS) -> T:
-    """What ``work`` returns, as its annotation says, or raises in another process, each ``limited`` stretch in time.
+def run_in_subprocess(work: Callable[[], T], seconds: float = SECONDS) -> T:
+    """Run ``work`` in another process and return its result, which is checked against its annotation.
 
-    Raises Ended where that process ends without an answer.
+    Each ``time_limit`` context in it may take ``seconds``. Raises what ``work`` raises, and Ended if the process ends
+    without an answer.
     """
     if not hasattr(os, "fork"):
-        raise TinytfError("this needs a system that can fork a process", "run it on Linux or macOS")
+        raise TinytfError("this needs a system that can fork processes", "run it on Linux or macOS")
     with TemporaryFile() as answer, TemporaryFile() as dump:
         supervisor = _fork()
         if supervisor == 0:
@@ -67,28 +68,28 @@ def apart(work: Callable[[], T], seconds: float = SECONDS) -> T:
             os.kill(supervisor, signal.SIGCONT)
             os.waitpid(supervisor, 0)
             raise
-        ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        exit_code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         answer.seek(0)
         dump.seek(0)
-        if ended != _ANSWERED:
-            raise _ended(ended, seconds, dump.read().decode("utf-8", "replace"))
+        if exit_code != _ANSWERED:
+            raise _end_error(exit_code, seconds, dump.read().decode("utf-8", "replace"))
         try:
             return read_answer(answer, work)
         except EOFError:
-            raise Ended("it left Python (os._exit)") from None
+            raise Ended("it exited Python (os._exit)") from None
         except BadAnswer as error:
-            raise Ended(f"it wrote into the answer of its check: {error}") from None
+            raise Ended(f"it corrupted the answer of its check: {error}") from None
 
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: the child starts none
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking with threads: the child starts none
         return os.fork()
 
 
 def _supervise(work: Callable[[], Any], seconds: float, answer: IO[bytes], dump: IO[bytes]) -> NoReturn:
-    """In the first process: run the work in a second one, wait for that, and end whatever it leaves."""
-    ended, worker = int(signal.SIGKILL), 0
+    """In the first process: run the work in a second one, wait for it, and end whatever it leaves behind."""
+    exit_code, worker = int(signal.SIGKILL), 0
     try:
         os.setsid()  # Ctrl-C is the parent's
         _control(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -99,23 +100,23 @@ def _supervise(work: Callable[[], Any], seconds: float, answer: IO[bytes], dump:
         signal.signal(signal.SIGTERM, _stop)
         worker = _fork()
         if worker == 0:
-            _stretch.append((seconds, end))
+            _deadlines.append((seconds, end))
             _answer(work, answer, dump)
         signal.signal(signal.SIGALRM, lambda *_: _stop() if time.monotonic() > end.value else None)
         signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
         try:
             _, status = os.waitpid(worker, 0)
-            ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else _ANSWERED
+            exit_code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else _ANSWERED
         except TimeoutError:
-            ended = _OUT_OF_TIME
+            exit_code = _OUT_OF_TIME
             end.value = time.monotonic() + _DUMP_SECONDS
-            os.kill(worker, signal.SIGABRT)  # faulthandler writes where it stands
+            os.kill(worker, signal.SIGABRT)  # faulthandler writes the stack
             os.waitpid(worker, 0)
     finally:
         with suppress(BaseException):
             signal.setitimer(signal.ITIMER_REAL, 0)
             _kill_descendants(worker)
-        os._exit(ended)
+        os._exit(exit_code)
 
 
 def _stop(*_: object) -> NoReturn:
@@ -128,37 +129,37 @@ def _control(option: int, value: int) -> None:
 
 
 def _close_channels() -> None:
-    """Let the parent's terminals, pipes and sockets lead nowhere: what reads from them trusts what it reads."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in map(int, os.listdir("/dev/fd")):
-        with suppress(OSError):  # the folder itself, which is closed again
-            kind = stat.S_IFMT(os.fstat(number).st_mode)
-            if number <= 2 or kind in (stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK):
-                os.dup2(nothing, number)
+    """Point inherited terminals, pipes and sockets at /dev/null: whoever reads from them trusts what it reads."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        with suppress(OSError):  # the descriptor of the listing itself is closed by now
+            kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+            if descriptor <= 2 or kind in (stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK):
+                os.dup2(null, descriptor)
 
 
 def _kill_descendants(worker: int) -> None:
-    """End the group of ``worker`` and, as those of a process that ends become children of this one, all others."""
+    """End the process group of ``worker`` and every other descendant: orphans become children of this process."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(worker, signal.SIGKILL)
     with suppress(ChildProcessError, psutil.Error):
         while True:
-            os.waitpid(-1, os.WNOHANG)  # raises where there are no more
+            os.waitpid(-1, os.WNOHANG)  # raises when no children are left
             for child in psutil.Process().children():
                 child.kill()
             os.waitpid(-1, 0)
 
 
 def _answer(work: Callable[[], Any], answer: IO[bytes], dump: IO[bytes]) -> NoReturn:
-    """In the second process: run the work, and write what comes of it."""
+    """In the second process: run the work, and write its answer."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        sys.stdin, sys.stdout = open(0), io.TextIOWrapper(_Kept(), "utf-8", "replace", write_through=True)  # noqa: SIM115
+        sys.stdin, sys.stdout = open(0), io.TextIOWrapper(_Head(), "utf-8", "replace", write_through=True)  # noqa: SIM115
         sys.stderr = sys.stdout
-        torch.set_num_threads(1)  # threads of the parent's are not here
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the reference is on the processor
+        torch.set_num_threads(1)  # the parent's threads do not exist here
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the reference is on the CPU
         faulthandler.enable(dump)
         limit(int(MEMORY * free_bytes(torch.device("cpu"))))
         write_answer(answer, work)
@@ -166,34 +167,34 @@ def _answer(work: Callable[[], Any], answer: IO[bytes], dump: IO[bytes]) -> NoRe
         os._exit(0)
 
 
-class _Kept(io.BytesIO):
-    """The beginning of what is written."""
+class _Head(io.BytesIO):
+    """A buffer that keeps only the beginning of what is written to it."""
 
     def write(self, data: Any) -> int:
         return super().write(data) if self.tell() < _MOST_PRINTED else len(data)
 
 
-def printed() -> str:
-    """What was printed so far in the process of the foreign code."""
-    kept = getattr(sys.stdout, "buffer", None)
-    return kept.getvalue().decode("utf-8", "replace") if isinstance(kept, _Kept) else ""
+def captured_output() -> str:
+    """The output printed so far in the process of the foreign code."""
+    buffer = getattr(sys.stdout, "buffer", None)
+    return buffer.getvalue().decode("utf-8", "replace") if isinstance(buffer, _Head) else ""
 
 
 @contextmanager
-def limited() -> Iterator[None]:
-    """A stretch of foreign code; one that takes too long ends its process, whatever it is doing."""
-    for seconds, end in _stretch:
+def time_limit() -> Iterator[None]:
+    """Limit the time of the foreign code in this context; running over ends its process, whatever it is doing."""
+    for seconds, end in _deadlines:
         end.value = time.monotonic() + seconds
     try:
         yield
     finally:
-        for _, end in _stretch:
+        for _, end in _deadlines:
             end.value = math.inf
 
 
-def _ended(ended: int, seconds: float, dump: str) -> Ended:
+def _end_error(exit_code: int, seconds: float, dump: str) -> Ended:
     frames = tuple((file, int(line)) for file, line in re.findall(r'^  File "(.*)", line (\d+)', dump, re.MULTILINE))
-    if ended == _OUT_OF_TIME:
+    if exit_code == _OUT_OF_TIME:
         return Ended(f"it was still running after {seconds:g} seconds", frames)
-    name = signal.Signals(ended).name
+    name = signal.Signals(exit_code).name
     return Ended(f"Python crashed ({name})" + (", out of memory?" if name == "SIGKILL" else ""), frames)

@@ -1,4 +1,4 @@
-"""The reference of a check: a model or a preset whose weights are random in every place."""
+"""The reference of a check: a model, or a preset with random weights, gains and biases."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,10 +18,10 @@ _SPREAD = 0.1
 
 @torch.no_grad()
 def reference(name: str, changes: Mapping[str, Any], seed: int = 0) -> Model:
-    """A model on the processor; of a preset, which needs no prefix here, other fields where ``changes`` says so.
+    """Load a model on the CPU; ``changes`` replace fields of a preset, whose name needs no prefix here.
 
-    A preset's gains are not all 1 and its biases not all 0, as a mistake about them would not show. Raises UsageError
-    for changes of a model that is no preset, or that do not fit.
+    A preset gets random gains and biases, so that a mistake about them shows. Raises UsageError for changes to a model
+    that is not a preset, or changes that do not fit.
     """
     try:
         model = load(name, device="cpu", seed=seed)
@@ -34,7 +34,7 @@ def reference(name: str, changes: Mapping[str, Any], seed: int = 0) -> Model:
         if changes:
             raise UsageError(f"{name} has weights, and --with changes a preset", "such as --like preset:gpt2-tiny")
         return model
-    unknown = [one for one in changes if one not in FIELDS]
+    unknown = [name for name in changes if name not in FIELDS]
     if unknown:
         raise UsageError(f"a configuration has no {unknown[0]!r}", did_you_mean(unknown[0], FIELDS))
     transformer = model.transformer
@@ -48,7 +48,7 @@ def reference(name: str, changes: Mapping[str, Any], seed: int = 0) -> Model:
 
 
 def _changed(config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
-    """A configuration with some fields changed; d_head and d_ff go with d_model and n_heads unless they are named."""
+    """A configuration with some fields changed; d_head and d_ff follow d_model and n_heads unless given."""
     fields = {**config.to_dict(), **changes}
     if {"d_model", "n_heads"} & set(changes):
         fields["d_head"] = changes.get("d_head", fields["d_model"] // fields["n_heads"])

@@ -1,4 +1,4 @@
-"""What a student's forward pass computes: every tensor that it makes, with the line of its code."""
+"""Record every tensor that a student's forward pass computes, with the line of code that made it."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +14,12 @@ from tinytf.student.opened import is_own
 
 _MOST_NUMBERS = 2**24
 _UNSET = {torch.empty, torch.empty_like, Tensor.new_empty}
-"""Functions whose numbers mean nothing."""
+"""Functions that return uninitialised numbers."""
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """A copy of a tensor that the student's code made, and the line that did. ``order`` counts from 0."""
+class Output:
+    """A copy of a tensor that the student's code made, and the line that made it; ``order`` counts from 0."""
 
     order: int
     file: str
@@ -27,14 +27,14 @@ class Made:
     tensor: Tensor
 
 
-class Watching(TorchFunctionMode):
-    """Keeps a copy of every tensor of numbers that a function of torch gives while it is active."""
+class OutputRecorder(TorchFunctionMode):
+    """While active, keeps a copy of every floating-point tensor that a torch function returns."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
         self.folder = file.resolve().parent
-        self.made: list[Made] = []
-        self.last: dict[int, Made] = {}
+        self.outputs: list[Output] = []
+        self.last: dict[int, Output] = {}
         self._own: dict[str, bool] = {}
 
     def __torch_function__(
@@ -43,14 +43,14 @@ class Watching(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         for tensor in () if function in _UNSET else tensors_in(result):
             if tensor.is_floating_point() and 0 < tensor.numel() <= _MOST_NUMBERS and tensor.dim():
-                file, line = self._place()
-                kept = tensor.detach().clone()
-                self.made.append(Made(len(self.made), file, line, kept))
-                self.last[id(tensor)] = self.made[-1]
+                file, line = self._innermost_line()
+                copy = tensor.detach().clone()
+                self.outputs.append(Output(len(self.outputs), file, line, copy))
+                self.last[id(tensor)] = self.outputs[-1]
         return result
 
-    def _place(self) -> tuple[str, int]:
-        """The innermost line of the student's."""
+    def _innermost_line(self) -> tuple[str, int]:
+        """The innermost frame in the student's code: file and line."""
         frame = sys._getframe(2)
         while frame is not None:
             file = frame.f_code.co_filename
@@ -63,29 +63,31 @@ class Watching(TorchFunctionMode):
 
 
 def tensors_in(result: Any, depth: int = 5) -> Iterator[Tensor]:
-    """The tensors of what a function gives: itself, or in tuples, dicts and objects."""
+    """The tensors in a function's result, also inside tuples, dicts and objects."""
     if isinstance(result, Tensor):
         yield result
     elif depth and isinstance(result, tuple | list):
-        for one in result:
-            yield from tensors_in(one, depth - 1)
+        for part in result:
+            yield from tensors_in(part, depth - 1)
     elif depth and isinstance(result, dict):
         yield from tensors_in(list(result.values()), depth - 1)
     elif depth and hasattr(result, "__dict__"):
         yield from tensors_in(list(vars(result).values()), depth - 1)
 
 
-def outcome(result: Any, width: int) -> Tensor | None:
-    """What a module returned: the first tensor whose last axis is ``width``."""
-    found = (one for one in tensors_in(result) if one.dim() and one.shape[-1] == width and one.is_floating_point())
-    return next(found, None)
+def find_logits(result: Any, width: int) -> Tensor | None:
+    """The logits that a module returned: the first tensor whose last axis is ``width``."""
+    candidates = (t for t in tensors_in(result) if t.dim() and t.shape[-1] == width and t.is_floating_point())
+    return next(candidates, None)
 
 
 @torch.no_grad()
-def watch(file: Path, call: Callable[[], Any], width: int) -> tuple[list[Made], Made | None]:
-    """All that a call makes, in order, and the first of what it returns whose last axis is ``width``."""
-    watching = Watching(file)
-    with watching:
+def record_outputs(file: Path, call: Callable[[], Any], width: int) -> tuple[list[Output], Output | None]:
+    """Every tensor that a call makes, in order, and the first one it returns whose last axis is ``width``."""
+    recorder = OutputRecorder(file)
+    with recorder:
         result = call()
-    found = outcome(result, width)
-    return watching.made, None if found is None else watching.last.get(id(found), Made(-1, "", 0, found.detach()))
+    logits = find_logits(result, width)
+    return recorder.outputs, None if logits is None else recorder.last.get(
+        id(logits), Output(-1, "", 0, logits.detach())
+    )

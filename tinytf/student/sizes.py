@@ -1,4 +1,4 @@
-"""What files call the sizes of a model, and a configuration that answers to all of these names."""
+"""Names that files give to the sizes of a model, and a configuration that answers to all of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 
-_CALLED = {
+_ALIASES = {
     "vocab_size": "vocab_size n_vocab vocab vocabulary_size num_tokens padded_vocab_size num_embeddings ntoken ntokens",
     "d_model": "d_model n_embd n_embed emb_dim embed_dim embedding_dim embed_size hidden_size dim model_dim width "
     "emb_size c_model dmodel",
@@ -29,16 +29,16 @@ _CALLED = {
     "ff_ratio": "ff_ratio mlp_ratio ffn_mult ff_mult expansion expansion_factor ffn_ratio",
     "device": "device",
 }
-"""What files call each size of a configuration."""
+"""Names that files give to each size of a configuration."""
 
 
-SIZES = {word: name for name, words in _CALLED.items() for word in words.split()}
+SIZES = {word: name for name, words in _ALIASES.items() for word in words.split()}
 
 
 def sizes_of(config: ModelConfig) -> dict[str, Any]:
-    """What a reference says of every name that ``SIZES`` knows; dropout is off."""
+    """The sizes of a reference, by our name; dropout is off."""
     ratio, rest = divmod(config.d_ff, config.d_model)
-    named = {name: getattr(config, name) for name in _CALLED if hasattr(config, name)}
+    named = {name: getattr(config, name) for name in _ALIASES if hasattr(config, name)}
     return {
         **named,
         "dropout": 0.0,
@@ -49,21 +49,21 @@ def sizes_of(config: ModelConfig) -> dict[str, Any]:
 
 
 class Sizes(dict[str, Any]):
-    """A configuration for a constructor that takes one of no class: it answers to every name of a size, in both ways.
+    """A configuration for a constructor that declares no class for it: answers to any size name, as key or attribute.
 
-    ``given`` are names and values that win. ``asked`` are the names that were read, which becomes the call in words.
+    ``overrides`` are names and values that win. ``used`` are the names that were read; they describe the call.
     """
 
-    def __init__(self, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        super().__init__(given)
-        self.known = known
-        self.asked: dict[str, Any] = {}
+    def __init__(self, sizes: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        super().__init__(overrides)
+        self.sizes = sizes
+        self.used: dict[str, Any] = {}
 
     def __missing__(self, name: str) -> Any:
         if name not in SIZES:
-            raise UsageError(f"the configuration has no {name!r} to fill in", f"say it with --args {name}=…")
-        self.asked[name] = self.known[SIZES[name]]
-        return self.asked[name]
+            raise UsageError(f"the configuration has no {name!r} to fill in", f"set it with --args {name}=…")
+        self.used[name] = self.sizes[SIZES[name]]
+        return self.used[name]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -71,5 +71,5 @@ class Sizes(dict[str, Any]):
         return self[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The size of that name; ``default`` for a name that is not one."""
+        """The size of that name; ``default`` for a name that is not a size."""
         return self[name] if name in self or name in SIZES else default

@@ -58,34 +58,32 @@ def train(
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
-    ``resume`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
-    the same machine and number of threads); a finished run is left as it is. The FREE fields of the recipe may
-    differ from those of the run; ``on_note`` is told which do, a line each. ``overwrite`` removes a run in ``out``
-    once the new one can begin. After each step ``interrupted`` is asked whether to stop, after a checkpoint. A
-    ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
-    the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
-    ``shard`` divides model, gradients and moments among several processes, which wait for each other ``timeout``
-    seconds at most. With ``tensorboard`` event files are
-    written too. ``on_progress`` hears what comes before the first step, and how far the last measurement of the
-    held-out text is.
+    ``resume`` continues the run in ``out`` from its newest checkpoint, bit for bit as if it had not stopped (on the
+    same machine and number of threads); a finished run stays as it is. The FREE fields of the recipe may differ from
+    those of the run; ``on_note`` gets a line for each that does. ``overwrite`` removes a run in ``out`` once the new
+    one can begin. ``interrupted`` is called after each step; if it returns True, the run saves a checkpoint and stops.
+    ``model`` and ``tokenizer``, if given, are trained instead of new ones. At step ``explain`` (from 1; 0: never) the
+    updates of the ``explained`` weights (see ``choose_weight``), or of some default ones, are recorded; ``on_updates``
+    gets them at the end. ``shard`` divides model, gradients and moments among several processes, which wait for each
+    other at most ``timeout`` seconds. ``tensorboard`` writes event files too. ``on_progress`` reports the stages before
+    the first step, and the last measurement of the held-out text.
 
-    Raises UsageError when ``out`` holds a run already and is neither resumed nor overwritten, when it holds anything
-    else, when its recipe or text differ, when ``overwrite`` would remove the text or the model to start from, and when
-    another process trains it; TrainingError when a number is not finite or a checkpoint cannot be written (the last
-    good one stays).
+    Raises UsageError if ``out`` holds a run that is neither resumed nor overwritten, or anything else; if its recipe or
+    text differs; if ``overwrite`` would remove the text or the model to start from; or if another process trains it.
+    Raises TrainingError if a number is not finite or a checkpoint cannot be written (the last good one stays).
     """
-    require_place(out, resume=resume, overwrite=overwrite)
+    require_free(out, resume=resume, overwrite=overwrite)
     if shard and recipe.without:
         raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
     if recipe.lora and (explain or shard or model is None):
-        said = "--explain" if explain else "--shard" if shard else "a new model"
-        hint = "leave out one of them" if explain or shard else "name one by --from"
-        raise UsageError(f"LoRA does not go with {said}", hint)
+        choice = "--explain" if explain else "--shard" if shard else "a new model"
+        hint = "leave out one of them" if explain or shard else "name a model by --from"
+        raise UsageError(f"LoRA does not go with {choice}", hint)
     if shard and (explain or recipe.compile):
-        what = "explains an update" if explain else "compiles"
-        raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
-    where = torch.device(device)
-    with processes(where, shard=shard, timeout=timeout, on_note=on_note) as group, _locked(out, group):
+        action = "explains an update" if explain else "compiles"
+        raise UsageError(f"with --shard no process has the whole model, so none {action}", "leave out one of them")
+    device = torch.device(device)
+    with processes(device, shard=shard, timeout=timeout, on_note=on_note) as group, _lock_run(out, group):
         files = find_files(corpus, recipe.reading) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
@@ -102,7 +100,7 @@ def train(
             files,
             recipe,
             out,
-            where,
+            device,
             group,
             resume=resume,
             overwrite=overwrite,
@@ -115,17 +113,17 @@ def train(
             on_progress=on_progress if group.writes else lambda *_: None,
             on_note=on_note if group.writes else lambda _: None,
         )
-        last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
+        last = run.run(on_metrics if group.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
         del run
         return last
 
 
 @contextmanager
-def _locked(out: Path, group: Processes) -> Iterator[None]:
-    """Hold the lock of a run directory, which is made; the system releases it however the process ends.
+def _lock_run(out: Path, group: Processes) -> Iterator[None]:
+    """Make the run directory and hold its lock, which the system releases however the process ends.
 
-    An error before anything was written leaves nothing behind.
+    An error before the first metrics leaves nothing behind.
     """
     new, lock = not out.exists(), FileLock(out / LOCK)
     if group.writes:
@@ -144,19 +142,19 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
             remove_all(out / TOKENS)
             with suppress(OSError):
                 remove(out / LOCK)
-                remove_folder(out)  # unless it is not empty
+                remove_folder(out)  # fails unless it is empty
         raise
     finally:
         lock.release()
 
 
-def require_place(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Raise UsageError where a run must not write: over another one unasked, or beside files that no run wrote."""
+def require_free(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Raise UsageError if ``out`` holds another run, unless it is to be replaced, or files that no run wrote."""
     if not out.is_dir() or is_free(out):
         return
     if not holds_run(out):
-        what = " to resume" if resume else " to overwrite" if overwrite else ", and it is not empty"
-        raise UsageError(f"there is no run in {out}{what}", "name another folder by --out")
+        reason = " to resume" if resume else " to overwrite" if overwrite else ", but it is not empty"
+        raise UsageError(f"there is no run in {out}{reason}", "name another folder by --out")
     if not (resume or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
         raise UsageError(
             f"{out} holds a run already",
@@ -165,7 +163,7 @@ def require_place(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def _require_inputs_elsewhere(out: Path, corpus: Corpus, recipe: Recipe) -> None:
-    """Raise UsageError where overwriting the run would remove a file that is read."""
+    """Raise UsageError if overwriting the run would remove its text or the model that it begins from."""
     removed = {resolved(path) for path in written_files(out)}
     for file in corpus.files:
         if file.source.path is not None and resolved(file.source.path) in removed:

@@ -1,4 +1,4 @@
-"""What a training run would do: its schedule, its sizes, the first gradient, and what it would write."""
+"""Plan a training run: its schedule, its sizes, the first gradient, and what it would write."""
 
 import math
 import time
@@ -22,7 +22,7 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.setup import Setup, prepare
 from tinytf.training.data.tokens import Stage
-from tinytf.training.loop import require_place
+from tinytf.training.loop import require_free
 from tinytf.training.recipe import Recipe
 from tinytf.training.run.peak import matrix_peak, training_flops
 from tinytf.training.tuning.lora import Adapters
@@ -31,25 +31,24 @@ from tinytf.training.tuning.optimiser import clip_factor, learning_rate, make_op
 from tinytf.training.tuning.parts import freeze
 
 _POINTS = 512
-"""The most steps whose learning rate is listed."""
+"""The largest number of steps whose learning rate is listed."""
 _NORMS = 200
-"""The gradient norms whose clipping is shown."""
-_MEASURED, _LOOKED_AT = 5, 100
-"""The steps whose time is measured, and those whose padding is."""
-_STATE, _SAVED = 4, 3
-"""Numbers for each trained parameter: in memory weight, gradient, two moments; all but the gradient in a checkpoint."""
+"""The number of gradient norms whose clipping is shown."""
+_TIMED_STEPS, _PADDING_STEPS = 5, 100
+"""The number of steps that are timed, and of those whose padding is counted."""
+_NUMBERS_IN_MEMORY, _NUMBERS_SAVED = 4, 3
+"""Numbers per trained parameter: weight, gradient and two moments in memory; all but the gradient in a checkpoint."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan(Report):
     """A planned run.
 
-    Of the ``parameters`` so many are ``trained``; the others are frozen, or those that LoRA goes beside.
-    ``tokens`` and ``held_out_tokens`` are those of the text, ``step_tokens`` those of one batch, and ``padding`` the
-    share of them that stands for nothing, since conversations differ in length. ``schedule`` is the
-    learning rate of steps (from 1), ``loss`` (nats per token) and ``gradient_norm`` those of the first batch before
-    training. ``step_seconds`` is the median of five steps, None in half precision and where they are compiled, and so
-    is ``peak_flops``, what a matrix product reached here per second.
+    ``trained`` counts the parameters that are trained; the other ``parameters`` are frozen, by ``freeze`` or LoRA.
+    ``tokens`` and ``held_out_tokens`` count the text, ``step_tokens`` a batch; ``padding`` is the share of padding in
+    batches of conversations. ``schedule`` pairs steps (from 1) with learning rates; ``loss`` (nats per token) and
+    ``gradient_norm`` are of the first batch before training. ``step_seconds`` is the median of five steps, and
+    ``peak_flops`` the speed of a matrix product here; both are None in half precision or with compiled steps.
     """
 
     KIND = "training_plan"
@@ -77,15 +76,15 @@ class TrainingPlan(Report):
 
     @property
     def mfu(self) -> float | None:
-        """The model's own operations as a share of the most that was reached: by a matrix product, or by its steps."""
+        """The model's own operations per second as a share of the peak: a matrix product, or the steps if faster."""
         if self.step_seconds is None or self.peak_flops is None:
             return None
-        reached = self.flops_per_token * self.step_tokens / self.step_seconds
-        return reached / max(self.peak_flops, reached)
+        speed = self.flops_per_token * self.step_tokens / self.step_seconds
+        return speed / max(self.peak_flops, speed)
 
     @property
     def seconds(self) -> float | None:
-        """How long all steps would take, without what is measured between them; None where that is not known."""
+        """The time of all steps, without the measurements between them; None if unknown."""
         return None if self.step_seconds is None else self.recipe.steps * self.step_seconds
 
     @property
@@ -95,7 +94,7 @@ class TrainingPlan(Report):
 
     @property
     def passes(self) -> float:
-        """How often the text would be seen."""
+        """How often the run would pass over the text."""
         return self.seen_tokens / self.tokens
 
     @property
@@ -110,29 +109,29 @@ class TrainingPlan(Report):
 
     @property
     def clipping(self) -> list[tuple[float, float]]:
-        """Norms of gradients, to beyond the first one and twice the most, each with the factor that clips it."""
-        most = self.recipe.clip
-        norms = np.linspace(0, 1.25 * max(self.gradient_norm, 2 * most), _NORMS).tolist()
-        return [(norm, clip_factor(norm, most)) for norm in norms]
+        """Gradient norms, beyond the first norm and twice the limit, each with the factor that clips it."""
+        limit = self.recipe.clip
+        norms = np.linspace(0, 1.25 * max(self.gradient_norm, 2 * limit), _NORMS).tolist()
+        return [(norm, clip_factor(norm, limit)) for norm in norms]
 
     @property
     def memory_bytes(self) -> int:
-        """What weights, gradients and Adam's two moments take, without the activations of a batch."""
-        return self.weight_bytes + (_STATE - 1) * self.trained_bytes + self._beside
+        """The memory of weights, gradients and Adam's two moments, without the activations of a batch."""
+        return self.weight_bytes + (_NUMBERS_IN_MEMORY - 1) * self.trained_bytes + self._adapter_bytes
 
     @property
     def checkpoint_bytes(self) -> int:
-        """The whole model, the moments, and with LoRA the adapter."""
-        return self.weight_bytes + (_SAVED - 1) * self.trained_bytes + self._beside
+        """The size of a checkpoint: the whole model, the moments, and with LoRA the adapter."""
+        return self.weight_bytes + (_NUMBERS_SAVED - 1) * self.trained_bytes + self._adapter_bytes
 
     @property
-    def _beside(self) -> int:
-        """The weights of an adapter, which are none of the model's."""
+    def _adapter_bytes(self) -> int:
+        """The size of a LoRA adapter, whose weights are not part of the model."""
         return self.trained_bytes if self.recipe.lora else 0
 
     @property
     def checkpoints(self) -> int:
-        """How many would be written; the oldest are removed again."""
+        """How many checkpoints would be written; old ones are removed along the way."""
         return -(-self.recipe.steps // (self.recipe.save_every or self.recipe.eval_every))
 
     def fields(self) -> dict[str, Any]:
@@ -162,12 +161,12 @@ def plan(
     overwrite: bool = False,
     on_progress: Stage = lambda *_: None,
 ) -> TrainingPlan:
-    """What ``train`` would do with the same arguments; nothing is written to ``out``. A given ``model`` is trained on.
+    """Plan what ``train`` would do with the same arguments; writes nothing to ``out``, but trains ``model`` if given.
 
-    The tokenizer is made and the text is cut into tokens, in a temporary folder. Raises what ``train`` raises before
-    its first step.
+    The tokenizer is made and the text is tokenised, in a temporary folder. Raises what ``train`` raises before its
+    first step.
     """
-    require_place(out, resume=False, overwrite=overwrite)
+    require_free(out, resume=False, overwrite=overwrite)
     with TemporaryDirectory(prefix="tinytf-plan-") as folder:
         torch.manual_seed(recipe.seed)
         setup = prepare(corpus, recipe, Path(folder), tokenizer, model, on_progress)
@@ -176,19 +175,24 @@ def plan(
         parameters = list(setup.model.to(device).train().parameters())
         freeze(setup.model, recipe.freeze)
         adapters = [Adapters(setup.model, recipe).to(device)] if recipe.lora else []
-        trained = [one for module in (setup.model, *adapters) for one in module.parameters() if one.requires_grad]
+        trained = [
+            parameter
+            for module in (setup.model, *adapters)
+            for parameter in module.parameters()
+            if parameter.requires_grad
+        ]
         optimiser = make_optimiser(setup.model, recipe, *adapters)
         losses = BatchLoss(setup.model, *adapters)
         loss = backward(losses, batch, recipe)
         norm = float(clip(trained, recipe.clip))
-        seconds = _seconds_of_a_step(setup, losses, recipe, optimiser, trained)
-        padding = setup.examples.padding(_LOOKED_AT) if isinstance(setup.examples, ChatTurns) else None
+        seconds = _time_step(setup, losses, recipe, optimiser, trained)
+        padding = setup.examples.padding(_PADDING_STEPS) if isinstance(setup.examples, ChatTurns) else None
     steps = np.unique(np.linspace(0, recipe.steps - 1, min(recipe.steps, _POINTS)).round().astype(int)).tolist()
     tokens, held_out = setup.counts
     return TrainingPlan(
         run=out, recipe=recipe, config=setup.model.config, tokenizer=setup.tokenizer.kind,
-        parameters=sum(one.numel() for one in parameters), weight_bytes=sum(one.nbytes for one in parameters),
-        trained=sum(one.numel() for one in trained), trained_bytes=sum(one.nbytes for one in trained), padding=padding,
+        parameters=sum(p.numel() for p in parameters), weight_bytes=sum(p.nbytes for p in parameters),
+        trained=sum(p.numel() for p in trained), trained_bytes=sum(p.nbytes for p in trained), padding=padding,
         tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
         schedule=[(step + 1, learning_rate(step, recipe)) for step in steps], loss=loss,
         gradient_norm=norm, step_seconds=seconds, flops_per_token=training_flops(setup.model.config, recipe.block),
@@ -196,18 +200,18 @@ def plan(
     )  # fmt: skip
 
 
-def _seconds_of_a_step(
+def _time_step(
     setup: Setup, loss: BatchLoss, recipe: Recipe, optimiser: torch.optim.Optimizer, trained: Sequence[nn.Parameter]
 ) -> float | None:
-    """The median of some steps, after one that is not counted; None where they would not be those of the training."""
+    """The median time of some steps, after an uncounted one; None if the training would run them differently."""
     if recipe.dtype != "float32" or recipe.compile:
         return None
-    found = []
-    for step in range(_MEASURED + 1):
-        began = time.perf_counter()
+    seconds = []
+    for step in range(_TIMED_STEPS + 1):
+        start = time.perf_counter()
         optimiser.zero_grad(set_to_none=True)
         backward(loss, setup.examples.batch(step), recipe)
         clip(trained, recipe.clip)
         optimiser.step()
-        found.append(time.perf_counter() - began)
-    return median(found[1:])
+        seconds.append(time.perf_counter() - start)
+    return median(seconds[1:])

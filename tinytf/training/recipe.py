@@ -20,7 +20,7 @@ FIRST_WEIGHTS = ("even", "normal", "look_back")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
 USUAL_LR, FINE_LR = 3e-3, 5e-5
-"""The peak learning rate of a new model, and of one that is trained on: it has much to lose."""
+"""The peak learning rate of a new model, and of a trained one, which has much to lose."""
 _DECODER = {
     "causal": True, "head": "lm", "positions": "rotary", "norm": "rmsnorm", "activation": "silu", "gated": True,
     "qkv_bias": False, "o_bias": False, "ffn_bias": False,
@@ -30,12 +30,12 @@ _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
 
 
 def _field(default: Any, help: str, limits: Limits = ANY) -> Any:
-    """A field of a recipe: its default, the line that explains it, and the values it may have."""
+    """A field of a recipe: its default, a line of help, and the values it may have."""
     return field(default=default, metadata={"help": help, "limits": limits})
 
 
 def require_mask(config: ModelConfig) -> None:
-    """Raise ConfigError for a decoder without its mask, which would see the token that it should predict."""
+    """Raise ConfigError for a decoder without a mask, which would see the token that it should predict."""
     if config.causal and not config.mask:
         raise ConfigError("without its mask a decoder sees the token that it should predict", "leave out mask = false")
 
@@ -45,8 +45,8 @@ class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run.
 
     ``model`` holds ModelConfig fields, without vocab_size. ``begun_from`` names the model that the run started from,
-    whose architecture and tokenizer it has; a branch is one that goes on ``at_step`` of that run, ``without`` some
-    heads. ``freeze`` are addresses of weights that stay as they are. ``held_out`` text is measured every ``eval_every``
+    whose architecture and tokenizer it takes over; a branch continues from ``at_step`` of that run, ``without`` some
+    heads. ``freeze`` are addresses of weights that are not trained. ``held_out`` text is measured every ``eval_every``
     steps; a decoder then continues a prompt by ``sample_tokens``, and an encoder fills in a word.
     """
 
@@ -61,16 +61,16 @@ class Recipe:
     )
     objective: str = _field(
         "causal",
-        "What to predict: the next token, masked tokens, or what the assistant says in a conversation.",
+        "What to predict: the next token, masked tokens, or the assistant's turns of a conversation.",
         Limits(choices=OBJECTIVES),
     )
-    document: str = _field("paragraph", "What is a document of a text file.", Limits(choices=DOCUMENTS))
+    document: str = _field("paragraph", "What counts as a document in a text file.", Limits(choices=DOCUMENTS))
     field: str = _field("", "Field of the rows to read, in .jsonl, .csv, .tsv and .parquet files.")
     block: int = _field(128, "Training length in tokens.", Limits(2, 1_000_000))
     batch: int = _field(16, "Examples per step.", Limits(1, 65_536))
-    accumulate: int = _field(1, "Parts of a batch that pass one after the other.", Limits(1, 65_536))
-    document_starts: float = _field(0.0, "Share of examples that begin where a document does.", _SHARE)
-    repeats: float = _field(0.0, "Share of examples of repeated random tokens, which teach copying.", _SHARE)
+    accumulate: int = _field(1, "Parts of a batch that run one after the other.", Limits(1, 65_536))
+    document_starts: float = _field(0.0, "Share of examples that begin at the start of a document.", _SHARE)
+    repeats: float = _field(0.0, "Share of examples with repeated random tokens, which teach copying.", _SHARE)
     repeats_first: int = _field(0, "Steps at the start with only such examples.", Limits(0, 1_000_000_000))
     steps: int = _field(1000, "Optimiser steps.", Limits(1, 1_000_000_000))
     lr: float = _field(USUAL_LR, "Peak learning rate; with --from 5e-5 unless given.", _POSITIVE)
@@ -84,10 +84,10 @@ class Recipe:
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
     patience: int = _field(
-        0, "Held-out losses in a row without a new best that end the run; 0: none do.", Limits(0, 1_000_000)
+        0, "Stop after this many held-out losses in a row without a new best; 0: never.", Limits(0, 1_000_000)
     )
     save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
-    save_minutes: float = _field(10.0, "Minutes between checkpoints besides; 0: only by steps.", Limits(0, 1e6))
+    save_minutes: float = _field(10.0, "Also save after this many minutes; 0: only by steps.", Limits(0, 1e6))
     keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
     probe_every: int = _field(
         50, "Steps between measurements of the heads; 0: never, and no film.", Limits(0, 1_000_000_000)
@@ -106,15 +106,15 @@ class Recipe:
     lora_alpha: int = _field(16, "Scale of LoRA, over its rank.", Limits(1, 1_000_000))
     recompute: bool = _field(False, "Recompute activations in the backward pass: less memory, a third more work.")
     threads: int = _field(0, "Threads of a process; 0: 1 or all, whichever is faster at first.", Limits(0, 1024))
-    compile: bool = _field(False, "Let torch write the kernels first; on a processor it is mostly slower.")
+    compile: bool = _field(False, "Let torch compile the kernels first; on a CPU this is mostly slower.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
     def __post_init__(self) -> None:
-        for name, known in FIELDS.items():
-            known.require(getattr(self, name), UsageError)
+        for name, field_type in FIELDS.items():
+            field_type.require(getattr(self, name), UsageError)
         if self.objective == "masked" and self.tokenizer != "wordpiece":
             raise UsageError(
-                f"the masked objective needs [MASK], and a {self.tokenizer} tokenizer has none",
+                f"the masked objective needs [MASK], but a {self.tokenizer} tokenizer has none",
                 "use --tokenizer wordpiece",
             )
         if self.objective == "masked" and self.block < 3:
@@ -124,20 +124,20 @@ class Recipe:
                 f"a batch of {self.batch} cannot be split into {self.accumulate} parts", "use at most --batch parts"
             )
         if self.lora and not self.begun_from:
-            raise UsageError("LoRA adapts a trained model, and the recipe begins a new one", "name it by --from")
+            raise UsageError("LoRA adapts a trained model, but the recipe begins a new one", "name a model by --from")
         if not 0 <= self.warmup <= self.steps:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 
     @property
     def reading(self) -> Reading:
-        """How the files of the text are read."""
+        """How to read the files of the text."""
         return Reading(self.document, self.field, self.objective == "chat")
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model that this recipe trains, for a vocabulary of this size.
 
-        What ``model`` leaves out is Llama's in a decoder: rotary positions, RMSNorm, SwiGLU, no biases. The
-        feed-forward has as many parameters gated as not.
+        By default a decoder is like Llama: rotary positions, RMSNorm, SwiGLU, no biases. A gated feed-forward has as
+        many parameters as a plain one.
         """
         fields = {
             "d_model": 128, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
@@ -160,31 +160,31 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
-        """A recipe from its fields. Raises UsageError for an unknown one, with the nearest name.
+        """A recipe from its fields. Raises UsageError for an unknown field, with the nearest name.
 
-        The default warm-up is at most a tenth of the steps, and a model that is begun from has a default lr of its own.
+        The default warm-up is at most a tenth of the steps; the default lr is FINE_LR for a trained model.
         """
         if (optimiser := fields.get("optimiser", "adamw")) != "adamw":
             raise UsageError(f"{source or 'the recipe'}: there is no optimiser {optimiser!r}", "AdamW is the only one")
-        fields = {name: value for name, value in fields.items() if name != "optimiser"}  # recipes once named it
+        fields = {name: value for name, value in fields.items() if name != "optimiser"}  # older recipes name it
         if fields.get("begun_from"):
             fields = {"lr": FINE_LR, **fields}
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
             fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
-        # Limits come later: an option may be over the file.
+        # Limits are checked later, since an option may override the file.
         return cls(**require_fields(fields, _TYPES, "a recipe", UsageError, source))
 
     @classmethod
     def load(cls, path: Path, **changes: Any) -> Self:
-        """A recipe from a TOML file, or a shipped one by its name, with ``changes`` on top of it."""
+        """A recipe from a TOML file, or a shipped recipe by name, with ``changes`` applied."""
         shipped = SHIPPED / f"{path}.toml"
         if not path.exists() and path.name == str(path) and shipped.is_file():
             path = shipped
         try:
             fields = tomllib.loads(read_bytes(path, SMALL).decode("utf-8"))
         except OSError as error:
-            names = ", ".join(sorted(one.stem for one in SHIPPED.glob("*.toml")))
+            names = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.toml")))
             hint = f"a recipe is a TOML file, or one of {names}"
             raise UsageError(f"cannot read the recipe {path}: {error.strerror}", hint) from None
         except (ValueError, RecursionError) as error:
@@ -195,11 +195,12 @@ class Recipe:
 SHIPPED = Path(__file__).parent.parent / "assets" / "recipes"
 _TYPES = fields_of(Recipe)
 FIELDS = fields_of(
-    Recipe, {one.name: one.metadata["limits"] for one in dataclasses.fields(Recipe) if "limits" in one.metadata}
+    Recipe,
+    {member.name: member.metadata["limits"] for member in dataclasses.fields(Recipe) if "limits" in member.metadata},
 )
-"""The values that each field of a recipe may have."""
+"""The type and the limits of each field of a recipe."""
 FREE = ("steps", "patience", "eval_every", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens")
-"""Those that a resumed run may change: no number so far depends on them, but for the schedule's on ``steps``."""
+"""Fields that a resumed run may change: no earlier number depends on them, except the learning rate on ``steps``."""
 
 
 def stored_recipe(run: Path) -> Recipe | None:
@@ -208,23 +209,23 @@ def stored_recipe(run: Path) -> Recipe | None:
     return Recipe.from_dict(read_json(path), str(path)) if path.exists() else None
 
 
-def require_same(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> None:
-    """Raise UsageError for a field that differs from the recipe that a run was started with."""
-    for name, value in asked.items():
+def require_same(run: Path, stored: Recipe, requested: Mapping[str, Any]) -> None:
+    """Raise UsageError for a requested field that differs from the recipe that a run was started with."""
+    for name, value in requested.items():
         if getattr(stored, name) != value:
             raise UsageError(
-                f"{run} was started with {name} {getattr(stored, name)!r}, and {value!r} is asked for",
+                f"{run} was started with {name} {getattr(stored, name)!r}, not {value!r}",
                 "leave the option out, or begin another run",
             )
 
 
-def resumed_recipe(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> Recipe:
-    """The recipe that a run goes on with: its own, with the FREE fields that are ``asked`` for.
+def resumed_recipe(run: Path, stored: Recipe, requested: Mapping[str, Any]) -> Recipe:
+    """The recipe of a resumed run: its stored one, with the FREE fields of ``requested``.
 
-    Raises UsageError for another field that differs.
+    Raises UsageError if any other field differs.
     """
-    fixed = {name: value for name, value in asked.items() if name not in FREE}
+    fixed = {name: value for name, value in requested.items() if name not in FREE}
     if not fixed.get("threads"):  # the run has chosen its own
         fixed.pop("threads", None)
     require_same(run, stored, fixed)
-    return dataclasses.replace(stored, **{name: value for name, value in asked.items() if name in FREE})
+    return dataclasses.replace(stored, **{name: value for name, value in requested.items() if name in FREE})

@@ -1,4 +1,4 @@
-"""The report of a finished training: examples, the loss before and after, a sample, and updates written out."""
+"""The report of a finished training: examples, the loss before and after, a sample, and updates worked out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _EXAMPLES, _SAMPLE_TOKENS, _SPIKES = 3, 60, 3
 
 @dataclass(frozen=True)
 class SpikeText:
-    """A spike, and the ``text`` of its batch's example that the trained model finds worst, with that ``worst`` loss."""
+    """A spike, and the example of its batch that has the ``worst`` loss in the trained model, with its ``text``."""
 
     spike: Spike
     example: int
@@ -37,8 +37,8 @@ class SpikeText:
 class Training(Report):
     """A trained run. ``before`` and ``after`` are the loss of the first batch in nats per token.
 
-    ``examples`` are the first rows of that batch. ``sample`` is a prompt and how a decoder continues it. ``spikes`` are
-    the highest of the history's, at most three.
+    ``examples`` are the first rows of that batch. ``sample`` is a prompt and a decoder's continuation of it. ``spikes``
+    are the highest of the history, at most three.
     """
 
     KIND = "training"
@@ -56,7 +56,7 @@ class Training(Report):
     spikes: tuple[SpikeText, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """Losses in nats per token; null for a position that is not predicted."""
+        """Losses in nats per token; null for a position without a target."""
         summary = RunReport(self.run.name, self.run, self.history).summary()
         targets = [[None if t == IGNORED else t for t in row] for row in self.examples.targets.tolist()]
         return {
@@ -68,19 +68,19 @@ class Training(Report):
             "first_batch_loss": {"before": self.before, "after": self.after},
             "best_held_out": summary["best_held_out"],
             **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "mfu", "risen")},
-            "spikes": [one.to_dict() for one in self.spikes],
+            "spikes": [spike.to_dict() for spike in self.spikes],
             "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
             "milestones": [{"step": step, "words": words} for step, words in self.history.milestones],
             "sample": None if self.sample is None else "".join(self.sample),
-            "updates": [{**vars(one), "difference": one.difference} for one in self.updates],
+            "updates": [{**vars(update), "difference": update.difference} for update in self.updates],
         }
 
 
 def report_of(run: Path, recipe: Recipe, setup: Setup, updates: Sequence[Update] = ()) -> Training:
-    """What was trained in the folder ``run``."""
+    """The report of the training in the folder ``run``."""
     history, batch = read_history(run), setup.examples.batch(recipe.at_step)
     after = measured_loss(setup.model, [batch], recipe.accumulate)
-    assert after is not None  # or the first step had failed
+    assert after is not None  # otherwise the first step would have failed
     before, sample = float(history.loss[0]), _sample(setup)
     return Training(
         run, recipe, setup, history, batch[:_EXAMPLES], before, after, sample, tuple(updates), _spikes(history, setup)
@@ -88,15 +88,15 @@ def report_of(run: Path, recipe: Recipe, setup: Setup, updates: Sequence[Update]
 
 
 def _spikes(history: History, setup: Setup) -> tuple[SpikeText, ...]:
-    """The highest spikes in order, with the text of their batches, which follow from the seed and the step."""
-    found = []
-    highest = sorted(history.spikes, key=lambda one: one.loss / one.usual)[-_SPIKES:]
-    for spike in sorted(highest, key=lambda one: one.step):
+    """The highest spikes by step, with the worst text of each batch, which the seed and the step reproduce."""
+    texts = []
+    highest = sorted(history.spikes, key=lambda spike: spike.loss / spike.usual)[-_SPIKES:]
+    for spike in sorted(highest, key=lambda spike: spike.step):
         batch = setup.examples.batch(spike.step - 1)
         row, loss = worst_example(setup.model, batch)
         ids = batch.ids[row] if batch.padding_mask is None else batch.ids[row][batch.padding_mask[row].bool()]
-        found.append(SpikeText(spike, row, loss, setup.tokenizer.decode(ids.tolist())))
-    return tuple(found)
+        texts.append(SpikeText(spike, row, loss, setup.tokenizer.decode(ids.tolist())))
+    return tuple(texts)
 
 
 def _sample(setup: Setup) -> tuple[str, str] | None:

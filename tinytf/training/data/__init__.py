@@ -1,1 +1,1 @@
-"""What a run starts from: tokens of a corpus, examples of every objective, first weights."""
+"""The start of a run: tokens of a corpus, examples of every objective, initial weights."""

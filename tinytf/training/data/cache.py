@@ -1,8 +1,7 @@
-"""What is worked out from a text and kept for other runs: tokens and tokenizers, by fingerprint, in the user's cache.
+"""A cache of tokens and tokenizers for other runs on the same text, by fingerprint, in the user's cache folder.
 
-``TINYTF_CACHE`` names another place for it; an empty one keeps nothing. All is in one folder there that tinytf made and
-marked (bford.info/cachedir); of other folders nothing is ever counted or removed. What is in it may be removed at any
-time.
+``TINYTF_CACHE`` names another location; an empty value turns the cache off. Everything is in one folder that tinytf
+made and marked (bford.info/cachedir); nothing else is ever counted or removed. The cache may be deleted at any time.
 """
 
 import os
@@ -17,22 +16,22 @@ from platformdirs import user_cache_path
 from tinytf.errors import UsageError
 from tinytf.outputs import is_fenced, link, make_folder, remove, remove_folder, write_state
 
-LEAST, MOST = 1 << 20, 4 << 30
-"""Texts from so many bytes on are kept, and so many bytes of all that is made of them: the last ones used."""
+MIN_TEXT_BYTES, MAX_CACHE_BYTES = 1 << 20, 4 << 30
+"""The smallest text that is cached, and the size of the cache, which keeps the entries used last."""
 FOLDER, TAG, MARK = "tinytf-tokens", "CACHEDIR.TAG", ".tinytf-cache"
-"""The folder in the user's cache, the file that marks it, and the one that marks each entry in it."""
+"""The folder in the user's cache, the file that marks it, and the file that marks each entry."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of tinytf. It may be removed at any time.\n"
 _FINGERPRINT = re.compile(r"(?:[a-z]+-)?[0-9a-f]{64}")
 _ENTRY = re.compile(rf"\.?{re.escape(MARK)}.*|\.?(?:tokenizer|index)\.json.*|\.?(?:train|held_out)\.bin.*")
-"""The files of an entry, and what a process that was killed leaves of them."""
+"""The files of an entry, and the leftovers of a killed process."""
 
 
 def cache_folder() -> Path | None:
-    """The folder, made and marked; None if nothing is to be kept, or where it is not tinytf's."""
-    named = os.environ.get("TINYTF_CACHE")
-    if named == "" or is_fenced():
+    """Make and mark the cache folder; None if the cache is off, or the folder is not tinytf's."""
+    location = os.environ.get("TINYTF_CACHE")
+    if location == "" or is_fenced():
         return None
-    folder = (user_cache_path("tinytf") if named is None else Path(named)) / FOLDER
+    folder = (user_cache_path("tinytf") if location is None else Path(location)) / FOLDER
     try:
         make_folder(folder)
         if all(path.name.startswith(f".{TAG}.") for path in folder.iterdir()):  # left by a killed process
@@ -43,12 +42,12 @@ def cache_folder() -> Path | None:
 
 
 @contextmanager
-def kept(fingerprint: str, size: int) -> Iterator[Path | None]:
-    """The folder of one fingerprint, this process alone in it; None for a small text and where nothing can be kept.
+def cached_entry(fingerprint: str, size: int) -> Iterator[Path | None]:
+    """Lock and yield the folder of a fingerprint; None for a small text, or where nothing can be cached.
 
-    Then the entries that were used longest ago go, until all take ``MOST`` bytes.
+    Afterwards, entries are removed, oldest use first, until the cache is within ``MAX_CACHE_BYTES``.
     """
-    cache = cache_folder() if size >= LEAST else None
+    cache = cache_folder() if size >= MIN_TEXT_BYTES else None
     if cache is None:
         yield None
         return
@@ -71,14 +70,14 @@ def kept(fingerprint: str, size: int) -> Iterator[Path | None]:
         _shrink(cache, entry)
 
 
-def _shrink(cache: Path, but: Path) -> None:
-    """Remove what was used longest ago, but for the entry ``but`` and those that a process is in."""
+def _shrink(cache: Path, protected: Path) -> None:
+    """Remove the entries used longest ago, except ``protected`` and entries that a process has locked."""
     with suppress(OSError):
         entries = sorted(filter(_is_entry, cache.iterdir()), key=lambda entry: entry.stat().st_mtime)
         sizes = {entry: sum(file.lstat().st_size for file in entry.iterdir()) for entry in entries}
         total = sum(sizes.values())
         for entry in entries:
-            if total <= MOST or entry == but:
+            if total <= MAX_CACHE_BYTES or entry == protected:
                 continue
             with suppress(OSError, Timeout), FileLock(cache / f"{entry.name}.lock", timeout=0):
                 for file in [file for file in entry.iterdir() if _ENTRY.fullmatch(file.name)]:
@@ -89,12 +88,12 @@ def _shrink(cache: Path, but: Path) -> None:
 
 def _is_entry(folder: Path) -> bool:
     """Whether a folder is an entry that tinytf made."""
-    named = _FINGERPRINT.fullmatch(folder.name) is not None
-    return named and not folder.is_symlink() and (folder / MARK).is_file()
+    has_name = _FINGERPRINT.fullmatch(folder.name) is not None
+    return has_name and not folder.is_symlink() and (folder / MARK).is_file()
 
 
-def share(source: Path, target: Path, names: tuple[str, ...]) -> None:
-    """Give a folder files of another one, in this order: as second names, or copies. Raises OSError."""
+def share_files(source: Path, target: Path, names: tuple[str, ...]) -> None:
+    """Link files of one folder into another, in this order, or copy them. Raises OSError."""
     make_folder(target)
     for name in names:
         remove(target / name)

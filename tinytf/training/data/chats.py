@@ -1,6 +1,6 @@
-"""Examples of the chat objective: conversations by the model's template, of which the assistant's tokens are learned.
+"""Examples of the chat objective: conversations in the model's template, whose assistant tokens are the targets.
 
-A stream of conversations is of uint32: ids, with a mark at the first token of each and at all that are learned.
+A stream of conversations is uint32: ids, with one bit for the first token of each and one for tokens to learn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tinytf.errors import TrainingError, UsageError
 from tinytf.text.chat import Conversation
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.data.examples import IGNORED, Batch, Ids, places_where, seeded, spread
+from tinytf.training.data.examples import IGNORED, Batch, Ids, positions_where, seeded, spread
 from tinytf.training.recipe import Recipe
 
 FIRST, LEARNED = np.uint32(1 << 31), np.uint32(1 << 30)
@@ -20,35 +20,35 @@ _ID = np.uint32((1 << 30) - 1)
 
 
 def assistant_spans(tokenizer: Tokenizer, conversation: Conversation) -> tuple[str, list[tuple[int, int]]]:
-    """The text of a conversation, and where the assistant's turns stand: what it says, and what ends a turn.
+    """The text of a conversation, and the spans of the assistant's turns, including what ends a turn.
 
-    A turn is what the template adds to the prompt of the messages before it, without the space at its end. Raises
-    TrainingError for a template that changes earlier messages, UsageError where there is none or it refuses.
+    A turn is what the template adds to the messages before it, without trailing space. Raises
+    TrainingError for a template that changes earlier messages, UsageError if it is missing or refuses the messages.
     """
     if tokenizer.chat is None:
         raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
     messages, spans = conversation.messages, []
-    whole, _ = tokenizer.chat.render(conversation)
+    full_text, _ = tokenizer.chat.render(conversation)
     for number, message in enumerate(messages):
         if message["role"] != "assistant" or not number:
             continue
         before, after = (
             tokenizer.chat.render(Conversation(messages[:end], conversation.tools))[0] for end in (number, number + 1)
         )
-        if not (after.startswith(before) and whole.startswith(after.rstrip())):
+        if not (after.startswith(before) and full_text.startswith(after.rstrip())):
             raise TrainingError(
-                f"the chat template writes message {number + 1} in another way when more follows",
-                "split the conversation, so that the assistant has the last word",
+                f"the chat template writes message {number + 1} differently when more messages follow",
+                "split the conversation, so that it ends with the assistant",
             )
         spans.append((len(before), len(after.rstrip())))
-    return whole, spans
+    return full_text, spans
 
 
 def conversation_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     """The marked ids (N,) of a conversation given as JSON; a token is learned if any of it is the assistant's."""
     conversation = Conversation.from_json(text)
-    whole, spans = assistant_spans(tokenizer, conversation)
-    encoded = tokenizer.encode(whole, special=False)
+    full_text, spans = assistant_spans(tokenizer, conversation)
+    encoded = tokenizer.encode(full_text, special=False)
     ids = np.array(encoded.ids, dtype=np.uint32)
     starts, ends = (np.array([getattr(token, name) for token in encoded.tokens]) for name in ("start", "end"))
     for first, last in spans:
@@ -57,11 +57,11 @@ def conversation_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     return ids
 
 
-def packed(lengths: Sequence[int], width: int) -> list[list[int]]:
-    """The numbers of texts in rows of a width, the longest text first, each in the first row with room for it."""
+def pack(lengths: Sequence[int], width: int) -> list[list[int]]:
+    """Pack texts, by index, into rows of ``width``: longest text first, each into the first row with room for it."""
     rows: list[list[int]] = []
-    for number in sorted(range(len(lengths)), key=lambda one: -lengths[one]):
-        free = (row for row in rows if sum(lengths[one] for one in row) + lengths[number] <= width)
+    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        free = (row for row in rows if sum(lengths[n] for n in row) + lengths[number] <= width)
         if (row := next(free, None)) is None:
             rows.append(row := [])
         row.append(number)
@@ -69,15 +69,15 @@ def packed(lengths: Sequence[int], width: int) -> list[list[int]]:
 
 
 class Turns:
-    """The conversations of a stream in parts of at most ``block`` + 1 tokens, those alone with a token to learn.
+    """The conversations of a stream in parts of at most ``block`` + 1 tokens, without parts that have nothing to learn.
 
-    With ``packs`` short ones share a row with others, which they do not see.
+    With ``packs`` short parts share a row, without seeing each other.
     """
 
     def __init__(self, stream: Ids, block: int, packs: bool = False) -> None:
         self.stream, self.block, self.packs = stream, block, packs
-        firsts = places_where(stream, lambda part: (part & FIRST) > 0)
-        learned = places_where(stream, lambda part: (part & LEARNED) > 0)
+        firsts = positions_where(stream, lambda part: (part & FIRST) > 0)
+        learned = positions_where(stream, lambda part: (part & LEARNED) > 0)
         ends = np.append(firsts, len(stream))[1:]
         parts = [
             (start, min(start + block + 1, end))
@@ -92,30 +92,30 @@ class Turns:
         return len(self.parts)
 
     def rows(self, numbers: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int]:
-        """The parts in each row of a batch, and its width, that of the longest part."""
+        """The parts in each row of a batch, and its width, the length of the longest part."""
         parts = [self.parts[number] for number in numbers]
         lengths = [stop - start - 1 for start, stop in parts]
-        rows = packed(lengths, max(lengths)) if self.packs else [[place] for place in range(len(parts))]
-        return [[parts[place] for place in row] for row in rows], max(lengths)
+        rows = pack(lengths, max(lengths)) if self.packs else [[index] for index in range(len(parts))]
+        return [[parts[index] for index in row] for row in rows], max(lengths)
 
     def batch(self, numbers: Sequence[int]) -> Batch:
-        """Some parts, padded on the right, where a causal mask keeps padding from what is learned."""
+        """A batch of some parts, padded on the right, where a causal mask hides the padding."""
         rows, width = self.rows(numbers)
         ids = np.zeros((len(rows), width), dtype=np.int64)
         targets, texts = np.full_like(ids, IGNORED), np.zeros_like(ids)
         for row, parts in enumerate(rows):
             end = 0
-            for number, place in enumerate(parts, 1):
-                part = self.stream[slice(*place)]
-                known = (part & _ID).astype(np.int64)
+            for number, span in enumerate(parts, 1):
+                part = self.stream[slice(*span)]
+                ids_of_part = (part & _ID).astype(np.int64)
                 begin, end = end, end + len(part) - 1
-                ids[row, begin:end], texts[row, begin:end] = known[:-1], number
-                targets[row, begin:end] = np.where(part[1:] & LEARNED, known[1:], IGNORED)
+                ids[row, begin:end], texts[row, begin:end] = ids_of_part[:-1], number
+                targets[row, begin:end] = np.where(part[1:] & LEARNED, ids_of_part[1:], IGNORED)
         shared = any(len(parts) > 1 for parts in rows)
         return Batch(torch.from_numpy(ids), torch.from_numpy(targets), torch.from_numpy(texts) if shared else None)
 
     def padding(self, numbers: Sequence[int]) -> tuple[int, int]:
-        """How many tokens of a batch are padding, and how many it has."""
+        """The number of padding tokens in a batch, and of all its tokens."""
         rows, width = self.rows(numbers)
         size = len(rows) * width
         return size - sum(stop - start - 1 for row in rows for start, stop in row), size
@@ -125,39 +125,39 @@ class ChatTurns:
     """Conversations drawn uniformly; only the assistant's tokens are targets."""
 
     def __init__(self, train: Ids, held_out: Ids, recipe: Recipe, packs: bool = False) -> None:
-        self.train, self.kept = Turns(train, recipe.block, packs), Turns(held_out, recipe.block, packs)
+        self.train, self.held_out_set = Turns(train, recipe.block, packs), Turns(held_out, recipe.block, packs)
         self.size, self.seed = recipe.batch, recipe.seed
         if not len(self.train):
-            raise TrainingError("no conversation has a message of the assistant after another one")
+            raise TrainingError("no conversation has an assistant message after another message")
 
-    def _drawn(self, step: int) -> list[int]:
-        drawn: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
-        return drawn
+    def _draw(self, step: int) -> list[int]:
+        numbers: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
+        return numbers
 
     def batch(self, step: int) -> Batch:
-        return self.train.batch(self._drawn(step))
+        return self.train.batch(self._draw(step))
 
     def tokens(self, step: int) -> int:
-        wasted, size = self.train.padding(self._drawn(step))
-        return size - wasted
+        padding, size = self.train.padding(self._draw(step))
+        return size - padding
 
     def padding(self, steps: int) -> float:
-        """The share of padding in the batches of so many steps."""
-        wasted, sizes = zip(*(self.train.padding(self._drawn(step)) for step in range(steps)), strict=True)
-        return sum(wasted) / sum(sizes)
+        """The share of padding in the batches of the first ``steps`` steps."""
+        padding, sizes = zip(*(self.train.padding(self._draw(step)) for step in range(steps)), strict=True)
+        return sum(padding) / sum(sizes)
 
     @property
     def held_out_batches(self) -> int:
-        return -(-len(self.kept) // self.size)
+        return -(-len(self.held_out_set) // self.size)
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         for first in spread(self.held_out_batches, self.size, limit):
-            yield self.kept.batch(range(first, min(first + self.size, len(self.kept))))
+            yield self.held_out_set.batch(range(first, min(first + self.size, len(self.held_out_set))))
 
     @property
     def prompt(self) -> list[int]:
-        """The first held-out conversation, else the first of all, up to where the assistant speaks."""
-        batch = (self.kept if len(self.kept) else self.train).batch([0])
+        """The first held-out conversation, or else the first one, up to where the assistant speaks."""
+        batch = (self.held_out_set if len(self.held_out_set) else self.train).batch([0])
         first = int((batch.targets[0] != IGNORED).nonzero()[0])
         ids: list[int] = batch.ids[0, : first + 1].tolist()
         return ids

@@ -1,4 +1,4 @@
-"""Examples to train on: the batch of every objective, and windows of a token stream.
+"""Training examples: the batch of every objective, and windows of a token stream.
 
 The examples of a step are a pure function of (seed, step).
 """
@@ -21,14 +21,14 @@ IGNORED = -100
 Ids = NDArray[np.integer[Any]]
 
 _LONGEST_PHRASE, _FEW_PHRASES = 8, 4
-_LOOKED_AT_ONCE = 1 << 22  # tokens of a stream that may lie on disk
+_CHUNK = 1 << 22  # tokens read at a time from a stream that may be on disk
 
 
 @dataclass(frozen=True)
 class Batch:
-    """``ids`` (B, T) in, ``targets`` (B, T) out (IGNORED where there is none), ``padding_mask`` (B, T) or None.
+    """Input ``ids`` (B, T), ``targets`` (B, T), IGNORED where there is none, and ``padding_mask`` (B, T) or None.
 
-    The mask is True for a real token. Where several texts share a row, it numbers them from 1, and 0 is padding.
+    The mask is True for a real token. If several texts share a row, it numbers them from 1, and 0 is padding.
     """
 
     ids: Tensor
@@ -41,17 +41,17 @@ class Batch:
         return Batch(self.ids.to(device), self.targets.to(device), mask)
 
     def __getitem__(self, rows: slice) -> "Batch":
-        """Some of its rows."""
+        """The batch of some rows."""
         mask = None if self.padding_mask is None else self.padding_mask[rows]
         return Batch(self.ids[rows], self.targets[rows], mask)
 
     def without_targets(self) -> "Batch":
-        """Its first row, of which nothing is to be predicted."""
+        """The first row, with no targets."""
         return replace(self[:1], targets=torch.full_like(self.targets[:1], IGNORED))
 
 
 class Examples(Protocol):
-    """What training needs of an objective."""
+    """The interface of an objective to training."""
 
     @property
     def held_out_batches(self) -> int: ...
@@ -63,47 +63,47 @@ class Examples(Protocol):
         ...
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        """All held-out text, or ``limit`` batches from all over it."""
+        """All held-out text, or ``limit`` batches spread over it."""
         ...
 
 
 def seeded(seed: int, step: int) -> np.random.Generator:
-    """The random draws of one step."""
+    """The random generator of a step."""
     return np.random.default_rng([seed, step])
 
 
 def spread(batches: int, size: int, limit: int | None) -> list[int]:
-    """The first example of each batch of a size, or of ``limit`` batches that are equally far apart."""
-    few = batches if limit is None else min(limit, batches)
-    return [number * batches // few * size for number in range(few)]
+    """The index of the first example of each batch of ``size``, or of ``limit`` evenly spaced batches."""
+    count = batches if limit is None else min(limit, batches)
+    return [number * batches // count * size for number in range(count)]
 
 
 def parts_of(stream: Ids) -> Iterator[Ids]:
-    """A stream that may lie on disk, part by part."""
-    return (stream[start : start + _LOOKED_AT_ONCE] for start in range(0, len(stream), _LOOKED_AT_ONCE))
+    """A stream, part by part, since it may be on disk."""
+    return (stream[start : start + _CHUNK] for start in range(0, len(stream), _CHUNK))
 
 
-def places_where(stream: Ids, found: Callable[[Ids], NDArray[np.bool_]]) -> NDArray[np.int64]:
-    """The places of a stream where ``found`` is true; it is read part by part."""
-    places = [np.flatnonzero(found(part)) + i * _LOOKED_AT_ONCE for i, part in enumerate(parts_of(stream))]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *places])
+def positions_where(stream: Ids, condition: Callable[[Ids], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """The positions of a stream where ``condition`` is true; the stream is read part by part."""
+    positions = [np.flatnonzero(condition(part)) + i * _CHUNK for i, part in enumerate(parts_of(stream))]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *positions])
 
 
-def places_after(stream: Ids, token: int) -> NDArray[np.int64]:
-    """The place after each ``token`` of a stream."""
-    return places_where(stream, lambda part: part == token) + 1
+def positions_after(stream: Ids, token: int) -> NDArray[np.int64]:
+    """The position after each ``token`` of a stream."""
+    return positions_where(stream, lambda part: part == token) + 1
 
 
 class NextToken:
-    """Windows of ``block`` tokens from the stream, in memory or mapped; each target is the token that follows.
+    """Windows of ``block`` tokens from a stream, in memory or mapped; each target is the next token.
 
-    They begin anywhere, all places equally often, but for a share ``document_starts`` that begins where a document does
-    (after an ``end`` token). Of several corpora, ``groups`` of so many tokens with a weight each, as many windows begin
-    in each as its weight says.
+    Windows begin anywhere with equal probability, except for a share ``document_starts`` that begins at the start of a
+    document (after an ``end`` token). With several corpora, ``groups`` of (tokens, weight), windows begin in each in
+    proportion to its weight.
     A share ``repeats`` of the windows (all of them in the first ``repeats_first`` steps) consists instead of a few
-    phrases of random ids below ``vocab_size``, repeated in random order: only copying what followed the last time
-    helps, and no fixed distance does. Only tokens that can be copied are targets there. A window has at least 2
-    phrases, at first a handful and later as many as fit twice: copying is learned among few candidates.
+    phrases of random ids below ``vocab_size``, repeated in random order: the only way to predict them is to copy what
+    followed the last time, at no fixed distance. Only tokens that can be copied are targets there. A window has at
+    least 2 phrases, at first a handful and later as many as fit twice, since copying is learned among few candidates.
     """
 
     def __init__(
@@ -118,19 +118,21 @@ class NextToken:
         block = recipe.block
         if len(train) <= block:
             raise TrainingError(
-                f"the text has {len(train)} tokens to train on, and a block needs {block + 1}",
+                f"the text has {len(train)} tokens to train on, but a block needs {block + 1}",
                 "give a longer text or a smaller --block",
             )
-        self.train, self.kept, self.recipe, self.block, self.size = train, held_out, recipe, block, recipe.batch
-        found = places_after(train, end) if recipe.document_starts and end is not None else np.zeros(0, dtype=np.int64)
-        self.beginnings = np.concatenate(([0], found[found < len(train) - block]))
+        self.train, self.held_out_set, self.recipe, self.block, self.size = train, held_out, recipe, block, recipe.batch
+        starts = (
+            positions_after(train, end) if recipe.document_starts and end is not None else np.zeros(0, dtype=np.int64)
+        )
+        self.document_starts = np.concatenate(([0], starts[starts < len(train) - block]))
         self.vocab_size = vocab_size
         counts, weights = np.array(groups or [(len(train), 1.0)]).T
-        self.firsts, self.places = (counts.cumsum() - counts).astype(int), counts.astype(int) - block
+        self.group_starts, self.start_counts = (counts.cumsum() - counts).astype(int), counts.astype(int) - block
         self.shares = weights / weights.sum()
-        if self.places.min() < 1:
+        if self.start_counts.min() < 1:
             raise TrainingError(
-                f"one of the texts has {int(counts.min()):,} tokens to train on, and a block needs {block + 1}",
+                f"one of the texts has {int(counts.min()):,} tokens to train on, but a block needs {block + 1}",
                 "give a longer text or a smaller --block",
             )
 
@@ -138,45 +140,45 @@ class NextToken:
         random = seeded(self.recipe.seed, step)
         if len(self.shares) > 1:
             group = random.choice(len(self.shares), self.size, p=self.shares)
-            starts = self.firsts[group] + random.integers(0, self.places[group])
+            starts = self.group_starts[group] + random.integers(0, self.start_counts[group])
         else:
             starts = random.integers(0, len(self.train) - self.block, self.size)
-        if len(self.beginnings) > 1:
-            chosen = self.beginnings[random.integers(0, len(self.beginnings), self.size)]
-            starts = np.where(random.random(self.size) < self.recipe.document_starts, chosen, starts)
+        if len(self.document_starts) > 1:
+            document_starts = self.document_starts[random.integers(0, len(self.document_starts), self.size)]
+            starts = np.where(random.random(self.size) < self.recipe.document_starts, document_starts, starts)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
-        first = self.recipe.repeats_first
-        progress = min(1.0, (step + 1) / first) if first else 1.0
+        repeat_steps = self.recipe.repeats_first
+        progress = min(1.0, (step + 1) / repeat_steps) if repeat_steps else 1.0
         share = 1.0 if progress < 1.0 else self.recipe.repeats
         for row in np.flatnonzero(random.random(self.size) < share):
-            window, known = self._phrases(random, progress)
-            if not known.any():  # a block too short for a phrase to repeat
+            window, is_predictable = self._phrases(random, progress)
+            if not is_predictable.any():  # the block is too short for a phrase to repeat
                 continue
             batch.ids[row] = torch.from_numpy(window[:-1])
-            batch.targets[row] = torch.from_numpy(np.where(known, window[1:], IGNORED))
+            batch.targets[row] = torch.from_numpy(np.where(is_predictable, window[1:], IGNORED))
         return batch
 
     def _phrases(self, random: np.random.Generator, progress: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """A window (T + 1,) of phrases in random order, and which of its T next tokens (T,) can be predicted."""
         length = int(random.integers(2, max(2, min(_LONGEST_PHRASE, self.block // 4)) + 1))
         fit = max(2.0, self.block / length / 2)
-        most = min(fit, _FEW_PHRASES * (fit / _FEW_PHRASES) ** progress) if fit > _FEW_PHRASES else fit
-        count = int(np.exp(random.uniform(np.log(2), np.log(most + 1))))
+        limit = min(fit, _FEW_PHRASES * (fit / _FEW_PHRASES) ** progress) if fit > _FEW_PHRASES else fit
+        count = int(np.exp(random.uniform(np.log(2), np.log(limit + 1))))
         phrases = random.integers(0, self.vocab_size, (count, length))
         order = random.integers(0, count, self.block // length + 2)
         start = int(random.integers(length))
         window = slice(start, start + self.block + 1)
-        step = (order[:, None] * length + np.arange(length)).ravel()[window]  # (T + 1,) which phrase, and where in it
+        step = (order[:, None] * length + np.arange(length)).ravel()[window]  # (T + 1,) phrase × length + offset
         _, first = np.unique(step[1:], return_index=True)
-        known = step[1:] % length > 0
-        known[first] = False
-        return phrases.ravel()[step], known
+        is_predictable = step[1:] % length > 0
+        is_predictable[first] = False
+        return phrases.ravel()[step], is_predictable
 
     @property
     def _windows(self) -> int:
-        """Windows of the held-out text; a text shorter than a block is one window."""
-        return max((len(self.kept) - 1) // self.block, int(len(self.kept) > 1))
+        """The number of windows of the held-out text; a text shorter than a block is one window."""
+        return max((len(self.held_out_set) - 1) // self.block, int(len(self.held_out_set) > 1))
 
     @property
     def held_out_batches(self) -> int:
@@ -188,7 +190,7 @@ class NextToken:
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         for first in spread(self.held_out_batches, self.size, limit):
             rows = range(first, min(first + self.size, self._windows))
-            windows = [self.kept[row * self.block : (row + 1) * self.block + 1] for row in rows]
+            windows = [self.held_out_set[row * self.block : (row + 1) * self.block + 1] for row in rows]
             yield self._shifted(np.stack(windows))
 
     @staticmethod

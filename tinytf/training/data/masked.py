@@ -8,50 +8,50 @@ import torch
 
 from tinytf.errors import TrainingError
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.data.examples import IGNORED, Batch, Ids, places_after, seeded, spread
+from tinytf.training.data.examples import IGNORED, Batch, Ids, positions_after, seeded, spread
 from tinytf.training.recipe import Recipe
 
 MASKED_SHARE = 0.15
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
-_HELD_OUT = 1 << 40  # the step that seeds held-out masking: no training step gets there
+_HELD_OUT = 1 << 40  # the step that seeds held-out masking; no training step gets this far
 _HELD_OUT_SENTENCES = 8
 
 
 def sentences_of(documents: Iterable[str]) -> Iterator[tuple[str, bool]]:
     """Every sentence of every document, and whether the document ends with it."""
     for document in documents:
-        *before, last = _SENTENCE.split(document.strip())
-        yield from ((sentence, False) for sentence in before)
+        *sentences, last = _SENTENCE.split(document.strip())
+        yield from ((sentence, False) for sentence in sentences)
         yield last, True
 
 
 def sentence_ends(tokenizer: Tokenizer) -> tuple[int, int]:
-    """The ids that end sentences in a stream: [SEP] after each, and [CLS] after the last [SEP] of a document.
+    """The ids that end sentences in a stream: [SEP] after each sentence, and [CLS] after the last [SEP] of a document.
 
     Raises TrainingError for a tokenizer without the special tokens of the masked objective. A [SEP] in the text itself
     ends a sentence too.
     """
-    cls, sep, *others = (tokenizer.special_id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
-    if cls is None or sep is None or None in others:
+    cls, sep, *required = (tokenizer.special_id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
+    if cls is None or sep is None or None in required:
         raise TrainingError("the masked objective needs a tokenizer with [CLS], [SEP], [MASK] and [PAD]")
     return sep, cls
 
 
 class Sentences:
-    """The sentences of a stream, in memory or mapped; only their places are held."""
+    """The sentences of a stream, in memory or mapped; only their positions are stored."""
 
     def __init__(self, stream: Ids, sep: int, cls: int) -> None:
         self.stream = stream
-        self.stops = places_after(stream, sep) - 1  # the [SEP] of each
-        after = np.minimum(self.stops + 1, max(0, len(stream) - 1))
-        self.last = stream[after] == cls  # of their documents
+        self.ends = positions_after(stream, sep) - 1  # the [SEP] of each sentence
+        next_position = np.minimum(self.ends + 1, max(0, len(stream) - 1))
+        self.ends_document = stream[next_position] == cls  # the last sentence of its document?
 
     def __len__(self) -> int:
-        return len(self.stops)
+        return len(self.ends)
 
     def __getitem__(self, number: int) -> list[int]:
-        begin = self.stops[number - 1] + 1 + self.last[number - 1] if number else 0
-        ids: list[int] = self.stream[begin : self.stops[number]].tolist()
+        start = self.ends[number - 1] + 1 + self.ends_document[number - 1] if number else 0
+        ids: list[int] = self.stream[start : self.ends[number]].tolist()
         return ids
 
 
@@ -67,28 +67,28 @@ class MaskedTokens:
         self.mask, self.pad = (int(tokenizer.special_id(name) or 0) for name in ("[MASK]", "[PAD]"))
         self.block, self.size, self.seed = recipe.block, recipe.batch, recipe.seed
         self.words = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
-        self.train, self.kept = (Sentences(stream, self.sep, self.cls) for stream in (train, held_out))
+        self.train, self.held_out_set = (Sentences(stream, self.sep, self.cls) for stream in (train, held_out))
         if not len(self.train):
             raise TrainingError("the text has no sentence to train on")
         self._starts = self._held_out_starts()
 
     def _example(self, sentences: Sentences, start: int, count: int) -> tuple[list[int], int]:
-        """At most ``count`` sentences of one document from ``start``, as many as fit a block; and their number."""
+        """The ids of up to ``count`` sentences of a document from ``start``, as many as fit; and the number of them."""
         ids, used = sentences[start], 1
         for number in range(start + 1, min(start + count, len(sentences))):
-            more = [] if sentences.last[number - 1] else sentences[number]
-            if sentences.last[number - 1] or len(ids) + len(more) > self.block - 2:
+            next_ids = [] if sentences.ends_document[number - 1] else sentences[number]
+            if sentences.ends_document[number - 1] or len(ids) + len(next_ids) > self.block - 2:
                 break
-            ids += more
+            ids += next_ids
             used += 1
         return [self.cls, *ids[: self.block - 2], self.sep], used
 
     def _held_out_starts(self) -> list[int]:
-        """The first sentence of each held-out example; each begins where the one before ends."""
-        starts, place = [], 0
-        while place < len(self.kept):
-            starts.append(place)
-            place += self._example(self.kept, place, _HELD_OUT_SENTENCES)[1]
+        """The first sentence of each held-out example; each example begins where the previous one ends."""
+        starts, number = [], 0
+        while number < len(self.held_out_set):
+            starts.append(number)
+            number += self._example(self.held_out_set, number, _HELD_OUT_SENTENCES)[1]
         return starts
 
     @property
@@ -109,7 +109,7 @@ class MaskedTokens:
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         for first in spread(self.held_out_batches, self.size, limit):
             starts = self._starts[first : first + self.size]
-            examples = [self._example(self.kept, start, _HELD_OUT_SENTENCES)[0] for start in starts]
+            examples = [self._example(self.held_out_set, start, _HELD_OUT_SENTENCES)[0] for start in starts]
             yield self._masked(examples, seeded(self.seed, _HELD_OUT + first))
 
     def _masked(self, examples: list[list[int]], random: np.random.Generator) -> Batch:
@@ -120,11 +120,11 @@ class MaskedTokens:
         real = ids != self.pad
         fillable = real & (ids != self.cls) & (ids != self.sep)
         draw = np.where(fillable, random.random(ids.shape), 1.0)
-        chosen = draw < np.maximum(MASKED_SHARE, draw.min(axis=1, keepdims=True) + 1e-12)  # at least one a row
-        chosen &= fillable
-        targets = np.where(chosen, ids, IGNORED)
-        how = random.random(ids.shape)
-        shown = np.where(chosen & (how < 0.8), self.mask, ids)
-        others = random.choice(self.words, ids.shape)
-        shown = np.where(chosen & (how >= 0.8) & (how < 0.9), others, shown)
-        return Batch(torch.from_numpy(shown), torch.from_numpy(targets), torch.from_numpy(real))
+        is_target = draw < np.maximum(MASKED_SHARE, draw.min(axis=1, keepdims=True) + 1e-12)  # at least one a row
+        is_target &= fillable
+        targets = np.where(is_target, ids, IGNORED)
+        draw_kind = random.random(ids.shape)
+        inputs = np.where(is_target & (draw_kind < 0.8), self.mask, ids)
+        random_words = random.choice(self.words, ids.shape)
+        inputs = np.where(is_target & (draw_kind >= 0.8) & (draw_kind < 0.9), random_words, inputs)
+        return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(real))

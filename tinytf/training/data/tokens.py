@@ -1,4 +1,4 @@
-"""A corpus tokenised once, into files that training maps into memory."""
+"""Tokenise a corpus once, into files that training maps into memory."""
 
 import hashlib
 import json
@@ -19,16 +19,16 @@ from tinytf.outputs import make_folder, remove, replacing, write_state, writing
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
-from tinytf.training.data.cache import kept, share
+from tinytf.training.data.cache import cached_entry, share_files
 from tinytf.training.data.chats import conversation_ids
 from tinytf.training.data.masked import sentence_ends, sentences_of
 from tinytf.version import __version__
 
 FORMAT = 3
-BATCH = 1 << 16  # of single characters, 1.6 kB each while they are encoded
+BATCH = 1 << 16  # characters; a single-character token takes 1.6 kB while it is encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 Stage = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much; 0 of 0 where that is not known."""
+"""Called with the name of a stage, how much of it is done, and the total; 0 of 0 if unknown."""
 _Ends = tuple[list[int], list[int]]
 
 
@@ -36,8 +36,8 @@ _Ends = tuple[list[int], list[int]]
 class Tokens:
     """Token ids (N,) to train on and held out: read-only, of type uint16 or uint32, mapped from disk.
 
-    ``reused`` says that the folder held all of them already. ``groups`` are the tokens to train on of each of several
-    corpora that have weights, in order.
+    ``reused``: the folder held all of them already. ``groups`` counts the training tokens of each weighted corpus, in
+    order.
     """
 
     train: NDArray[Any]
@@ -56,40 +56,39 @@ def tokenise(
     batch: int = BATCH,
     on_progress: Stage = lambda *_: None,
 ) -> Tokens:
-    """The tokens of a corpus from a folder, which is filled first if it does not hold exactly these.
+    """The tokens of a corpus from a folder, which is filled first unless it holds exactly these.
 
-    Those of a large corpus are ``kept`` for other folders too.
+    The tokens of a large corpus also go to the cache, for other folders.
 
-    ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 where the vocabulary fits and uint32 elsewhere:
+    ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 if the vocabulary fits, else uint32:
     all documents in order, an end token after each if the tokenizer has one, or with ``sentences`` the ids of
-    ``sentence_ends`` after each sentence; conversations are as ``conversation_ids`` makes them. ``index.json``, written
-    last, holds counts, checksums and a fingerprint of all bytes of the files in order, how they are read, the
-    tokenizer, the share ``held_out`` and the format. A folder with another fingerprint, or with files that do not match
-    it, is written anew.
-    About ``batch`` characters are encoded at a time. One process at a time may fill a folder.
+    ``sentence_ends`` after each sentence; conversations as ``conversation_ids`` makes them. ``index.json``, written
+    last, holds counts, checksums, the format, and a fingerprint of all bytes of the files in order, how they are read,
+    the tokenizer and the share ``held_out``. A folder with another fingerprint, or with files that do not match it, is
+    written again. About ``batch`` characters are encoded at a time. Only one process at a time may fill a folder.
 
-    Raises UsageError when the folder cannot be written or a file changes meanwhile, TokenizerError for a text that the
-    tokenizer cannot take.
+    Raises UsageError if the folder cannot be written or a file changes meanwhile, TokenizerError for a text that the
+    tokenizer cannot encode.
     """
     fingerprint = _fingerprint(corpus, tokenizer, held_out, sentences)
     dtype = np.dtype("<u4") if corpus.reading.chat else _dtype(tokenizer)
-    found = _trusted(folder, fingerprint, dtype)
-    if found is not None:
-        return found
-    said = (corpus, tokenizer, fingerprint, dtype, held_out, sentences, batch, on_progress)
-    with kept(fingerprint, sum(file.size for file in corpus.files)) as shared:
-        stored = shared and _trusted(shared, fingerprint, dtype)
+    tokens = _read_intact(folder, fingerprint, dtype)
+    if tokens is not None:
+        return tokens
+    arguments = (corpus, tokenizer, fingerprint, dtype, held_out, sentences, batch, on_progress)
+    with cached_entry(fingerprint, sum(file.size for file in corpus.files)) as shared:
+        stored = shared and _read_intact(shared, fingerprint, dtype)
         if shared is not None and stored is None:
             try:
-                _fill(shared, *said)
-            except (OSError, UsageError):  # there is no room in the cache, or a read-only file
+                _fill(shared, *arguments)
+            except (OSError, UsageError):  # no room in the cache, or a read-only file
                 shared = None
         with writing(folder, "give another folder", UsageError):
             if shared is None:
-                _fill(folder, *said)
+                _fill(folder, *arguments)
             else:
-                share(shared, folder, (*(f"{part}.bin" for part in _PARTS), _INDEX))
-    return _opened(folder, read_json(folder / _INDEX), dtype, reused=stored is not None)
+                share_files(shared, folder, (*(f"{part}.bin" for part in _PARTS), _INDEX))
+    return _open_tokens(folder, read_json(folder / _INDEX), dtype, reused=stored is not None)
 
 
 def _fill(
@@ -112,37 +111,43 @@ def _fill(
         "held_out_share": held_out,
     }
     make_folder(folder)
-    # Without its index a folder is never trusted, so a process that ends in the middle leaves no wrong one.
+    # A folder without an index is never trusted, so remove the index first in case this process is killed.
     for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
         remove(stale)
     done, total = 0, sum(file.paragraph_characters for file in corpus.files)
 
-    def counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    def count_characters(pieces: Iterable[Piece]) -> Iterator[Piece]:
         nonlocal done
         for piece in pieces:
             yield piece
             done += len(piece[0])
             on_progress("characters to tokens", min(done, total), total)
 
-    def encoded(documents: Documents) -> Iterator[NDArray[Any]]:
+    def encode(documents: Documents) -> Iterator[NDArray[Any]]:
         chat = corpus.reading.chat
-        pieces = counted(sentences_of(documents) if sentences else documents.pieces(nowhere if chat else cut))
+        pieces = count_characters(sentences_of(documents) if sentences else documents.pieces(nowhere if chat else cut))
         if chat:
             return (conversation_ids(tokenizer, text) for text, _ in pieces)
-        return (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
+        return (_encode(batch_pieces, tokenizer, table, dtype, ends) for batch_pieces in _batches(pieces, batch))
 
-    splits = [one.split(held_out) for one in corpus.groups()]
-    for place, part in enumerate(_PARTS):
-        each = [split[place] for split in splits]
-        groups = [0] * len(each)
+    splits = [group.split(held_out) for group in corpus.groups()]
+    for column, part in enumerate(_PARTS):
+        documents_of_groups = [split[column] for split in splits]
+        groups = [0] * len(documents_of_groups)
 
-        def of_all(each: list[Documents] = each, groups: list[int] = groups) -> Iterator[NDArray[Any]]:
-            for number, documents in enumerate(each):
-                for ids in encoded(documents):
-                    groups[number] += len(ids)
+        def all_ids(
+            documents_of_groups: list[Documents] = documents_of_groups, groups: list[int] = groups
+        ) -> Iterator[NDArray[Any]]:
+            for group, documents in enumerate(documents_of_groups):
+                for ids in encode(documents):
+                    groups[group] += len(ids)
                     yield ids
 
-        index[part] = {"documents": sum(map(len, each)), **_written(folder / f"{part}.bin", of_all()), "groups": groups}
+        index[part] = {
+            "documents": sum(map(len, documents_of_groups)),
+            **_write_ids(folder / f"{part}.bin", all_ids()),
+            "groups": groups,
+        }
     names = (file.source.name.encode("utf-8", "surrogateescape") for file in corpus.files)
     index["files"] = [
         {"name": name.decode("utf-8", "backslashreplace"), "size": file.size, "sha256": file.sha256}
@@ -153,28 +158,28 @@ def _fill(
 
 def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentences: bool) -> str:
     files = [[file.size, file.sha256, file.field] for file in corpus.files]
-    read = [[count for count, _ in corpus.weights], files, corpus.reading.document, corpus.reading.chat]
+    reading = [[count for count, _ in corpus.weights], files, corpus.reading.document, corpus.reading.chat]
     chat = tokenizer.chat and [tokenizer.chat.stored, dict(tokenizer.chat.names)]
-    said = [FORMAT, __version__, read, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str(), chat]
-    return hashlib.sha256(json.dumps(said).encode("ascii")).hexdigest()
+    contents = [FORMAT, __version__, reading, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str(), chat]
+    return hashlib.sha256(json.dumps(contents).encode("ascii")).hexdigest()
 
 
 def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
-    """The smallest type that holds every id; ids may have gaps, so the largest decides."""
+    """The smallest type that holds every id; ids may have gaps, so the largest id decides."""
     highest = max(tokenizer.library.get_vocab().values(), default=0)
     return np.dtype("<u2" if highest < 1 << 16 else "<u4")
 
 
 def _cut(tokenizer: Tokenizer) -> Cut:
-    """Where a long document can be cut without changing its tokens."""
+    """The positions where a long document can be cut without changing its tokens."""
     library = tokenizer.library
     if tokenizer.kind == CHARACTERS and library.normalizer is None:
         return anywhere
     added = library.get_added_tokens_decoder().values()
     if library.pre_tokenizer is None or any(t.lstrip or t.rstrip or " " in t.content for t in added):
         return nowhere
-    whole, first, second = (_words(library, text) for text in ("one two", "one", " two"))
-    return between_words if whole == first + second else nowhere
+    both, first, second = (_words(library, text) for text in ("one two", "one", " two"))
+    return between_words if both == first + second else nowhere
 
 
 def _words(library: tokenizers.Tokenizer, text: str) -> list[str]:
@@ -184,15 +189,15 @@ def _words(library: tokenizers.Tokenizer, text: str) -> list[str]:
 
 
 def _ends(tokenizer: Tokenizer, sentences: bool) -> _Ends:
-    """The ids after a piece, and after the last one of a document."""
+    """The ids that follow a piece, and those that follow the last piece of a document."""
     if sentences:
         sep, cls = sentence_ends(tokenizer)
         return [sep], [sep, cls]
     return [], [] if tokenizer.end_id is None else [tokenizer.end_id]
 
 
-def _written(path: Path, batches: Iterable[NDArray[Any]]) -> dict[str, int]:
-    """Write ids to a file that appears whole or not at all; its entry in the index."""
+def _write_ids(path: Path, batches: Iterable[NDArray[Any]]) -> dict[str, int]:
+    """Write ids to a file, complete or not at all; returns its entry in the index."""
     tokens = checksum = 0
     with replacing(path) as stream:
         for batch in batches:
@@ -228,48 +233,50 @@ def _ids_of_characters(tokenizer: Tokenizer) -> NDArray[np.int64] | None:
     return table
 
 
-def _looked_up(texts: list[str], table: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
-    """The ids of texts of single characters, many times as fast as the library; None if one is unknown."""
+def _look_up(texts: list[str], table: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
+    """The ids of texts, one character a token, much faster than the library; None if a character is unknown."""
     points = (np.frombuffer(text.encode("utf-32-le"), dtype="<u4") for text in texts)
-    found = [table[np.minimum(some, len(table) - 1)] for some in points]
-    return None if any((ids < 0).any() for ids in found) else found
+    ids_of_texts = [table[np.minimum(codepoints, len(table) - 1)] for codepoints in points]
+    return None if any((ids < 0).any() for ids in ids_of_texts) else ids_of_texts
 
 
-def _encoded(
+def _encode(
     pieces: list[Piece], tokenizer: Tokenizer, table: NDArray[np.int64] | None, dtype: np.dtype[Any], ends: _Ends
 ) -> NDArray[Any]:
-    """The ids of some pieces, with those after each and after the last of a document."""
-    within, end = ends
+    """The ids of some pieces, with the ids that follow each piece or document."""
+    after_piece, after_document = ends
     texts = [text for text, _ in pieces]
-    found: list[Any] | None = None if table is None else _looked_up(texts, table)
-    if found is None:
-        found = tokenizer.ids_of(texts)
-    parts = chain.from_iterable((ids, end if last else within) for ids, (_, last) in zip(found, pieces, strict=True))
+    ids_of_pieces: list[Any] | None = None if table is None else _look_up(texts, table)
+    if ids_of_pieces is None:
+        ids_of_pieces = tokenizer.ids_of(texts)
+    parts = chain.from_iterable(
+        (ids, after_document if last else after_piece) for ids, (_, last) in zip(ids_of_pieces, pieces, strict=True)
+    )
     return np.concatenate([np.asarray(part, dtype=dtype) for part in parts])
 
 
-def _trusted(folder: Path, fingerprint: str, dtype: np.dtype[Any]) -> Tokens | None:
-    """The tokens in a folder, if they are whole and of this fingerprint."""
+def _read_intact(folder: Path, fingerprint: str, dtype: np.dtype[Any]) -> Tokens | None:
+    """The tokens in a folder; None unless they are intact and have this fingerprint."""
     try:
         index = read_json(folder / _INDEX)
         if (index["format"], index["fingerprint"], index["dtype"]) != (FORMAT, fingerprint, dtype.str):
             return None
-        found = _opened(folder, index, dtype, reused=True)
-        for part, ids in zip(_PARTS, (found.train, found.held_out), strict=True):
-            whole = (folder / f"{part}.bin").stat().st_size == ids.nbytes
-            if not whole or zlib.crc32(ids.data) != index[part]["crc32"]:
+        tokens = _open_tokens(folder, index, dtype, reused=True)
+        for part, ids in zip(_PARTS, (tokens.train, tokens.held_out), strict=True):
+            is_complete = (folder / f"{part}.bin").stat().st_size == ids.nbytes
+            if not is_complete or zlib.crc32(ids.data) != index[part]["crc32"]:
                 return None
     except (CheckpointError, OSError, LookupError, TypeError, ValueError):
         return None
-    return found
+    return tokens
 
 
-def _opened(folder: Path, index: dict[str, Any], dtype: np.dtype[Any], *, reused: bool) -> Tokens:
-    train, held_out = (_mapped(folder / f"{part}.bin", index[part]["tokens"], dtype) for part in _PARTS)
+def _open_tokens(folder: Path, index: dict[str, Any], dtype: np.dtype[Any], *, reused: bool) -> Tokens:
+    train, held_out = (_map_file(folder / f"{part}.bin", index[part]["tokens"], dtype) for part in _PARTS)
     return Tokens(train, held_out, reused, tuple(index["train"]["groups"]))
 
 
-def _mapped(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _map_file(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     if count:
         return np.memmap(path, dtype=dtype, mode="r", shape=(count,))
     empty = np.zeros(0, dtype=dtype)  # an empty file cannot be mapped

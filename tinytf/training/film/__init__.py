@@ -1,1 +1,1 @@
-"""What a model does while it trains: frames of fixed texts, what its heads do, samples."""
+"""Observe a model while it trains: frames of fixed texts, scores of heads, samples."""

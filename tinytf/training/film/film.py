@@ -1,4 +1,4 @@
-"""The film of a run, read again: what the model did with fixed texts at each frame, and what it learned when.
+"""Read the film of a run: what the model did with fixed texts at each frame, and what it learned when.
 
 Free of torch. Shapes: L layers, H heads, T tokens, Q and K where query and key differ, G groups of parameters.
 """
@@ -25,20 +25,20 @@ from tinytf.training.folder.run_files import FRAMES, PROBES, frame_step
 
 Numbers = NDArray[np.float32]
 KINDS = ("punctuation", "spelling", "words", "names", "copying")
-"""What a token is to be predicted by: see ``Probe.kinds``."""
+"""Kinds of tokens, by what helps to predict them: see ``Probe.kinds``."""
 UNSEEN, SEEN, TWICE = "unseen", "seen", "twice"
-"""What the names of probes begin with: held-out text, text to train on, and some tokens twice in a row."""
+"""Prefixes of the names of probes: held-out text, training text, and some tokens twice in a row."""
 BECOMES = 0.5
 LEARNED = 1.0
-"""The gain in nats per token from which on a kind of token counts as learned: see ``Film.gain_of``."""
+"""A kind of token counts as learned from this gain on, in nats per token: see ``Film.gain_of``."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A fixed text: its ``tokens``, and what is ``expected`` at each of them; None where nothing is.
+    """A fixed text: its ``tokens``, and the token ``expected`` after each of them; None where there is no target.
 
     ``baseline`` is the loss in nats of each expected token without any context: by its frequency in the training text,
-    or by a uniform guess where that is better. It is None in films of versions that did not keep it.
+    or by a uniform guess where that is better. It is None in films of older versions, which did not store it.
     """
 
     name: str
@@ -51,14 +51,14 @@ class Probe:
     def kinds(self) -> tuple[str | None, ...]:
         """One of KINDS for each expected token, by what would help to predict it.
 
-        ``copying``: of text that is there twice, those of the second copy but its first. Otherwise ``punctuation`` has
-        no letter or digit, ``spelling`` goes on inside a word, and where a word begins it is one of the ``names`` if
-        its letter is a capital, else one of the ``words``.
+        ``copying``: in repeated text, every token of the second copy except its first. Otherwise ``punctuation`` has no
+        letter or digit, ``spelling`` continues a word, and a token that begins a word counts under ``names`` if its
+        first letter is a capital, else under ``words``.
         """
         pairs = enumerate(zip(self.tokens, self.expected, strict=True))
         return tuple(
-            None if target is None else "copying" if self.copies and place > self.copies else _kind(token, target)
-            for place, (token, target) in pairs
+            None if target is None else "copying" if self.copies and position > self.copies else _kind(token, target)
+            for position, (token, target) in pairs
         )
 
     @property
@@ -68,7 +68,7 @@ class Probe:
 
     @property
     def copies(self) -> int:
-        """Of text that is there twice, how many tokens of the first copy are predicted; else 0."""
+        """In repeated text, how many tokens of the first copy are predicted; else 0."""
         return len(self.tokens) // 2 if self.name == TWICE else 0
 
 
@@ -76,18 +76,18 @@ def _kind(token: str, target: str) -> str:
     letters = [char for char in target if char.isalnum()]
     if not letters:
         return "punctuation"
-    goes_on = token[-1:].isalnum() and target[:1].isalnum()
-    if goes_on or target.startswith("##"):
+    continues_word = token[-1:].isalnum() and target[:1].isalnum()
+    if continues_word or target.startswith("##"):
         return "spelling"
     return "names" if letters[0].isupper() else "words"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The model after ``step`` steps; of each probe, by its name, as ``frames.Frame`` has it.
+    """The model after ``step`` steps; values by the name of each probe, with the shapes of ``frames.Frame``.
 
-    ``heads`` are scores by their kind, (L, H). ``gradient_norm`` and ``update_ratio`` (G,) are of the step before, and
-    empty at the beginning. ``model`` is where it opens, None where its weights were not kept.
+    ``heads`` are scores by their kind, (L, H). ``gradient_norm`` and ``update_ratio`` (G,) describe the latest step;
+    they are empty at the beginning. ``model`` is the path of the model, None if its weights were not saved.
     """
 
     step: int
@@ -112,7 +112,7 @@ class Frame:
 class Learned:
     """A kind of token: how many there are, their loss in the first and the last frame, and the ``gain`` in the last.
 
-    ``by`` is the step of the first frame from which on the gain is at least LEARNED to the end; None without one.
+    ``by`` is the step from which the gain stays at least LEARNED until the last frame; None if there is none.
     """
 
     kind: str
@@ -125,7 +125,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Appeared:
-    """A head that became something: its score reached 0.5 ``after`` one frame and ``by`` the next, and is ``last``."""
+    """A head that took on a kind: its score reached 0.5 between steps ``after`` and ``by``, and ends at ``last``."""
 
     head: str
     kind: str
@@ -153,66 +153,67 @@ class Film(Report):
     history: History
 
     def at(self, step: int) -> Frame:
-        """The last frame until a step; the first where there is none."""
+        """The last frame up to a step; the first frame if there is none."""
         return next((frame for frame in reversed(self.frames) if frame.step <= step), self.frames[0])
 
     @cached_property
-    def places(self) -> dict[str, list[tuple[Probe, int]]]:
-        """Of each kind its tokens, by their places: copies in the text that is there twice, others in unseen text."""
-        found: dict[str, list[tuple[Probe, int]]] = {}
+    def positions(self) -> dict[str, list[tuple[Probe, int]]]:
+        """The tokens of each kind, as probe and position: copies in the repeated text, others in unseen text."""
+        positions: dict[str, list[tuple[Probe, int]]] = {}
         for probe in self.probes:
-            for place, kind in enumerate(probe.kinds):
-                known = probe.name.startswith(UNSEEN) and probe.baseline[place] is not None
-                if kind is not None and (kind == "copying" or known):
-                    found.setdefault(kind, []).append((probe, place))
-        return {kind: found[kind] for kind in KINDS if kind in found}
+            for position, kind in enumerate(probe.kinds):
+                is_unseen = probe.name.startswith(UNSEEN) and probe.baseline[position] is not None
+                if kind is not None and (kind == "copying" or is_unseen):
+                    positions.setdefault(kind, []).append((probe, position))
+        return {kind: positions[kind] for kind in KINDS if kind in positions}
 
     def loss_of(self, kind: str, frame: Frame) -> float:
         """The mean loss of the tokens of a kind, in nats."""
-        return float(np.mean([frame.loss[probe.name][place] for probe, place in self.places[kind]], dtype=np.float64))
+        return float(
+            np.mean([frame.loss[probe.name][position] for probe, position in self.positions[kind]], dtype=np.float64)
+        )
 
     def gain_of(self, kind: str, frame: Frame) -> float:
-        """By how much these tokens are predicted better than without any context, in nats per token.
+        """How much better these tokens are predicted than without any context, in nats per token.
 
-        A copy costs so much less than the same tokens did the first time, any other token less than its
-        baseline.
+        Copies are compared with the same tokens in the first copy, all other tokens with their baseline.
         """
-        found = self.places[kind]
-        without = [
-            frame.loss[probe.name][place - probe.copies - 1] if kind == "copying" else probe.baseline[place]
-            for probe, place in found
+        positions = self.positions[kind]
+        baselines = [
+            frame.loss[probe.name][position - probe.copies - 1] if kind == "copying" else probe.baseline[position]
+            for probe, position in positions
         ]
-        return float(np.array(without, dtype=np.float64).mean()) - self.loss_of(kind, frame)
+        return float(np.array(baselines, dtype=np.float64).mean()) - self.loss_of(kind, frame)
 
     @cached_property
     def learned(self) -> tuple[Learned, ...]:
-        """What was learned, and when: the kinds of tokens that the probes have."""
-        found = []
+        """What was learned, and when, for each kind of token in the probes."""
+        kinds = []
         first, last = self.frames[0], self.frames[-1]
-        for kind, places in self.places.items():
+        for kind, positions in self.positions.items():
             gains = [self.gain_of(kind, frame) for frame in self.frames]
-            below = [place for place, gain in enumerate(gains) if not gain >= LEARNED]
-            since = below[-1] + 1 if below else 0
-            by = self.frames[since].step if since < len(self.frames) else None
+            unlearned = [index for index, gain in enumerate(gains) if not gain >= LEARNED]
+            start = unlearned[-1] + 1 if unlearned else 0
+            by = self.frames[start].step if start < len(self.frames) else None
             losses = self.loss_of(kind, first), self.loss_of(kind, last)
-            found.append(Learned(kind, len(places), *losses, gains[-1], by))
-        return tuple(found)
+            kinds.append(Learned(kind, len(positions), *losses, gains[-1], by))
+        return tuple(kinds)
 
     @cached_property
     def appeared(self) -> tuple[Appeared, ...]:
-        """The heads that are something at the end, in the order in which they became it."""
-        found = []
+        """The heads with a kind at the end, in the order in which they took it on."""
+        heads = []
         for kind in NAMES:
             scores = [frame.heads.get(kind) for frame in self.frames]
-            if not scores or any(one is None for one in scores):
+            if not scores or any(kind_scores is None for kind_scores in scores):
                 continue
-            stack = np.stack([one for one in scores if one is not None])  # (frames, L, H)
+            stack = np.stack([kind_scores for kind_scores in scores if kind_scores is not None])  # (frames, L, H)
             for layer, head in np.argwhere(stack[-1] >= BECOMES).tolist():
-                since = int(np.argmax(stack[:, layer, head] >= BECOMES))
-                after = self.frames[since - 1].step if since else None
+                index = int(np.argmax(stack[:, layer, head] >= BECOMES))
+                after = self.frames[index - 1].step if index else None
                 last = float(stack[-1, layer, head])
-                found.append(Appeared(f"L{layer}H{head}", kind, after, self.frames[since].step, last))
-        return tuple(sorted(found, key=lambda one: one.by))
+                heads.append(Appeared(f"L{layer}H{head}", kind, after, self.frames[index].step, last))
+        return tuple(sorted(heads, key=lambda head: head.by))
 
     def strongest(self, kind: str, frame: Frame) -> tuple[str, float] | None:
         """The head with the largest score of a kind, and the score."""
@@ -229,20 +230,20 @@ class Film(Report):
             "steps": self.history.steps,
             "probes": [{**vars_of(probe), "kinds": list(probe.kinds)} for probe in self.probes],
             "learned_at": LEARNED,
-            "learned": [vars_of(one) for one in self.learned],
-            "appeared": [{**vars_of(one), "words": one.words} for one in self.appeared],
+            "learned": [vars_of(learned) for learned in self.learned],
+            "appeared": [{**vars_of(appeared), "words": appeared.words} for appeared in self.appeared],
             "frames": [self._frame(frame) for frame in self.frames],
         }
 
     def _frame(self, frame: Frame) -> dict[str, Any]:
-        known = {name: getattr(frame, name).tolist() for name in ("gradient_norm", "update_ratio", "rms", "dead")}
+        norms = {name: getattr(frame, name).tolist() for name in ("gradient_norm", "update_ratio", "rms", "dead")}
         return {
             "step": frame.step,
             "model": None if frame.model is None else str(frame.model),
             "mean_loss": {probe.name: frame.mean(probe.name) for probe in self.probes},
-            "kinds": {one.kind: self.loss_of(one.kind, frame) for one in self.learned},
+            "kinds": {learned.kind: self.loss_of(learned.kind, frame) for learned in self.learned},
             "heads": {kind: scores.tolist() for kind, scores in frame.heads.items()},
-            **known,
+            **norms,
             "probes": {
                 probe.name: {
                     "loss": [None if math.isnan(loss) else loss for loss in frame.loss[probe.name].tolist()],
@@ -262,17 +263,24 @@ class Film(Report):
 
         axes = {"maps": ["layer", "head", "query", "key"], "norms": ["layer", "token"], "loss": ["token"],
                 "top": ["token", "rank"]}  # fmt: skip
-        found = []
+        arrays = []
         for frame in self.frames:
-            named = [(f"{name}.{what}", axes[what], one) for what in axes for name, one in getattr(frame, what).items()]
+            named = [
+                (f"{name}.{field}", axes[field], tensors)
+                for field in axes
+                for name, tensors in getattr(frame, field).items()
+            ]
             named += [(f"heads.{kind}", ["layer", "head"], scores) for kind, scores in frame.heads.items()]
-            found += [Array.of(f"step-{frame.step}.{name}", of, torch.from_numpy(one)) for name, of, one in named]
-        return found
+            arrays += [
+                Array.of(f"step-{frame.step}.{name}", array_axes, torch.from_numpy(values))
+                for name, array_axes, values in named
+            ]
+        return arrays
 
 
 @dataclass(frozen=True)
 class Films(Report):
-    """The films of two runs beside each other."""
+    """The films of two runs, side by side."""
 
     KIND = "films"
     EVENTS: ClassVar = {"frames": "frame"}
@@ -280,31 +288,33 @@ class Films(Report):
     films: tuple[Film, Film]
 
     def fields(self) -> dict[str, Any]:
-        """The ``runs`` as a film has them, and the ``frames`` of both, each with its run."""
-        every = [film.fields() for film in self.films]
-        frames = [{"run": one["run"], **frame} for one in every for frame in one.pop("frames")]
-        return {"runs": every, "frames": frames}
+        """The fields of both films under ``runs``, and their ``frames`` in one list, each with its run."""
+        films = [film.fields() for film in self.films]
+        frames = [{"run": film["run"], **frame} for film in films for frame in film.pop("frames")]
+        return {"runs": films, "frames": frames}
 
     def stored(self) -> list[Array]:
-        """As those of a film, with the number of the run before them."""
-        every = [(place, one) for place, film in enumerate(self.films) for one in film.stored()]
-        return [replace(one, name=f"{place}.{one.name}") for place, one in every]
+        """The arrays of both films, their names prefixed with the number of the run."""
+        arrays = [(number, array) for number, film in enumerate(self.films) for array in film.stored()]
+        return [replace(array, name=f"{number}.{array.name}") for number, array in arrays]
 
 
-def vars_of(one: Any) -> dict[str, Any]:
-    """The fields of a frozen object, without what it has computed."""
-    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+def vars_of(instance: Any) -> dict[str, Any]:
+    """The fields of a frozen object, without its cached properties."""
+    return {name: getattr(instance, name) for name in instance.__dataclass_fields__}
 
 
 def read_film(run: Path) -> Film:
-    """The film of the run in a folder. Raises UsageError for a run without one, CheckpointError for a damaged one."""
+    """Read the film of a run. Raises UsageError for a run without a film, CheckpointError for a damaged one."""
     history, folder = read_history(run), run / FRAMES
     if not (folder / PROBES).is_file():
-        raise UsageError(f"{run} has no film", "tinytf train takes one, but with --probe-every 0; older runs have none")
+        raise UsageError(f"{run} has no film", "tinytf train takes one unless --probe-every is 0; older runs have none")
     probes = _probes(folder / PROBES)
-    found = sorted((frame_step(path), path) for path in folder.glob("step-*.safetensors"))
-    opened = {one.step: one.path for one in reversed(history.checkpoints) if one.step is not None}
-    frames = [_frame(step, path, probes, opened) for step, path in found if step >= 0]
+    paths = sorted((frame_step(path), path) for path in folder.glob("step-*.safetensors"))
+    models = {
+        checkpoint.step: checkpoint.path for checkpoint in reversed(history.checkpoints) if checkpoint.step is not None
+    }
+    frames = [_frame(step, path, probes, models) for step, path in paths if step >= 0]
     if not frames:
         raise UsageError(f"{run} has no frame yet", "tinytf train takes the first before the first step")
     return Film(resolved(run).name, run, probes, tuple(frames), history)
@@ -312,49 +322,51 @@ def read_film(run: Path) -> Film:
 
 def _probes(path: Path) -> tuple[Probe, ...]:
     try:
-        found = tuple(
+        probes = tuple(
             Probe(
-                str(one["name"]),
-                str(one["text"]),
-                tuple(map(str, one["tokens"])),
-                tuple(one["expected"]),
-                tuple(one.get("baseline", [None] * len(one["tokens"]))),
+                str(entry["name"]),
+                str(entry["text"]),
+                tuple(map(str, entry["tokens"])),
+                tuple(entry["expected"]),
+                tuple(entry.get("baseline", [None] * len(entry["tokens"]))),
             )
-            for one in read_json(path)["probes"]
+            for entry in read_json(path)["probes"]
         )
-        expected = [target for probe in found for target in probe.expected if target is not None]
-        names = {probe.name for probe in found}
-        sound = 0 < len(names) == len(found) and all(isinstance(target, str) for target in expected)
-        sound = sound and all(isinstance(loss, float) for one in found for loss in one.baseline if loss is not None)
-        if not sound or any(len({*map(len, (one.tokens, one.expected, one.baseline))}) > 1 for one in found):
+        expected = [target for probe in probes for target in probe.expected if target is not None]
+        names = {probe.name for probe in probes}
+        sound = 0 < len(names) == len(probes) and all(isinstance(target, str) for target in expected)
+        sound = sound and all(
+            isinstance(loss, float) for probe in probes for loss in probe.baseline if loss is not None
+        )
+        if not sound or any(len({*map(len, (probe.tokens, probe.expected, probe.baseline))}) > 1 for probe in probes):
             raise TypeError
-        return found
+        return probes
     except (KeyError, TypeError):
-        raise CheckpointError(f"{path} is damaged: it does not say what the probes are") from None
+        raise CheckpointError(f"{path} is damaged: it does not describe the probes") from None
 
 
-def _frame(step: int, path: Path, probes: tuple[Probe, ...], opened: Mapping[int, Path]) -> Frame:
+def _frame(step: int, path: Path, probes: tuple[Probe, ...], models: Mapping[int, Path]) -> Frame:
     try:
         with safe_open(path, "numpy") as file:
-            said = json_or_none((file.metadata() or {}).get("tinytf", ""))
+            metadata = json_or_none((file.metadata() or {}).get("tinytf", ""))
             tensors: dict[str, Numbers] = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
-        words = said["words"]  # type: ignore[index]
+        words = metadata["words"]  # type: ignore[index]
         by_probe = {
-            what: {probe.name: tensors[f"{probe.name}.{what}"] for probe in probes}
-            for what in ("maps", "norms", "loss", "top")
+            field: {probe.name: tensors[f"{probe.name}.{field}"] for probe in probes}
+            for field in ("maps", "norms", "loss", "top")
         }
         names = {probe.name: words[probe.name] for probe in probes}
         rms = tensors["rms"]
     except (SafetensorError, OSError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}", "remove it; the other frames can still be seen") from None
+        raise CheckpointError(f"{path} is damaged: {error}", "remove it; the other frames stay readable") from None
     heads = {
         name.removeprefix("heads."): scores.astype(np.float64)
         for name, scores in sorted(tensors.items())
         if name.startswith("heads.")
     }
-    none = np.zeros(0, dtype=np.float32)
-    kept = path.with_suffix("")
-    model = opened.get(step, kept if (kept / "config.json").is_file() else None)
+    empty = np.zeros(0, dtype=np.float32)
+    saved = path.with_suffix("")
+    model = models.get(step, saved if (saved / "config.json").is_file() else None)
     return Frame(
         step=step,
         maps=by_probe["maps"],
@@ -363,9 +375,9 @@ def _frame(step: int, path: Path, probes: tuple[Probe, ...], opened: Mapping[int
         top=by_probe["top"],
         words=names,
         heads=heads,
-        gradient_norm=tensors.get("gradient_norm", none),
-        update_ratio=tensors.get("update_ratio", none),
+        gradient_norm=tensors.get("gradient_norm", empty),
+        update_ratio=tensors.get("update_ratio", empty),
         rms=rms,
-        dead=tensors.get("dead", none),
+        dead=tensors.get("dead", empty),
         model=model,
     )

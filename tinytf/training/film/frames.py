@@ -1,4 +1,4 @@
-"""The film of a run: at some steps, what the model does with a few fixed texts. ``film.py`` reads it again.
+"""Take the film of a run: at some steps, what the model does with a few fixed texts. ``film.py`` reads it.
 
 Shapes: L layers, H heads, T tokens, Q and K where query and key differ, F units of a layer.
 """
@@ -31,7 +31,7 @@ from tinytf.training.film.probe import HeadScores
 from tinytf.training.folder.run_files import FRAMES, PROBES, frame_step
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.health import Health
-from tinytf.training.tuning.sharding import whole
+from tinytf.training.tuning.sharding import gather
 
 _UNSEEN, _SEEN, _TWICE = 128, 32, 12
 _MAP_SIDE, _MAP_BYTES = 48, 1 << 18
@@ -41,7 +41,7 @@ _DEAD = 0.01
 
 @dataclass(frozen=True)
 class Probe:
-    """A fixed text: ``ids`` (T,) in, ``targets`` (T,) out, IGNORED where there is none."""
+    """A fixed text: input ``ids`` (T,) and ``targets`` (T,), IGNORED where there is no target."""
 
     name: str
     ids: Tensor
@@ -49,9 +49,9 @@ class Probe:
 
 
 def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
-    """The start of the held-out text, that of the text to train on, and some held-out tokens twice in a row.
+    """The start of the held-out text, the start of the training text, and some held-out tokens twice in a row.
 
-    Of the other objectives the first held-out examples. Without held-out text all are of the text to train on.
+    Other objectives use the first held-out examples. Without held-out text, all probes come from the training text.
     """
     if not isinstance(examples, NextToken):
         batch, name = next(examples.held_out(1), None), UNSEEN
@@ -61,24 +61,24 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
             zip(batch.ids, batch.targets, strict=True)
             if batch.padding_mask is None
             else (
-                (ids[mask == 1], targets[mask == 1])  # of several texts in a row the first
+                (ids[mask == 1], targets[mask == 1])  # of several texts in a row, only the first
                 for ids, targets, mask in zip(batch.ids, batch.targets, batch.padding_mask, strict=True)
             )
         )
-        found = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows]
-        return tuple(Probe(f"{name} {n}", *one) for n, one in enumerate(found[:3], 1))
-    unseen = len(examples.kept) > 3
-    once = (examples.kept if unseen else examples.train)[: min(_TWICE, longest // 2)]
-    streams = {UNSEEN: examples.kept[: min(_UNSEEN, longest) + 1]} if unseen else {}
+        pairs = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows]
+        return tuple(Probe(f"{name} {n}", *pair) for n, pair in enumerate(pairs[:3], 1))
+    unseen = len(examples.held_out_set) > 3
+    once = (examples.held_out_set if unseen else examples.train)[: min(_TWICE, longest // 2)]
+    streams = {UNSEEN: examples.held_out_set[: min(_UNSEEN, longest) + 1]} if unseen else {}
     streams |= {SEEN: examples.train[: min(_SEEN, longest) + 1], TWICE: np.concatenate((once, once))}
     tensors = {name: torch.from_numpy(stream.astype(np.int64)) for name, stream in streams.items()}
     return tuple(Probe(name, ids[:-1], ids[1:]) for name, ids in tensors.items())
 
 
 def without_context(stream: Ids, vocab_size: int) -> list[float]:
-    """The loss of each token in nats for a guess by frequency in a text, or a uniform guess where that is better.
+    """The loss in nats of each token of the vocabulary, guessed by its frequency in a text, or uniformly if better.
 
-    Each token counts once more than it occurs.
+    Every count starts from 1, so that no loss is infinite.
     """
     counts = np.ones(vocab_size, dtype=np.int64)
     for part in parts_of(stream):
@@ -96,43 +96,43 @@ class Camera:
         config = setup.model.config
         self.probes = probes_of(setup.examples, min(recipe.block, config.context))
         self.side = min(_MAP_SIDE, math.isqrt(_MAP_BYTES // (2 * config.n_layers * config.n_heads)))
-        self._every = recipe.save_every or recipe.eval_every
+        self._interval = recipe.save_every or recipe.eval_every
 
     def due(self, step: int) -> bool:
-        """Whether a frame is taken after so many steps."""
-        return step & (step - 1) == 0 or step % self._every == 0 or step in (self.recipe.at_step, self.recipe.steps)
+        """Whether a frame is taken after ``step`` steps."""
+        return step & (step - 1) == 0 or step % self._interval == 0 or step in (self.recipe.at_step, self.recipe.steps)
 
     def begin(self, step: int) -> None:
-        """Write what the probes are, and remove the frames of steps that will be repeated. Raises OSError."""
+        """Write the probes, and remove the frames of steps that will be repeated. Raises OSError."""
         for path in self.folder.glob("step-*"):
             if frame_step(path) > step:
                 for file in sorted(path.iterdir()) if path.is_dir() else [path]:
                     remove(file)
                 if path.is_dir():
                     remove_folder(path)
-        shown = self.setup.tokenizer.shown
+        token_text = self.setup.tokenizer.shown
         baseline = without_context(self.setup.stream, self.setup.model.config.vocab_size)
-        told = [
+        described = [
             {
                 "name": probe.name,
                 "text": self.setup.tokenizer.decode(probe.ids.tolist()),
                 "ids": probe.ids.tolist(),
-                "tokens": [shown(token_id) for token_id in probe.ids.tolist()],
+                "tokens": [token_text(token_id) for token_id in probe.ids.tolist()],
                 "targets": [None if target == IGNORED else target for target in probe.targets.tolist()],
-                "expected": [None if target == IGNORED else shown(target) for target in probe.targets.tolist()],
+                "expected": [None if target == IGNORED else token_text(target) for target in probe.targets.tolist()],
                 "baseline": [None if target == IGNORED else baseline[target] for target in probe.targets.tolist()],
             }
             for probe in self.probes
         ]
         make_folder(self.folder)
-        write_state(self.folder / PROBES, to_json({"probes": told}))
+        write_state(self.folder / PROBES, to_json({"probes": described}))
 
     def measure(self, model: Transformer) -> "Frame":
-        """What the model does with the probes; leaves it and the random state as they were."""
+        """Run the model on the probes; leaves the model and the random state unchanged."""
         return Frame.of(model, self.probes, self.side, self.setup.tokenizer)
 
     def write(self, step: int, frame: "Frame", heads: HeadScores, health: Health | None) -> None:
-        """Write a frame; it appears whole. Raises OSError."""
+        """Write a frame, complete or not at all. Raises OSError."""
         tensors = dict(frame.tensors)
         for kind, scores in vars(heads).items():
             if scores is not None:
@@ -140,24 +140,26 @@ class Camera:
         if health is not None:
             tensors["gradient_norm"] = torch.tensor(health.gradient_norm)
             tensors["update_ratio"] = torch.tensor(health.update_ratio)
-        said = {"tinytf": json.dumps({"step": step, "words": frame.words}, ensure_ascii=False)}
-        write_state(self.folder / f"step-{step:06d}.safetensors", save_tensors(tensors, metadata=said))
+        metadata = {"tinytf": json.dumps({"step": step, "words": frame.words}, ensure_ascii=False)}
+        write_state(self.folder / f"step-{step:06d}.safetensors", save_tensors(tensors, metadata=metadata))
 
     def weights(self, model: Transformer) -> dict[str, Tensor]:
-        """All weights in bfloat16, by their names; every process of a divided model has to call it."""
-        return {name: whole(one.detach()).cpu().to(torch.bfloat16) for name, one in model.named_parameters()}
+        """All weights in bfloat16, by name; every process of a sharded model must call this."""
+        return {
+            name: gather(parameter.detach()).cpu().to(torch.bfloat16) for name, parameter in model.named_parameters()
+        }
 
     def write_weights(self, step: int, weights: dict[str, Tensor]) -> None:
-        """Write them as a model that any command opens. Raises OSError."""
+        """Write the weights as a model that any command opens. Raises OSError."""
         write_run(self.folder / f"step-{step:06d}", self.setup.model.config, weights, self.setup.tokenizer)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Tensors by name, and of each probe the ``words`` (T, 5) that the model thinks most probable.
+    """Tensors by name, and for each probe the ``words`` (T, 5) that the model thinks most probable.
 
-    Of every probe, by its name: ``maps`` (L, H, Q, K), of its first tokens where it is long; ``norms`` (L + 1, T) of
-    the residual stream; ``loss`` (T,) in nats, NaN without a target; ``top`` (T, 5) probabilities. Of all together:
+    For every probe, by its name: ``maps`` (L, H, Q, K), only of its first tokens if it is long; ``norms`` (L + 1, T) of
+    the residual stream; ``loss`` (T,) in nats, NaN without a target; ``top`` (T, 5) probabilities. Over all probes:
     ``rms`` (L,) of the stream after each layer, and ``dead`` (L,), the share of units whose activation stays below a
     hundredth of the layer's root mean square at every token.
     """
@@ -175,14 +177,14 @@ class Frame:
         streams: list[Tensor] = []
         units: list[list[Tensor]] = [[] for _ in range(config.n_layers)]
 
-        def layers(found: dict[str, Tensor], name: str) -> Iterator[Tensor]:
-            return (found[f"L{n}.{name}"][0] for n in range(config.n_layers) if f"L{n}.{name}" in found)
+        def layers(recorded: dict[str, Tensor], name: str) -> Iterator[Tensor]:
+            return (recorded[f"L{n}.{name}"][0] for n in range(config.n_layers) if f"L{n}.{name}" in recorded)
 
         for probe in probes:
-            found: dict[str, Tensor] = {}
+            recorded: dict[str, Tensor] = {}
 
-            def keep(name: str, tensor: Tensor, found: dict[str, Tensor] = found) -> Tensor:
-                found[name] = tensor.float().cpu()
+            def keep(name: str, tensor: Tensor, recorded: dict[str, Tensor] = recorded) -> Tensor:
+                recorded[name] = tensor.float().cpu()
                 return tensor
 
             with tapped(model, keep), torch.autocast(device.type, enabled=False):
@@ -190,12 +192,12 @@ class Frame:
             log_p = logits.log_softmax(dim=-1)
             top = log_p.topk(min(_TOP, log_p.shape[-1]), dim=-1)
             loss = F.nll_loss(log_p, probe.targets, ignore_index=IGNORED, reduction="none")
-            seen = [found[f"L{n}.{table.weights}"][0, :, :side, :side] for n in table.attending]
-            none = torch.empty(0, config.n_heads, *[min(side, len(probe.ids))] * 2)
-            maps = in_place(torch.stack(seen) if seen else none, table.attending, config.n_layers)
-            stream = torch.stack([found[table.embedded][0], *layers(found, table.output)])  # (L + 1, T, C)
+            weights = [recorded[f"L{n}.{table.weights}"][0, :, :side, :side] for n in table.attending]
+            empty = torch.empty(0, config.n_heads, *[min(side, len(probe.ids))] * 2)
+            maps = in_place(torch.stack(weights) if weights else empty, table.attending, config.n_layers)
+            stream = torch.stack([recorded[table.embedded][0], *layers(recorded, table.output)])  # (L + 1, T, C)
             streams.append(stream[1:])
-            for layer, activated in enumerate(layers(found, table.activated)):
+            for layer, activated in enumerate(layers(recorded, table.activated)):
                 units[layer].append(activated)
             tensors |= {
                 f"{probe.name}.maps": maps.to(torch.float16),
@@ -203,14 +205,14 @@ class Frame:
                 f"{probe.name}.loss": torch.where(probe.targets == IGNORED, math.nan, loss),
                 f"{probe.name}.top": top.values.exp(),
             }
-            words[probe.name] = [[tokenizer.shown(one) for one in row] for row in top.indices.tolist()]
+            words[probe.name] = [[tokenizer.shown(token_id) for token_id in row] for row in top.indices.tolist()]
         tensors["rms"] = torch.cat(streams, dim=1).square().mean(dim=(1, 2)).sqrt()
-        if all(units) and all(one.dim() == 2 for layer in units for one in layer):
+        if all(units) and all(activations.dim() == 2 for layer in units for activations in layer):
             tensors["dead"] = torch.stack([_dead(torch.cat(layer)) for layer in units])
         return cls({name: tensor.contiguous() for name, tensor in tensors.items()}, words)
 
 
 def _dead(activations: Tensor) -> Tensor:
     """The share of dead units of a layer: activations (T, F)."""
-    usual = activations.square().mean().sqrt()
-    return (activations.abs().amax(dim=0) < _DEAD * usual).float().mean()
+    root_mean_square = activations.square().mean().sqrt()
+    return (activations.abs().amax(dim=0) < _DEAD * root_mean_square).float().mean()

@@ -1,4 +1,4 @@
-"""What the heads of a model in training do: four scores per head, on a fixed batch of random ids.
+"""Score the heads of a model in training: four scores per head, on a fixed batch of random ids.
 
 Shapes: B batch, H heads, T tokens (Q and K where query and key differ).
 """
@@ -21,7 +21,7 @@ from tinytf.training.folder.history import NAMES
 
 _SEQUENCES = 4
 _LONGEST_COPY = 24
-_SHORTEST_COPY = 3  # in copies of two tokens induction and previous look at the same one
+_SHORTEST_COPY = 3  # with copies of two tokens, induction and previous look at the same token
 _BECOMES, _REMAINS = 0.5, 0.4
 
 Scores = tuple[tuple[float, ...], ...]
@@ -32,7 +32,7 @@ class HeadScores:
     """Scores of every head, layers × heads, 0…1; NaN where weights are not finite, or a layer has no attention.
 
     ``entropy``: of a query's weights, divided by that of uniform attention to all visible keys, mean over the queries
-    that see more than one key (0 where none does). ``previous``: mean weight on the token before. ``duplicate`` and
+    that see more than one key (0 where none does). ``previous``: mean weight on the previous token. ``duplicate`` and
     ``induction``: mean weight, in the second copy, on the same token in the first, and on the one after it (Olsson et
     al. 2022, "In-context Learning and Induction Heads"); None without repeated tokens.
     """
@@ -52,10 +52,10 @@ class HeadScores:
 
     @classmethod
     def read(cls, data: Mapping[str, Sequence[Sequence[float | None]]]) -> "HeadScores":
-        """Those that ``to_dict`` gave."""
+        """Read scores in the form of ``to_dict``."""
 
         def layer(row: Sequence[float | None]) -> tuple[float, ...]:
-            return tuple(math.nan if one is None else float(one) for one in row)
+            return tuple(math.nan if score is None else float(score) for score in row)
 
         return cls(**{name: tuple(map(layer, rows)) for name, rows in data.items()})
 
@@ -63,9 +63,9 @@ class HeadScores:
 class HeadProbe:
     """Scores the heads of models of one configuration, always on the same ids (B, T).
 
-    A decoder reads repeated random ids, as many as ``block``, the context and a window let it see; ``length`` is that
-    of one copy. An encoder reads random ids once, and so does a decoder without room for two copies of three tokens;
-    ``length`` is then 0. Raises UsageError where not even two tokens fit.
+    A decoder reads repeated random ids, as many as ``block``, the context and a window let it see; ``length`` is the
+    length of one copy. An encoder, or a decoder without room for two copies of three tokens, reads random ids once, and
+    ``length`` is 0. Raises UsageError where not even two tokens fit.
     """
 
     def __init__(self, config: ModelConfig, *, block: int, seed: int = 0) -> None:
@@ -75,52 +75,52 @@ class HeadProbe:
         reach = config.window - 1 if config.window else room
         copy = min(_LONGEST_COPY, room // 2, reach)
         self.length = copy if config.causal and copy >= _SHORTEST_COPY else 0
-        once = repeated_tokens(config.vocab_size, self.length or min(2 * _LONGEST_COPY, room), _SEQUENCES, seed)
-        self.ids = once if self.length else once[:, : once.shape[1] // 2]
+        repeated = repeated_tokens(config.vocab_size, self.length or min(2 * _LONGEST_COPY, room), _SEQUENCES, seed)
+        self.ids = repeated if self.length else repeated[:, : repeated.shape[1] // 2]
         self._visible = choosing(Sight.of(config), self.ids.shape[1])  # (Q,)
 
     def _score(self, weights: Tensor) -> Tensor:
         """The scores of one layer: (B, H, Q, K) -> (scores, H), in the order of HeadScores."""
-        found = [entropy_share(weights, self._visible), previous(weights)]
+        scores = [entropy_share(weights, self._visible), previous(weights)]
         if self.length:
-            found += [duplicate(weights, self.length), induction(weights, self.length)]
-        return torch.stack(found).mean(dim=1)
+            scores += [duplicate(weights, self.length), induction(weights, self.length)]
+        return torch.stack(scores).mean(dim=1)
 
     @torch.no_grad()
     def measure(self, model: Transformer) -> HeadScores:
-        """Score every head in one forward pass; leaves the model and the random state exactly as they were."""
+        """Score every head in one forward pass; leaves the model and the random state unchanged."""
         layers: list[Tensor] = []
 
         def tap(name: str, tensor: Tensor) -> Tensor:  # (B, H, T, T), once per layer
-            if table.attending:  # without attention it is another map, which no score is about
+            if table.attending:  # without attention it is another map, which no score describes
                 layers.append(self._score(tensor.float()))
             return tensor
 
         device, table = model.embed.tokens.weight.device, table_of(model.config)
         with tapped(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
-            model.hidden(self.ids.to(device))  # the same in a caller's autocast
-        none = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
-        whole = in_place(torch.stack(layers) if layers else none, table.attending, model.config.n_layers)
-        by_score = whole.transpose(0, 1).tolist()  # (scores, layers, H), fetched from the device once
+            model.hidden(self.ids.to(device))  # independent of a caller's autocast
+        empty = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
+        all_layers = in_place(torch.stack(layers) if layers else empty, table.attending, model.config.n_layers)
+        by_score = all_layers.transpose(0, 1).tolist()  # (scores, layers, H), fetched from the device once
         return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))
 
 
 def update_milestones(since: dict[str, dict[str, int]], scores: HeadScores, step: int) -> list[str]:
-    """A sentence for each head that became something at this step, or is it no longer.
+    """Update ``since`` with new scores; return a sentence for each head that took on or lost a kind at this step.
 
-    A head is of a kind from a score of 0.5 on, until it falls below 0.4. ``since``, plain JSON data for a checkpoint,
-    maps kinds and then heads to the step from which they count; it is updated.
+    A head has a kind from a score of 0.5 on, until it falls below 0.4. ``since``, plain JSON data for a checkpoint,
+    maps each kind and head to the step when it began.
     """
     sentences = []
     for name, words in NAMES.items():
-        counted = since.setdefault(name, {})
+        started = since.setdefault(name, {})
         for layer, row in enumerate(getattr(scores, name) or ()):
-            for number, score in enumerate(row):
-                head = f"L{layer}H{number}"
-                if head not in counted and score >= _BECOMES:
-                    counted[head] = step
+            for head_index, score in enumerate(row):
+                head = f"L{layer}H{head_index}"
+                if head not in started and score >= _BECOMES:
+                    started[head] = step
                     sentences.append(f"{head} became {words}, score {score:.2f}")
-                elif head in counted and score < _REMAINS:
-                    del counted[head]
+                elif head in started and score < _REMAINS:
+                    del started[head]
                     sentences.append(f"{head} is no longer {words}, score {score:.2f}")
     return sentences

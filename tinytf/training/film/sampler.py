@@ -1,4 +1,4 @@
-"""What a model in training says: a decoder continues the held-out text, an encoder fills in a word of it."""
+"""Sample from a model in training: a decoder continues the held-out text, an encoder fills in a word of it."""
 
 from itertools import takewhile
 
@@ -20,10 +20,10 @@ _SAMPLING = Sampling(temperature=0.8)
 
 
 class Sampler:
-    """Samples of one run: always the same prompt and the same draws, so that only the model makes the difference.
+    """Samples of one run, with a fixed prompt and seed, so that only the model makes a difference.
 
-    The prompt is the first tokens of the held-out text; without one the start token, or the start of the text. For the
-    masked objective it is the first sentence, with [MASK] in the middle.
+    The prompt is the first tokens of the held-out text; without held-out text, the start token, or the start of the
+    training text. For the masked objective it is the first sentence, with [MASK] in the middle.
     """
 
     def __init__(self, setup: Setup, recipe: Recipe) -> None:
@@ -37,10 +37,10 @@ class Sampler:
             self.prompt = _first_tokens(setup.examples, setup.tokenizer, max(1, setup.model.config.context // 2))
 
     def sample(self, step: int) -> Sample | None:
-        """What the model says now; None without a prompt, and where its logits are not finite.
+        """Sample from the model as it is now; None without a prompt, or where its logits are not finite.
 
-        Leaves random state, weights and mode as they were, since it runs the modules without a cache. Tokens after an
-        end token are computed and dropped, so that processes with parts of a model run it equally often.
+        Leaves random state, weights and mode unchanged. Runs without a cache. Tokens after an end token are computed
+        and dropped, so that all processes of a sharded model run it equally often.
         """
         if not self.prompt:
             return None
@@ -57,43 +57,43 @@ class Sampler:
             decode=decode,
         )
         try:
-            said = takewhile(lambda one: one.id not in ends, list(steps))
+            tokens = takewhile(lambda token: token.id not in ends, list(steps))
         except GenerationError:
             return None
-        return Sample(step, decode(self.prompt), "".join(one.text for one in said))
+        return Sample(step, decode(self.prompt), "".join(token.text for token in tokens))
 
     @torch.no_grad()
     def _filled_in(self, step: int, examples: MaskedTokens) -> Sample | None:
         """The most probable word at [MASK]."""
         model, decode = self.setup.model, self.setup.tokenizer.decode
-        place = self.prompt.index(examples.mask)
+        position = self.prompt.index(examples.mask)
         training = model.training
         model.eval()
         ids = torch.tensor([self.prompt], device=model.embed.tokens.weight.device)
-        logits = model.unembed(model.hidden(ids)[:, place])  # (1, V)
+        logits = model.unembed(model.hidden(ids)[:, position])  # (1, V)
         model.train(training)
         if not bool(torch.isfinite(logits).all()):
             return None
-        words = (decode(self.prompt[:place]), "[MASK]", decode(self.prompt[place + 1 :]))
+        words = (decode(self.prompt[:position]), "[MASK]", decode(self.prompt[position + 1 :]))
         return Sample(step, " ".join(word for word in words if word), decode([int(logits.argmax())]))
 
 
 def _masked_sentence(examples: MaskedTokens, tokenizer: Tokenizer) -> list[int]:
-    """A sentence between [CLS] and [SEP], a word of one token in its middle masked; no longer than a block."""
-    sentences = examples.kept if len(examples.kept) else examples.train
+    """A sentence between [CLS] and [SEP], at most a block long, with a one-token word near its middle masked."""
+    sentences = examples.held_out_set if len(examples.held_out_set) else examples.train
     ids = sentences[0][: examples.block - 2]
     pieces = [tokenizer.library.id_to_token(token_id) or "" for token_id in ids]
-    goes_on = [piece.startswith("##") for piece in (*pieces, "")]
-    words = [place for place in range(len(ids)) if pieces[place].isalpha() and not goes_on[place + 1]]
-    hidden = min(words, key=lambda place: abs(place - len(ids) // 2), default=len(ids) // 2)
+    continues_word = [piece.startswith("##") for piece in (*pieces, "")]
+    words = [index for index in range(len(ids)) if pieces[index].isalpha() and not continues_word[index + 1]]
+    hidden = min(words, key=lambda index: abs(index - len(ids) // 2), default=len(ids) // 2)
     return [examples.cls, *ids[:hidden], examples.mask, *ids[hidden + 1 :], examples.sep]
 
 
-def _first_tokens(examples: NextToken, tokenizer: Tokenizer, most: int) -> list[int]:
-    """The first tokens of the held-out text, up to an end token and at most ``most``."""
-    room, start = min(_PROMPT_TOKENS, most), tokenizer.start()
-    found: list[int] = examples.kept[:room].tolist()
-    if not found and start is not None:
+def _first_tokens(examples: NextToken, tokenizer: Tokenizer, limit: int) -> list[int]:
+    """The first tokens of the held-out text, up to an end token and at most ``limit`` of them."""
+    room, start = min(_PROMPT_TOKENS, limit), tokenizer.start()
+    first: list[int] = examples.held_out_set[:room].tolist()
+    if not first and start is not None:
         return list(start.ids)
-    found = found or examples.train[:room].tolist()
-    return list(takewhile(lambda token_id: token_id not in tokenizer.end_ids, found)) or found
+    first = first or examples.train[:room].tolist()
+    return list(takewhile(lambda token_id: token_id not in tokenizer.end_ids, first)) or first

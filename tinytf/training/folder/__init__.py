@@ -1,1 +1,1 @@
-"""The folder of a run: which files it has, reading them, and what follows from them."""
+"""The folder of a run: its files, their readers, and reports on them."""

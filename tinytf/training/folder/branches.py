@@ -1,4 +1,4 @@
-"""The tree of runs: which run branched off from which, at which step, and what it does otherwise; free of torch."""
+"""The tree of runs: which run branched off from which, at which step, with which changes; free of torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tinytf.files import resolved
 from tinytf.training.folder.history import History
 from tinytf.training.folder.run_report import RunReport
 
-_OF_BRANCHES = ("begun_from", "at_step")
+_BRANCH_FIELDS = ("begun_from", "at_step")
 
 
 @dataclass(frozen=True)
@@ -32,44 +32,44 @@ class Node:
 
 
 def parent_of(history: History, others: Mapping[Path, History]) -> Parent | None:
-    """Where a run branched off; the fields that differ are known where the parent is among the ``others``."""
+    """Where a run branched off, None for a trunk; the fields that differ need the parent among the ``others``."""
     recipe = history.recipe
     run, step = recipe.get("begun_from"), recipe.get("at_step")
     if not isinstance(run, str) or type(step) is not int or step < 1:
         return None
-    before = others.get(resolved(Path(run)))
-    known = {} if before is None else before.recipe
+    parent = others.get(resolved(Path(run)))
+    parent_recipe = {} if parent is None else parent.recipe
     differ = {
         name: value
         for name, value in recipe.items()
-        if name in known and name not in _OF_BRANCHES and value != known[name]
+        if name in parent_recipe and name not in _BRANCH_FIELDS and value != parent_recipe[name]
     }
     return Parent(Path(run), step, differ)
 
 
 def tree_of(runs: Sequence[RunReport]) -> list[Node]:
-    """The runs that have branches or are some, each followed by its own branches; in the order of ``runs``."""
-    known = {resolved(run.path): run.history for run in runs if run.history is not None}
-    parents = {path: parent_of(history, known) for path, history in known.items()}
-    below: dict[Path, list[RunReport]] = {}
+    """The runs that have branches or are branches, each followed by its own branches; in the order of ``runs``."""
+    histories = {resolved(run.path): run.history for run in runs if run.history is not None}
+    parents = {path: parent_of(history, histories) for path, history in histories.items()}
+    branches: dict[Path, list[RunReport]] = {}
     for run in runs:
         if (parent := parents.get(resolved(run.path))) is not None:
-            below.setdefault(resolved(parent.run), []).append(run)
-    found: list[Node] = []
-    waiting = [(run, 0) for run in reversed(runs) if _is_top(resolved(run.path), parents, below)]
-    while waiting:
-        run, depth = waiting.pop()
+            branches.setdefault(resolved(parent.run), []).append(run)
+    nodes: list[Node] = []
+    pending = [(run, 0) for run in reversed(runs) if _is_top(resolved(run.path), parents, branches)]
+    while pending:
+        run, depth = pending.pop()
         path = resolved(run.path)
-        if any(node.run is run for node in found):
+        if any(node.run is run for node in nodes):
             continue
-        found.append(Node(run, known[path], depth, parents[path]))
-        waiting += [(one, depth + 1) for one in reversed(below.get(path, []))]
-    return found
+        nodes.append(Node(run, histories[path], depth, parents[path]))
+        pending += [(branch, depth + 1) for branch in reversed(branches.get(path, []))]
+    return nodes
 
 
-def _is_top(path: Path, parents: Mapping[Path, Parent | None], below: Mapping[Path, Sequence[RunReport]]) -> bool:
-    """Whether a run is where a tree begins: a trunk with branches, or a branch of a run that is not here."""
+def _is_top(path: Path, parents: Mapping[Path, Parent | None], branches: Mapping[Path, Sequence[RunReport]]) -> bool:
+    """Whether a tree begins with a run: a trunk with branches, or a branch of a run that is not listed."""
     if path not in parents:
         return False
     parent = parents[path]
-    return path in below if parent is None else resolved(parent.run) not in parents
+    return path in branches if parent is None else resolved(parent.run) not in parents

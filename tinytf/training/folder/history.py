@@ -1,4 +1,4 @@
-"""A training run so far, and what follows from it: progress, speed, the best loss, means of losses."""
+"""The history of a training run so far: progress, speed, the best loss, means of losses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,23 +18,23 @@ Steps: TypeAlias = NDArray[np.int64]
 
 AROUND = 20
 MEANS = f"means of up to {2 * AROUND + 1} steps"
-"""How many steps on each side a mean of losses has, fewer near the ends, and that in words."""
+"""Steps on each side of a mean of losses (fewer near the ends), and a label of such means."""
 _RECENT = 100
-_BEFORE_SPIKE = 50
-"""The losses that one is compared with."""
+_SPIKE_WINDOW = 50
+"""The number of earlier losses that a loss is compared with."""
 _DEVIATIONS, _NORMAL, _RISE = 8.0, 1.4826, 1.1
-"""A spike is so many deviations above the median, each 1.4826 MAD as of a normal distribution, and so many times it."""
+"""A spike is this many deviations, of 1.4826 MAD as in a normal distribution, and this factor above the median."""
 NAMES = {
     "previous": "a previous-token head",
     "duplicate": "a duplicate-token head",
     "induction": "an induction head",
 }
-"""What a head with a high score is called."""
+"""Names for heads with a high score, by kind."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The ``text`` by which the model after ``step`` steps continued ``prompt``."""
+    """The ``text`` with which the model after ``step`` steps continued ``prompt``."""
 
     step: int
     prompt: str
@@ -62,7 +62,7 @@ class SavedModel:
 class Speed:
     """The lines of speed.jsonl side by side; ``seconds`` count from the start of the process that wrote them.
 
-    The work of a token and the peak of the machine, per second, are None before they were measured.
+    The work per token and the peak speed of the machine are None before they are measured.
     """
 
     step: Steps
@@ -74,9 +74,9 @@ class Speed:
 
     @property
     def begins(self) -> list[int]:
-        """The places of the first line of each process, whose clock starts at 0."""
-        again = (np.diff(self.seconds) <= 0) | (np.diff(self.step) <= 0)
-        return [0, *(np.flatnonzero(again) + 1).tolist()]
+        """The index of the first line of each process, whose clock starts at 0."""
+        restarts = (np.diff(self.seconds) <= 0) | (np.diff(self.step) <= 0)
+        return [0, *(np.flatnonzero(restarts) + 1).tolist()]
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class History:
     """A run so far. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry per logged step, (S,).
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
-    ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` lines
-    were no metrics; a torn last line is not among them, since it may still be incomplete. ``config`` is None before
-    the first checkpoint, ``sample`` before the first sample. ``stopped`` says why it ended before its last step.
+    ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts
+    lines that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the
+    first checkpoint, ``sample`` before the first sample. ``stopped`` says why the run ended before its last step.
     """
 
     directory: Path
@@ -132,49 +132,49 @@ class History:
 
     @property
     def step_tokens(self) -> int:
-        """The tokens of a step, in the mean; of a run that did not count them as many as fit."""
+        """Tokens per step, on average; batch × block for runs that did not count them."""
         return self.sizes.get("step_tokens") or int(self.recipe.get("batch", 0)) * int(self.recipe.get("block", 0))
 
     @property
     def epochs(self) -> float | None:
-        """How often the text has been seen; None where its length is not known."""
+        """How often the text has been seen; None if its length is unknown."""
         tokens = self.sizes.get("tokens", 0)
         return self.last * self.step_tokens / tokens if tokens and self.step_tokens else None
 
     def bits_per_byte(self, loss: float) -> float | None:
-        """A loss of the held-out text, in nats per token, in bits per byte, which compares across tokenizers.
+        """Convert a held-out loss from nats per token to bits per byte, which can be compared across tokenizers.
 
-        None where the objective gives none.
+        None if the bytes of the text are unknown, as for some objectives.
         """
         tokens, size = self.sizes.get("held_out_tokens", 0), self.sizes.get("held_out_bytes", 0)
         return loss / math.log(2) * tokens / size if tokens and size else None
 
     @property
     def clip_rate(self) -> float | None:
-        """The share of the last steps, at most 100, whose gradients were clipped; None without a step."""
+        """The share of the last 100 steps or fewer whose gradients were clipped; None before the first step."""
         norms = self.grad_norm[-_RECENT:]
         return float(np.mean(norms > float(self.recipe.get("clip", math.inf)))) if norms.size else None
 
     @property
     def risen(self) -> float | None:
-        """By how much the held-out loss has risen since its lowest, in nats; None where it has not by a hundredth."""
+        """The rise of the held-out loss since its lowest, in nats; None unless it is more than 1 % of the lowest."""
         if self.best is None or self.held_out[-1][0] <= self.best[0]:
             return None
-        by = self.held_out[-1][1] - self.best[1]
-        return by if by > 0.01 * self.best[1] else None
+        rise = self.held_out[-1][1] - self.best[1]
+        return rise if rise > 0.01 * self.best[1] else None
 
     @cached_property
     def spikes(self) -> Sequence[Spike]:
         """The steps where the loss jumped far above the 50 before, measured by their median and MAD, in order."""
         finite = np.isfinite(self.loss)
         step, loss = self.step[finite], self.loss[finite]
-        rows = np.flatnonzero(loss[1:] > _RISE * loss[:-1]) + 1  # a jump; what stays as high after it is none
-        rows = rows[rows >= _BEFORE_SPIKE]
+        rows = np.flatnonzero(loss[1:] > _RISE * loss[:-1]) + 1  # a jump; staying high after it is not a spike
+        rows = rows[rows >= _SPIKE_WINDOW]
         if not rows.size:
             return []
-        before = sliding_window_view(loss, _BEFORE_SPIKE)[rows - _BEFORE_SPIKE]  # (rows, 50)
-        usual = np.median(before, axis=1)
-        spread = _NORMAL * np.median(np.abs(before - usual[:, None]), axis=1)
+        windows = sliding_window_view(loss, _SPIKE_WINDOW)[rows - _SPIKE_WINDOW]  # (rows, 50)
+        usual = np.median(windows, axis=1)
+        spread = _NORMAL * np.median(np.abs(windows - usual[:, None]), axis=1)
         high = loss[rows] > np.maximum(_RISE * usual, usual + _DEVIATIONS * spread)
         return [
             Spike(int(step[row]), float(loss[row]), float(middle))
@@ -183,35 +183,35 @@ class History:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory of the process, as measured last."""
-        known = self.speed.memory_bytes[np.isfinite(self.speed.memory_bytes)]
-        return int(known[-1]) if known.size else None
+        """Memory of the process at the last measurement."""
+        measured = self.speed.memory_bytes[np.isfinite(self.speed.memory_bytes)]
+        return int(measured[-1]) if measured.size else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Speed of the last process: as measured last, and of a finished run the median, since its last line is short.
+        """Speed of the last process: the latest measurement, or the median once finished, since the last line is short.
 
-        Without what passes between the steps, such as measuring the held-out text.
+        Counts the steps alone, not what happens between them, such as measuring the held-out text.
         """
-        known = self.speed.tokens_per_second[self.speed.begins[-1] :] if self.speed.step.size else np.zeros(0)
-        known = known[np.isfinite(known)]
-        return None if not known.size else float(np.median(known) if self.finished else known[-1])
+        speeds = self.speed.tokens_per_second[self.speed.begins[-1] :] if self.speed.step.size else np.zeros(0)
+        speeds = speeds[np.isfinite(speeds)]
+        return None if not speeds.size else float(np.median(speeds) if self.finished else speeds[-1])
 
     @property
     def mfu(self) -> float | None:
-        """The model's own operations per second as a share of the most that was reached here.
+        """The model's own operations per second as a share of the peak of this machine.
 
-        That is by a matrix product, or by the run itself where the product happened to be slower.
+        The peak is a matrix product, or the run's own best if that was faster.
         """
         speed, tokens = self.speed, self.tokens_per_second
         if tokens is None or speed.flops_per_token is None or not speed.peak_flops:
             return None
-        reached = speed.tokens_per_second[np.isfinite(speed.tokens_per_second)].max() * speed.flops_per_token
-        return float(tokens * speed.flops_per_token / max(speed.peak_flops, reached))
+        peak = speed.tokens_per_second[np.isfinite(speed.tokens_per_second)].max() * speed.flops_per_token
+        return float(tokens * speed.flops_per_token / max(speed.peak_flops, peak))
 
     @property
     def elapsed(self) -> float | None:
-        """Seconds that all processes of this run took, as far as their work was kept; None without a line."""
+        """Seconds that all processes of this run took, without work that was lost; None before the first line."""
         speed = self.speed
         if not speed.step.size:
             return None
@@ -220,7 +220,7 @@ class History:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds for the remaining steps at the pace of the last quarter of the speed lines; None without two lines.
+        """Seconds for the remaining steps at the pace of the last quarter of speed lines; None before there are two.
 
         Only lines of one process are compared, since its clock starts at 0.
         """
@@ -237,25 +237,25 @@ class History:
 
     @cached_property
     def averaged(self) -> tuple[Steps, Series]:
-        """Steps with a finite loss, and the mean of the losses around each, as ``averaged`` makes it."""
+        """Steps with a finite loss, and the ``centred_mean`` of the losses there."""
         finite = np.isfinite(self.loss)
-        return self.step[finite], averaged(self.loss[finite])
+        return self.step[finite], centred_mean(self.loss[finite])
 
     @property
     def recent_loss(self) -> float | None:
-        """The mean of the last AROUND finite losses; None without one."""
+        """The mean of the last AROUND finite losses; None if there are none."""
         finite = self.loss[np.isfinite(self.loss)][-AROUND:]
         return float(finite.mean()) if finite.size else None
 
 
-def averaged(values: Series, around: int = AROUND) -> Series:
-    """The mean of each of ``values`` (S,), finite, and as many on both sides: ``around``, or fewer near an end.
+def centred_mean(values: Series, around: int = AROUND) -> Series:
+    """The mean of each of the finite ``values`` (S,) and ``around`` values on both sides, equally fewer near an end.
 
-    So it neither lags nor leaves the range of the values that it stands for.
+    Such a mean neither lags nor leaves the range of the values in it.
     """
     size = len(values)
-    place = np.arange(size)
-    side = np.minimum(around, np.minimum(place, size - 1 - place))
+    position = np.arange(size)
+    side = np.minimum(around, np.minimum(position, size - 1 - position))
     total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    means: Series = (total[place + side + 1] - total[place - side]) / (2 * side + 1)
+    means: Series = (total[position + side + 1] - total[position - side]) / (2 * side + 1)
     return means

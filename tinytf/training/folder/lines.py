@@ -1,4 +1,4 @@
-"""Files of a run that grow by a JSON object a line, each with its step: written in training, read meanwhile."""
+"""Files of a run that grow by a line of JSON per step: written in training, read meanwhile."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from tinytf.outputs import appending, write_state, writing
 
 
 def json_or_none(data: bytes | str) -> object:
-    """The value of some JSON; None if it is not JSON."""
+    """Parse JSON; None if the data is not JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -29,7 +29,7 @@ def number_or_nan(value: object) -> float:
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file that have a step; other lines are skipped, and a file that cannot be read has none."""
+    """The lines of a file that are objects with a step; none if the file cannot be read."""
     try:
         rows = map(json_or_none, reading(path).read_bytes().splitlines())
     except OSError:
@@ -38,9 +38,9 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
 
 
 def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> None:
-    """Add a line, with ``sync`` onto the disk. Raises TrainingError where it cannot be written."""
-    said = writing(path, "continue with --resume", TrainingError)
-    with said, appending(path) as lines:
+    """Append a line; ``sync`` flushes it to the disk. Raises TrainingError if it cannot be written."""
+    errors = writing(path, "continue with --resume", TrainingError)
+    with errors, appending(path) as lines:
         lines.write(f"{json.dumps(row)}\n".encode("ascii"))
         if sync:
             lines.flush()
@@ -48,22 +48,22 @@ def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> No
 
 
 def sync_lines(path: Path) -> None:
-    """Make sure that all lines are on the disk. Raises TrainingError where they are not."""
+    """Flush all lines to the disk. Raises TrainingError if that fails."""
     with writing(path, "continue with --resume", TrainingError), appending(path) as lines:
         os.fsync(lines.fileno())
 
 
 def keep_lines(path: Path, step: int) -> int:
-    """Remove the lines after ``step``, whose work will be repeated, and damaged ones. Returns how many stay.
+    """Remove damaged lines and lines after ``step``, whose work will be repeated. Returns how many lines stay.
 
     Raises OSError.
     """
     if not path.exists():
         return 0
-    kept = []
+    lines = []
     for line in reading(path).read_bytes().splitlines():
         row = json_or_none(line)
         if isinstance(row, dict) and type(row.get("step")) is int and 0 < row["step"] <= step:
-            kept.append(line + b"\n")
-    write_state(path, b"".join(kept))
-    return len(kept)
+            lines.append(line + b"\n")
+    write_state(path, b"".join(lines))
+    return len(lines)

@@ -1,4 +1,4 @@
-"""Reads a run directory, also while the run is training: recipe, metrics, speed, latest sample, checkpoints.
+"""Read a run directory, also while the run is training: recipe, metrics, speed, latest sample, checkpoints.
 
 Nothing here writes or imports torch, and each line of metrics.jsonl is read once.
 """
@@ -21,43 +21,45 @@ from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
 
 BEFORE = "held_out_before"
-"""Of the first line: the held-out loss of the model that the run begins from."""
+"""Field of the first line: the held-out loss of the model that the run begins from."""
 _COLUMNS = ("loss", "lr", "grad_norm")
 _CHUNK = 1 << 20
 _TAIL = 256
 
 
 def read_history(directory: Path) -> History:
-    """All that a run directory says. Raises UsageError if it is not a run, CheckpointError if it is damaged."""
+    """Read everything in a run directory. Raises UsageError if it is not a run, CheckpointError if it is damaged."""
     return RunReader(directory).read()
 
 
 class RunReader:
-    """Reads a run that may be training: each ``read`` takes only what was added since the one before."""
+    """Reads a run that may be training: each ``read`` takes only what was added since the last one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._metrics = _MetricsReader()
 
     def read(self) -> History:
-        """The run as it is now. Raises UsageError if it is not a run, CheckpointError if it is damaged."""
+        """Read the run as it is now. Raises UsageError if it is not a run, CheckpointError if it is damaged."""
         if not is_run(self.directory):
-            why = f"neither {RECIPE} nor {METRICS} is in it" if self.directory.is_dir() else "there is no such folder"
-            raise UsageError(f"{self.directory} is no run: {why}", "tinytf runs lists those that are there")
+            reason = (
+                f"neither {RECIPE} nor {METRICS} is in it" if self.directory.is_dir() else "there is no such folder"
+            )
+            raise UsageError(f"{self.directory} is not a run: {reason}", "tinytf runs lists the runs")
         recipe = read_json(self.directory / RECIPE)
         steps = Fields(recipe, self.directory / RECIPE).whole("steps", least=1, most=2**63 - 1)
-        checkpoints = _checkpoints_in(self.directory)
+        checkpoints = _models_in(self.directory)
         if (self.directory / METRICS).is_file():
             self._metrics.read(self.directory / METRICS)
         elif checkpoints:
             raise CheckpointError(f"there is no {METRICS} in {self.directory}")
         step, (loss, lr, grad_norm), extras = self._metrics.lines()
         if self._metrics.skipped and not step.size:
-            raise CheckpointError(f"{self.directory / METRICS} holds no line of metrics")
+            raise CheckpointError(f"{self.directory / METRICS} holds no metrics")
         last = int(step[-1]) if step.size else 0
-        if last >= steps:  # the model at the top is then that of the last step
-            checkpoints = [SavedModel(steps if one.step is None else one.step, one.path) for one in checkpoints]
-        samples = [one for one in read_samples(self.directory / SAMPLES) if one.step <= last]  # whose metrics are there
+        if last >= steps:  # the run's own model is then of the last step
+            checkpoints = [SavedModel(steps if model.step is None else model.step, model.path) for model in checkpoints]
+        samples = [sample for sample in read_samples(self.directory / SAMPLES) if sample.step <= last]  # with metrics
         return History(
             self.directory,
             recipe,
@@ -66,14 +68,14 @@ class RunReader:
             lr,
             grad_norm,
             held_out=[
-                (at - 1 if name == BEFORE else at, more[name])
-                for at, more in extras
+                (line_step - 1 if name == BEFORE else line_step, extra[name])
+                for line_step, extra in extras
                 for name in (BEFORE, "held_out_loss")
-                if name in more
+                if name in extra
             ],
-            heads=[(at, more["heads"]) for at, more in extras if "heads" in more],
-            milestones=[(at, text) for at, more in extras for text in more.get("milestones", ())],
-            health=[(at, more["health"]) for at, more in extras if "health" in more],
+            heads=[(line_step, extra["heads"]) for line_step, extra in extras if "heads" in extra],
+            milestones=[(line_step, text) for line_step, extra in extras for text in extra.get("milestones", ())],
+            health=[(line_step, extra["health"]) for line_step, extra in extras if "health" in extra],
             sizes=_read_sizes(self.directory / SIZES),
             speed=_read_speed(self.directory / SPEED),
             sample=samples[-1] if samples else None,
@@ -81,19 +83,23 @@ class RunReader:
             config=read_config(checkpoints[-1].path) if checkpoints else None,
             parameters=read_parameter_count(checkpoints[-1].path) if checkpoints else None,
             skipped=self._metrics.skipped,
-            stopped=next((more.get("stopped") for at, more in reversed(extras) if at == last), None),
+            stopped=next((extra.get("stopped") for line_step, extra in reversed(extras) if line_step == last), None),
         )
 
 
-def _checkpoints_in(directory: Path) -> list[SavedModel]:
-    """The complete models of a run by step, the one at its top last."""
-    places = [SavedModel(checkpoint_step(place), place) for place in checkpoints_of(directory)]
-    model = ("config.json", "model.safetensors")
-    return [one for one in (*places, SavedModel(None, directory)) if all((one.path / name).is_file() for name in model)]
+def _models_in(directory: Path) -> list[SavedModel]:
+    """The complete models of a run: its checkpoints by step, then the model of the run itself."""
+    checkpoints = [SavedModel(checkpoint_step(folder), folder) for folder in checkpoints_of(directory)]
+    files = ("config.json", "model.safetensors")
+    return [
+        model
+        for model in (*checkpoints, SavedModel(None, directory))
+        if all((model.path / name).is_file() for name in files)
+    ]
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """The samples of a file in order; other lines are skipped, and a file that cannot be read has none."""
+    """The samples of a file in order, without other lines; none if the file cannot be read."""
     return [
         Sample(row["step"], row["prompt"], row["text"])
         for row in rows_in(path)
@@ -102,12 +108,12 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def _read_sizes(path: Path) -> dict[str, int]:
-    """What text.json says of the text; nothing where it is missing or damaged."""
+    """The sizes of the text in text.json; empty if the file is missing or damaged."""
     try:
-        found = read_json(path)
+        sizes = read_json(path)
     except (CheckpointError, OSError):
         return {}
-    return {name: size for name, size in found.items() if type(size) is int and size >= 0}
+    return {name: size for name, size in sizes.items() if type(size) is int and size >= 0}
 
 
 def _read_speed(path: Path) -> Speed:
@@ -122,9 +128,9 @@ def _read_speed(path: Path) -> Speed:
 
 
 class _MetricsReader:
-    """Reads what was added to metrics.jsonl since it was read before, into columns; a new file is read from its start.
+    """Reads what was added to metrics.jsonl since the last read, into columns; a new file is read from its start.
 
-    ``skipped`` lines were no metrics; a torn last line is not among them, since it may still be incomplete.
+    ``skipped`` counts lines that are not metrics, without a torn last line, which may still be incomplete.
     """
 
     def __init__(self) -> None:
@@ -137,46 +143,46 @@ class _MetricsReader:
         self.skipped = 0
 
     def lines(self) -> tuple[Steps, list[Series], list[tuple[int, Mapping[str, Any]]]]:
-        """Steps (S,), their loss, lr and grad_norm, (S,) each, and what only some lines have, with its step.
+        """Steps (S,), their loss, lr and grad_norm, (S,) each, and the fields that only some lines have, with the step.
 
-        A line counts unless a later one has the same step or an earlier one: there the run was resumed.
+        A line does not count if a later line has the same or an earlier step, because the run was resumed there.
         """
         step = np.array(self._step, dtype=np.int64)
-        kept = np.ones(step.shape, dtype=bool)
+        counts = np.ones(step.shape, dtype=bool)
         if step.size:
-            kept[:-1] = step[:-1] < np.minimum.accumulate(step[::-1])[::-1][1:]
-        extras = [(int(step[row]), more) for row, more in self._extras if kept[row]]
-        return step[kept], [np.array(column)[kept] for column in self._columns], extras
+            counts[:-1] = step[:-1] < np.minimum.accumulate(step[::-1])[::-1][1:]
+        extras = [(int(step[row]), extra) for row, extra in self._extras if counts[row]]
+        return step[counts], [np.array(column)[counts] for column in self._columns], extras
 
     def read(self, path: Path) -> None:
-        """Read the new lines. Raises CheckpointError where the file cannot be read."""
+        """Read the new lines. Raises CheckpointError if the file cannot be read."""
         try:
             with path.open("rb") as stream:
                 if not self._continues(stream):
                     self._restart()
                     stream.seek(0)
                 while chunk := stream.read(_CHUNK):
-                    while not chunk.endswith(b"\n") and (more := stream.readline()):
-                        chunk += more
-                    whole, _, torn = chunk.rpartition(b"\n")
+                    while not chunk.endswith(b"\n") and (rest := stream.readline()):
+                        chunk += rest
+                    complete, _, torn = chunk.rpartition(b"\n")
                     if torn.strip() and isinstance(json_or_none(torn), dict):  # a complete line without its newline
-                        whole, torn = chunk, b""
-                    taken = len(chunk) - len(torn)
-                    self._take(whole)
-                    self._offset += taken
-                    self._tail = (self._tail + chunk[:taken])[-_TAIL:]
-                    if torn:  # its end may be written while this reads
+                        complete, torn = chunk, b""
+                    size = len(chunk) - len(torn)
+                    self._add_lines(complete)
+                    self._offset += size
+                    self._tail = (self._tail + chunk[:size])[-_TAIL:]
+                    if torn:  # the rest may be written while this reads
                         break
         except OSError as error:
             raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
 
     def _continues(self, stream: IO[bytes]) -> bool:
-        """Whether the file still begins with what was read; leaves it at the first new byte."""
+        """Whether the file still continues what was read; leaves the stream at the first new byte."""
         stream.seek(self._offset - len(self._tail))
         return stream.read(len(self._tail)) == self._tail
 
-    def _take(self, data: bytes) -> None:
-        """Complete lines into columns; they are parsed all at once, and one by one only if some are no JSON."""
+    def _add_lines(self, data: bytes) -> None:
+        """Add complete lines to the columns; parses them all at once, or one by one if some are not JSON."""
         lines = [line for line in data.split(b"\n") if line.strip()]
         parsed = json_or_none(b"[" + b",".join(lines) + b"]")
         if not isinstance(parsed, list) or len(parsed) != len(lines):
@@ -188,7 +194,9 @@ class _MetricsReader:
         ]
         self.skipped += len(parsed) - len(rows)
         self._extras += [
-            (place, more) for place, row in enumerate(rows, len(self._step)) if len(row) > 4 and (more := _extras(row))
+            (index, extra)
+            for index, row in enumerate(rows, len(self._step))
+            if len(row) > 4 and (extra := _extras(row))
         ]
         self._step.extend(row["step"] for row in rows)
         for column, name in zip(self._columns, _COLUMNS, strict=True):
@@ -197,37 +205,37 @@ class _MetricsReader:
 
 
 def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The valid members that only some lines have."""
-    found: dict[str, Any] = {}
+    """The valid fields that only some lines have."""
+    extras: dict[str, Any] = {}
     for name in (BEFORE, "held_out_loss"):
         if not math.isnan(held_out := number_or_nan(row.get(name))):
-            found[name] = held_out
+            extras[name] = held_out
     if isinstance(row.get("stopped"), str):
-        found["stopped"] = row["stopped"]
+        extras["stopped"] = row["stopped"]
     if isinstance(row.get("heads"), dict) and (scores := _scores(row["heads"])):
-        found["heads"] = scores
+        extras["heads"] = scores
     if isinstance(row.get("health"), dict) and (numbers := _numbers(row["health"])):
-        found["health"] = numbers
-    if isinstance(row.get("milestones"), list) and (said := [t for t in row["milestones"] if isinstance(t, str)]):
-        found["milestones"] = said
-    return found
+        extras["health"] = numbers
+    if isinstance(row.get("milestones"), list) and (sentences := [t for t in row["milestones"] if isinstance(t, str)]):
+        extras["milestones"] = sentences
+    return extras
 
 
 def _numbers(health: Mapping[str, Any]) -> dict[str, Series]:
-    found = {}
+    series = {}
     for name, values in health.items():
         with suppress(TypeError, ValueError):
             numbers = np.array(values, dtype=np.float64)
             if numbers.ndim == 1 and numbers.size:
-                found[name] = numbers
-    return found
+                series[name] = numbers
+    return series
 
 
 def _scores(heads: Mapping[str, Any]) -> dict[str, Series]:
-    found = {}
+    series = {}
     for kind, rows in heads.items():
         with suppress(TypeError, ValueError):
             scores = np.array(rows, dtype=np.float64)
             if scores.ndim == 2 and scores.size:
-                found[kind] = scores
-    return found
+                series[kind] = scores
+    return series

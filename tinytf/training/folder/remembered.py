@@ -1,4 +1,4 @@
-"""Where the text of a run is, in corpus.json, so that the run resumes without being given its files again."""
+"""The paths of a run's text, in corpus.json, so that the run resumes without naming its files again."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def remembered(run: Path, reading: Reading, on_read: OnRead = unheard) -> Corpus
     files = _files(run)
     for path, _ in files:
         if not path.is_file():
-            raise UsageError(f"{path}, which {run} was started with, no longer exists", "name its new place")
+            raise UsageError(f"{path}, which {run} was started with, no longer exists", "name its new path")
     corpus = find_files([path for path, _ in files], reading, on_read=on_read)
     for file, (path, sha256) in zip(corpus.files, files, strict=True):
         if file.sha256 != sha256:
@@ -49,20 +49,20 @@ def remembered(run: Path, reading: Reading, on_read: OnRead = unheard) -> Corpus
 
 
 def files_of(run: Path) -> list[Path]:
-    """Where the files of a run's text were when it began; none if unknown."""
+    """The paths of a run's text when the run began; none if unknown."""
     return [path for path, _ in _files(run)] if (run / CORPUS).exists() else []
 
 
 def _files(run: Path) -> list[tuple[Path, str]]:
-    said = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
-    files = (Fields(file, said.source, said.error, said.hint) for file in said.array("files", dict))
+    fields = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
+    files = (Fields(file, fields.source, fields.error, fields.hint) for file in fields.array("files", dict))
     return [(run / file.text("path"), file.text("sha256")) for file in files]
 
 
 def _weights(run: Path, files: int) -> tuple[tuple[int, float], ...]:
-    said = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
-    pairs = [tuple(pair) for pair in said.array("weights", list, [])]
+    fields = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
+    pairs = [tuple(pair) for pair in fields.array("weights", list, [])]
     numbers = all(len(pair) == 2 and type(pair[0]) is int and isinstance(pair[1], float) for pair in pairs)
     if not numbers or (pairs and sum(count for count, _ in pairs) != files):
-        raise CheckpointError(f"the weights in {run / CORPUS} are not those of its files", "name the files again")
+        raise CheckpointError(f"the weights in {run / CORPUS} do not match its files", "name the files again")
     return tuple(pairs)

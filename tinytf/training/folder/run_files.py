@@ -1,4 +1,4 @@
-"""The folder of a training run: whether it is one, and which of its files a run wrote and may remove."""
+"""The folder of a training run: recognise it, and know which of its files a run wrote and may remove."""
 
 import contextlib
 import os
@@ -32,13 +32,13 @@ _UNFINISHED = re.compile(r"(?:(?<=/)|^)\.([^/]+)\.[0-9a-f]+\.part$")
 
 
 def frame_step(path: Path) -> int:
-    """The step that a frame of the film is named after, -1 for another file."""
-    found = _FRAME.fullmatch(path.name)
-    return int(found[1]) if found else -1
+    """The step in the name of a frame of the film; -1 for any other file."""
+    match = _FRAME.fullmatch(path.name)
+    return int(match[1]) if match else -1
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a folder is that of a training run, perhaps a damaged one."""
+    """Whether a folder holds a training run, perhaps a damaged one."""
     return (directory / RECIPE).is_file() or (directory / METRICS).is_file()
 
 
@@ -51,7 +51,7 @@ def holds_run(directory: Path) -> bool:
 
 
 def is_stopped(directory: Path) -> bool:
-    """Whether a process has trained in a folder and none does now: its lock is free. False where that is unknown."""
+    """Whether a process has trained in a folder and none does now: its lock is free. False if unknown."""
     try:
         import fcntl
 
@@ -64,26 +64,26 @@ def is_stopped(directory: Path) -> bool:
 
 def is_free(directory: Path) -> bool:
     """Whether a new run may use a folder: it is empty, or holds what a run leaves if killed before it begins."""
-    begun = (directory / LOCK).is_file()
+    has_lock = (directory / LOCK).is_file()
     return all(
-        begun and (name == LOCK or (written and (name.startswith(f"{TOKENS}/") or _UNFINISHED.search(name))))
+        has_lock and (name == LOCK or (written and (name.startswith(f"{TOKENS}/") or _UNFINISHED.search(name))))
         for name, written in _files_in(directory)
     )
 
 
 def written_files(directory: Path) -> Iterator[Path]:
-    """The files that a run wrote in its folder, or in that of one checkpoint."""
+    """The files that a run wrote in its folder, or in the folder of a checkpoint."""
     run = directory if directory.parent.name != "checkpoints" else directory.parents[1]
-    inside = directory.relative_to(run)
-    for name, written in _files_in(run, inside):
+    subfolder = directory.relative_to(run)
+    for name, written in _files_in(run, subfolder):
         if written:
             yield run / name
 
 
 def clear_leftovers(directory: Path) -> None:
-    """Remove what a process left when it was killed while writing a file or writing or removing a checkpoint.
+    """Remove the leftovers of a process that was killed while it wrote a file, or wrote or removed a checkpoint.
 
-    Raises UsageError where it cannot be removed.
+    Raises UsageError if they cannot be removed.
     """
     with _removing(directory):
         _remove(
@@ -97,45 +97,45 @@ def clear_leftovers(directory: Path) -> None:
 
 
 def remove_run(directory: Path) -> None:
-    """Remove what a run wrote, except its tokens, which the next run may use; all other files stay.
+    """Remove what a run wrote, except its tokens, which the next run may use; files that no run wrote stay.
 
-    The recipe goes last: by it the folder is that of a run, so that what an interruption leaves can be removed too.
-    Raises UsageError where something cannot be removed.
+    The recipe goes last: it marks the folder as a run, so that an interrupted removal can be completed.
+    Raises UsageError if something cannot be removed.
     """
-    written = (path for path in written_files(directory) if path.parent.name != TOKENS)
+    files = (path for path in written_files(directory) if path.parent.name != TOKENS)
     with _removing(directory):
-        _remove(sorted(written, key=lambda path: path == directory / RECIPE))
+        _remove(sorted(files, key=lambda path: path == directory / RECIPE))
 
 
-def remove_checkpoint(place: Path) -> None:
-    """Remove a checkpoint, hidden first so that nobody sees half of it; files that no run wrote stay."""
-    hidden = beside(place)
-    move(place, hidden)
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Remove a checkpoint, renaming it first so that nobody sees half of it; files that no run wrote stay."""
+    hidden = beside(checkpoint)
+    move(checkpoint, hidden)
     _remove(written_files(hidden))
     if hidden.exists():
-        move(hidden, place)
+        move(hidden, checkpoint)
 
 
 @contextlib.contextmanager
 def _removing(directory: Path) -> Iterator[None]:
-    """Raise an OSError of a removal inside as UsageError that names the file."""
+    """Turn an OSError of a removal in this context into a UsageError that names the file."""
     try:
         yield
     except OSError as error:
-        said = f"cannot remove {error.filename or directory}: {error.strerror or error}"
-        raise UsageError(said, "give another --out") from None
+        message = f"cannot remove {error.filename or directory}: {error.strerror or error}"
+        raise UsageError(message, "give another --out") from None
 
 
-def _files_in(run: Path, inside: Path = Path()) -> Iterator[tuple[str, bool]]:
-    """The name of every file in a folder of a run, relative to the run, and whether a run writes such a file."""
-    for folder, _, files in os.walk(run / inside):
+def _files_in(run: Path, subfolder: Path = Path()) -> Iterator[tuple[str, bool]]:
+    """Every file in a folder of a run, by its name relative to the run, and whether runs write such a file."""
+    for folder, _, files in os.walk(run / subfolder):
         for file in files:
             name = (Path(folder) / file).relative_to(run).as_posix()
             yield name, _MANIFEST.fullmatch(_UNFINISHED.sub(r"\1", name)) is not None
 
 
 def _remove(files: Iterable[Path]) -> None:
-    """Remove files, and the folders that this leaves empty, below that of the run."""
+    """Remove files, and the folders below the run that are empty afterwards."""
     for path in list(files):
         remove(path)
         with contextlib.suppress(OSError):  # not empty
@@ -155,7 +155,7 @@ def find_runs(folder: Path) -> list[Path]:
         return [folder]
     try:
         patterns = [f"{level}/{name}" for level in ("*", "*/*") for name in (RECIPE, METRICS)]
-        below = {path.parent for pattern in patterns for path in folder.glob(pattern)}
+        runs = {path.parent for pattern in patterns for path in folder.glob(pattern)}
     except OSError as error:
         raise UsageError(f"cannot look through {folder}: {error.strerror}") from None
-    return sorted(path for path in below if path.parent not in below)
+    return sorted(path for path in runs if path.parent not in runs)

@@ -1,4 +1,4 @@
-"""Training runs as reports: one run, several side by side, and one that is followed while it trains; free of torch."""
+"""Reports of training runs: one run, several side by side, or one followed while it trains; free of torch."""
 
 import math
 import time
@@ -19,7 +19,7 @@ from tinytf.training.folder.run_files import find_runs, is_stopped
 
 @dataclass(frozen=True)
 class RunReport(Report):
-    """A training run so far; of a damaged one ``history`` is None, and ``problem`` says why."""
+    """A training run so far; for a damaged run ``history`` is None, and ``problem`` says why."""
 
     KIND = "run"
     TABLE = ("metrics",)
@@ -30,11 +30,11 @@ class RunReport(Report):
     problem: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """Losses in nats per token; null for a value that is missing from a line."""
+        """The fields as JSON: losses in nats per token; null for a value missing from a line."""
         return {**self.data(), **({} if self.history is None else {"seconds_left": self.history.seconds_left})}
 
     def data(self) -> dict[str, Any]:
-        """All that the files of the run say, its steps side by side."""
+        """Everything in the files of the run, with its steps in columns."""
         history = self.history
         if history is None:
             return self.summary()
@@ -47,23 +47,23 @@ class RunReport(Report):
             "held_out": [_held_out(history, *point) for point in history.held_out],
             "heads": [_heads_data(step, scores) for step, scores in history.heads],
             "health": [
-                {"step": step, **{name: values.tolist() for name, values in one.items()}}
-                for step, one in history.health
+                {"step": step, **{name: series.tolist() for name, series in numbers.items()}}
+                for step, numbers in history.health
             ],
             "milestones": [{"step": step, "text": text} for step, text in history.milestones],
             "sample": None if history.sample is None else vars(history.sample),
-            "checkpoints": [{"step": one.step, "path": str(one.path)} for one in history.checkpoints],
+            "checkpoints": [{"step": model.step, "path": str(model.path)} for model in history.checkpoints],
         }
 
     def summary(self) -> dict[str, Any]:
-        """Its progress and last numbers."""
+        """The progress and last numbers of the run."""
         history = self.history
-        said = {"name": self.name, "path": str(self.path)}
+        identity = {"name": self.name, "path": str(self.path)}
         if history is None:
-            return {**said, "state": "damaged", "problem": self.problem}
+            return {**identity, "state": "damaged", "problem": self.problem}
         last = {name: _number(float(v[-1])) if v.size else None for name, v in _columns(history).items()}
         return {
-            **said,
+            **identity,
             "state": "finished" if history.finished else "unfinished",
             "problem": "",
             "step": history.last,
@@ -73,7 +73,7 @@ class RunReport(Report):
             "epochs": history.epochs,
             "clip_rate": history.clip_rate,
             "risen": history.risen,
-            "spikes": [vars(one) for one in history.spikes],
+            "spikes": [vars(spike) for spike in history.spikes],
             "elapsed_seconds": history.elapsed,
             "parameters": history.parameters,
             "tokens_per_second": history.tokens_per_second,
@@ -83,7 +83,7 @@ class RunReport(Report):
         }
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The run, then its steps, each with what was measured at it, and the latest sample."""
+        """The run, then each step with its measurements, and the latest sample."""
         history = self.history
         if history is None:
             yield {"type": "run", **self.summary()}
@@ -94,21 +94,21 @@ class RunReport(Report):
         for step, text in history.milestones:
             milestones.setdefault(step, []).append(text)
         for row, step in enumerate(history.step.tolist()):
-            at = {"name": self.name, "step": step}
-            yield {"type": "step", **at, **_row(history, row)}
+            position = {"name": self.name, "step": step}
+            yield {"type": "step", **position, **_row(history, row)}
             if step in held_out:
-                yield {"type": "held_out", **at, "loss": held_out[step]}
+                yield {"type": "held_out", **position, "loss": held_out[step]}
             if step in heads:
                 yield {"type": "heads", "name": self.name, **_heads_data(step, heads[step])}
             for text in milestones.get(step, ()):
-                yield {"type": "milestone", **at, "text": text}
+                yield {"type": "milestone", **position, "text": text}
         if history.sample is not None:
             yield {"type": "sample", "name": self.name, **vars(history.sample)}
 
 
 @dataclass(frozen=True)
 class RunsReport(Report):
-    """The runs in some folders, the best first, the damaged ones last; ``by`` is one of ORDERS."""
+    """The runs in some folders, best first, damaged ones last; ``by`` is one of ORDERS."""
 
     KIND = "runs"
     TABLE = ("runs",)
@@ -121,13 +121,13 @@ class RunsReport(Report):
     def differing(self) -> dict[str, list[Any]]:
         """The fields of the recipes that differ, ``model.norm`` among them, each with its value in every run.
 
-        Of a damaged run None; fields that a recipe does not have are left out.
+        For a damaged run the value is None; fields that some recipe lacks are left out.
         """
         recipes = [{} if run.history is None else _flat(run.history.recipe) for run in self.runs]
-        known = [recipe for recipe in recipes if recipe]
-        shared = [name for name in (known[0] if known else ()) if all(name in recipe for recipe in known)]
-        different = [name for name in shared if any(recipe[name] != known[0][name] for recipe in known)]
-        return {name: [recipe.get(name) for recipe in recipes] for name in different}
+        readable = [recipe for recipe in recipes if recipe]
+        shared = [name for name in (readable[0] if readable else ()) if all(name in recipe for recipe in readable)]
+        differing = [name for name in shared if any(recipe[name] != readable[0][name] for recipe in readable)]
+        return {name: [recipe.get(name) for recipe in recipes] for name in differing}
 
     def fields(self) -> dict[str, Any]:
         return {"by": self.by, "differing": list(self.differing), "runs": [run.data() for run in self.runs]}
@@ -165,12 +165,12 @@ def _heads_data(step: int, scores: Mapping[str, Series]) -> dict[str, Any]:
 
 
 def compare_runs(folders: Sequence[Path], *, must_open: bool = False, by: str | None = None) -> RunsReport:
-    """The runs in ``folders``, see ``find_runs``; a run that is named itself has to be whole where it ``must_open``.
+    """The runs in ``folders``, see ``find_runs``; with ``must_open``, a folder that is a damaged run raises its error.
 
-    They are ranked ``by`` one of ORDERS: by default bits per byte, where all have those, else the held-out loss. Raises
+    They are ranked ``by`` one of ORDERS: by default bits per byte if all runs have them, else the held-out loss. Raises
     UsageError for a folder that does not exist.
     """
-    found: dict[Path, RunReport] = {}
+    reports: dict[Path, RunReport] = {}
     for folder in folders:
         for path in find_runs(folder):
             name = str(path.relative_to(folder)) if len(folders) == 1 and path != folder else str(path)
@@ -181,9 +181,9 @@ def compare_runs(folders: Sequence[Path], *, must_open: bool = False, by: str | 
                 if must_open and path == folder:
                     raise
                 run = RunReport(name, path, None, error.message)
-            found.setdefault(resolved(path), run)
+            reports.setdefault(resolved(path), run)
     if by is None:
-        measured = [run.history for run in found.values() if run.history is not None and run.history.best]
+        measured = [run.history for run in reports.values() if run.history is not None and run.history.best]
         by = "bits" if measured and all(_bits(history) is not None for history in measured) else "held-out"
 
     def order(run: RunReport) -> tuple[int, float, str]:
@@ -192,7 +192,7 @@ def compare_runs(folders: Sequence[Path], *, must_open: bool = False, by: str | 
         value = ORDERS[by](run.history)
         return (1, 0.0, run.name) if value is None or math.isnan(value) else (0, value, run.name)
 
-    return RunsReport(tuple(sorted(found.values(), key=order)), tuple(folders), by)
+    return RunsReport(tuple(sorted(reports.values(), key=order)), tuple(folders), by)
 
 
 def _bits(history: History) -> float | None:
@@ -207,7 +207,7 @@ ORDERS: dict[str, Callable[[History], float | None]] = {
     "time": lambda history: history.elapsed,
     "step": lambda history: -float(history.last),
 }
-"""What runs can be ranked by, each with the number whose lowest is the best."""
+"""Rankings of runs, each with a number whose lowest value is best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,12 +223,12 @@ class FollowedRun(RunReport):
 
 
 def follow(name: str, reader: RunReader, every: int, interval: float) -> Iterator[dict[str, Any]]:
-    """Yield the run as it is now, then the news of it, until it is finished or stopped; ``interval`` is in seconds."""
+    """Yield the run as it is now, then its new events, until it is finished or stopped; ``interval`` is in seconds."""
     history = reader.read()
     yield {"type": "run", **RunReport(name, reader.directory, history).summary()}
     last = history.last
     while not history.finished:
-        stopped = is_stopped(reader.directory)  # what it wrote last may still be unread
+        stopped = is_stopped(reader.directory)  # asked before the last read, which may still find lines
         if not stopped:
             time.sleep(interval)
         history = reader.read()
@@ -240,16 +240,16 @@ def follow(name: str, reader: RunReader, every: int, interval: float) -> Iterato
 
 
 def _news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
-    """Events of the steps later than ``after``: every so many steps, and everything that was measured."""
-    found: list[tuple[int, int, dict[str, Any]]] = []
+    """Events after step ``after``: every ``every``-th step, and every measurement."""
+    events: list[tuple[int, int, dict[str, Any]]] = []
     start = int(np.searchsorted(history.step, after, side="right"))
     later = history.step[start:]
     for row in (np.flatnonzero((later % every == 0) | (later == history.steps)) + start).tolist():
-        more = {"tokens_per_second": history.tokens_per_second, "seconds_left": history.seconds_left}
-        found.append((int(history.step[row]), 0, {"type": "step", **_row(history, row), **more}))
-    found += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
-    found += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
+        pace = {"tokens_per_second": history.tokens_per_second, "seconds_left": history.seconds_left}
+        events.append((int(history.step[row]), 0, {"type": "step", **_row(history, row), **pace}))
+    events += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
+    events += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
     if history.sample is not None and history.sample.step > after:
-        found.append((history.sample.step, 3, {"type": "sample", **vars(history.sample)}))
-    for step, _, event in sorted(found, key=lambda one: one[:2]):
+        events.append((history.sample.step, 3, {"type": "sample", **vars(history.sample)}))
+    for step, _, event in sorted(events, key=lambda item: item[:2]):
         yield {"type": event["type"], "step": step, "steps": history.steps, **event}

@@ -1,1 +1,1 @@
-"""A run: its steps, what it writes, and where it goes on from."""
+"""A run: its steps, the files it writes, and the checkpoints it resumes from."""

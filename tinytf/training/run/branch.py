@@ -1,4 +1,4 @@
-"""Branches: a run that goes on from a checkpoint of another, with other settings or without some heads."""
+"""Branches: runs that continue from a checkpoint of another run, with other settings or without some heads."""
 
 import dataclasses
 import os
@@ -20,72 +20,82 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import parse_block
 from tinytf.training.data.setup import fingerprint_of
 from tinytf.training.recipe import Recipe, stored_recipe
-from tinytf.training.run.checkpoints import RANDOM, RunState, place_of, read_progress, require_whole, save_checkpoint
+from tinytf.training.run.checkpoints import (
+    RANDOM,
+    RunState,
+    checkpoint_folder,
+    read_progress,
+    require_intact,
+    save_checkpoint,
+)
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _FIXED = ("freeze", "model", "tokenizer", "vocab_size", "objective", "held_out")
-"""Fields that a branch has from its parent: the weights and what was held out depend on them."""
+"""Fields that a branch inherits from its parent: its weights or its held-out text depend on them."""
 
 
 def branch_recipe(parent: Path, step: int, without: Sequence[str], changes: Mapping[str, Any]) -> Recipe:
-    """The recipe of a branch: that of its parent with ``changes``, from ``step`` on, ``without`` some heads.
+    """The recipe of a branch from ``step`` on: the recipe of its parent with ``changes``, ``without`` some heads.
 
     Raises UsageError where the parent has no checkpoint of that step, and for a change that a branch cannot make.
     """
     stored = stored_recipe(parent)
     if stored is None:
-        raise UsageError(f"there is no run in {parent}", "--from RUN --at-step N goes on from a checkpoint of a run")
+        raise UsageError(f"there is no run in {parent}", "--from RUN --at-step N continues from a checkpoint of a run")
     if stored.lora:
-        raise UsageError(f"{parent} was trained by LoRA, of which there are no branches yet", "begin from its model")
-    kept = [checkpoint_step(place) for place in checkpoints_of(parent)]
-    if step not in kept:
-        there = ", ".join(f"{one:,}" for one in kept) or "none"
+        raise UsageError(f"{parent} was trained by LoRA, which does not support branches yet", "begin from its model")
+    steps = [checkpoint_step(checkpoint) for checkpoint in checkpoints_of(parent)]
+    if step not in steps:
+        available = ", ".join(f"{step_saved:,}" for step_saved in steps) or "none"
         raise UsageError(
-            f"{parent} has no checkpoint of step {step:,}; there are: {there}", "--keep N of a run keeps more of them"
+            f"{parent} has no checkpoint of step {step:,}; it has: {available}",
+            "train with --keep N to keep more of them",
         )
-    config = read_config(place_of(parent, step))
+    config = read_config(checkpoint_folder(parent, step))
     for text in without:
         _heads_of(text, config)
     for name, value in changes.items():
         if name in _FIXED and value != getattr(stored, name):
-            raise UsageError(f"a branch has the {name.replace('_', ' ')} of its parent", "begin another run for it")
+            raise UsageError(
+                f"a branch inherits the {name.replace('_', ' ')} of its parent", "begin another run to change it"
+            )
     recipe = dataclasses.replace(
         stored, **changes, begun_from=os.path.abspath(parent), at_step=step, without=(*stored.without, *without)
     )
     if recipe.steps <= step:
         raise UsageError(
-            f"the branch begins after step {step:,}, and its recipe has {recipe.steps:,} steps", "add --steps"
+            f"the branch begins after step {step:,}, but its recipe has only {recipe.steps:,} steps", "add --steps"
         )
     return recipe
 
 
 def begin_branch(corpus: Corpus, recipe: Recipe, out: Path) -> None:
-    """Write the first checkpoint of a branch: that of its parent, the heads cut out of weights and moments.
+    """Write the first checkpoint of a branch: its parent's, with the heads cut out of weights and moments.
 
-    Another seed draws other random numbers from here on.
+    A seed other than the parent's restarts the random numbers here.
     """
     parent = Path(recipe.begun_from)
-    place = place_of(parent, recipe.at_step)
-    require_whole(place)
-    before, model, moments = stored_recipe(parent), load_run(place), load_file(place / "optimizer.safetensors")
+    checkpoint = checkpoint_folder(parent, recipe.at_step)
+    require_intact(checkpoint)
+    trunk, model, moments = stored_recipe(parent), load_run(checkpoint), load_file(checkpoint / "optimizer.safetensors")
     with torch.no_grad():
         for name, columns in _columns_of(model, recipe.without):
-            kept = [moments[f"{name}.{kind}"] for kind in _MOMENTS if f"{name}.{kind}" in moments]
-            for tensor in (model.get_parameter(name), *kept):
+            moments_of_heads = [moments[f"{name}.{kind}"] for kind in _MOMENTS if f"{name}.{kind}" in moments]
+            for tensor in (model.get_parameter(name), *moments_of_heads):
                 tensor[:, columns] = 0.0
-    if before is None or before.seed != recipe.seed:
+    if trunk is None or trunk.seed != recipe.seed:
         generator = torch.Generator()
         for rank, name in enumerate(sorted(name for name in moments if name.startswith(RANDOM))):
             moments[name] = generator.manual_seed(recipe.seed + rank).get_state()
     progress = dataclasses.replace(
-        read_progress(place), corpus=fingerprint_of(corpus), best=None, best_step=0, pending={}
+        read_progress(checkpoint), corpus=fingerprint_of(corpus), best=None, best_step=0, pending={}
     )
-    state = RunState(model.config, {name: one.detach() for name, one in model.named_parameters()}, moments)
-    save_checkpoint(out, state, Tokenizer.load(place / "tokenizer.json"), progress)
+    state = RunState(model.config, {name: parameter.detach() for name, parameter in model.named_parameters()}, moments)
+    save_checkpoint(out, state, Tokenizer.load(checkpoint / "tokenizer.json"), progress)
 
 
-def keep_cut(model: Transformer, without: Sequence[str]) -> None:
-    """Give the heads that were cut out no gradient, so that they stay at zero."""
+def block_gradients(model: Transformer, without: Sequence[str]) -> None:
+    """Block the gradients of the heads that were cut out, so that they stay at zero."""
     for name, columns in _columns_of(model, without):
         model.get_parameter(name).register_hook(lambda gradient, columns=columns: _zeroed(gradient, columns))
 
@@ -97,7 +107,7 @@ def _zeroed(gradient: torch.Tensor, columns: slice) -> torch.Tensor:
 
 
 def _columns_of(model: Transformer, heads: Sequence[str]) -> Iterator[tuple[str, slice]]:
-    """Where the output matrices read these heads: the name of a matrix, and its columns."""
+    """For each of these heads, the name of the output matrix that reads it, and its columns there."""
     for layer, head in (pair for text in heads for pair in _heads_of(text, model.config)):
         name = f"blocks.{layer}.attention.o.weight"
         width = model.get_parameter(name).shape[1] // model.config.at(layer).n_heads
@@ -106,7 +116,7 @@ def _columns_of(model: Transformer, heads: Sequence[str]) -> Iterator[tuple[str,
 
 def _heads_of(text: str, config: ModelConfig) -> list[tuple[int, int]]:
     """Layers and heads of an address such as L1H2 or L0-1H*. Raises UsageError for anything else."""
-    where = parse_block(text, table_of(config))
-    if where.layers is None or where.heads is None or where.letter != "H":
-        raise UsageError(f"--without takes heads, such as L1H2, and {text!r} is none")
-    return [(layer, head) for layer in where.layers for head in where.heads]
+    address = parse_block(text, table_of(config))
+    if address.layers is None or address.heads is None or address.letter != "H":
+        raise UsageError(f"--without takes heads, such as L1H2, not {text!r}")
+    return [(layer, head) for layer in address.layers for head in address.heads]

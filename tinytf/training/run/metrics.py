@@ -1,4 +1,4 @@
-"""The lines that a run writes: metrics of each step, and now and then its speed."""
+"""The lines that a run writes: metrics of each step, and its speed every two seconds."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ _PACE_SECONDS = 2.0
 class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
-    ``milestones`` are sentences about heads that became something, or ceased to be it; ``health`` comes with ``heads``.
-    ``stopped`` says why the run ends early. ``held_out_before`` is that of the model that a run begins from, on its
-    first line.
+    ``milestones`` are sentences about heads that took on or lost a kind; ``health`` comes with ``heads``. ``stopped``
+    says why the run ends early. ``held_out_before``, on the first line only, is the held-out loss of the model that the
+    run begins from.
     """
 
     step: int
@@ -39,66 +39,66 @@ class Metrics:
     held_out_before: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The line as it is written, without what was not measured."""
+        """The fields of the line, except those that were not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
         measured = {name: getattr(self, name).to_dict() for name in ["heads", "health"] if name in data}
         return {**data, **measured}
 
     @classmethod
     def read(cls, line: Mapping[str, Any], groups: tuple[str, ...]) -> "Metrics":
-        """Those of a line as it is written, of a model with these ``groups`` of weights.
+        """Read a line of metrics.jsonl, for a model with these ``groups`` of weights.
 
-        Raises TypeError, KeyError, ValueError or AttributeError for what is no such line.
+        Raises TypeError, KeyError, ValueError or AttributeError for a line of any other form.
         """
         heads = {"heads": HeadScores.read(line["heads"])} if "heads" in line else {}
         health = {"health": Health(groups, **line["health"])} if "health" in line else {}
         numbers = {name: float(line[name]) for name in ("loss", "lr", "grad_norm")}
-        words = tuple(printable(one, spaces=False) for one in line.get("milestones", ()))
-        found = cls(**{**line, **numbers, "milestones": words, **heads, **health})
-        found.to_dict()  # which needs numbers too
-        return found
+        words = tuple(printable(sentence, spaces=False) for sentence in line.get("milestones", ()))
+        metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health})
+        metrics.to_dict()  # raises if a score or a norm is not a number
+        return metrics
 
 
 class Pace:
-    """Writes speed.jsonl, a line every two seconds; metrics.jsonl has nothing that depends on the machine.
+    """Writes speed.jsonl, a line every two seconds; nothing in metrics.jsonl depends on the machine.
 
-    A process begins with a line of 0 seconds. Tokens per second are those of the steps alone: measuring the held-out
-    text and writing checkpoints pass between them. The first line after two seconds also has what ``peak`` measures,
-    so that a short run does not wait for it.
+    A process begins with a line of 0 seconds. Tokens per second count only the time of steps, not of measuring
+    the held-out text or writing checkpoints. The first line after two seconds also has the result of ``peak``, so that
+    a short run does not wait for it.
     """
 
     def __init__(self, path: Path, peak: Callable[[], Mapping[str, float]] = dict) -> None:
-        self.path, self._peak, self._peaked = path, peak, False
-        self._began = self._said = self._step_began = time.monotonic()
-        self._tokens, self._training = 0, 0.0
+        self.path, self._peak, self._has_peak = path, peak, False
+        self._start = self._last_written = self._step_start = time.monotonic()
+        self._tokens, self._step_seconds = 0, 0.0
 
     def begin(self, step: int) -> None:
-        """The first step of this process is about to begin, after ``step`` others."""
-        self._began = self._said = time.monotonic()
+        """Start the clock: the first step of this process is about to begin, after ``step`` earlier ones."""
+        self._start = self._last_written = time.monotonic()
         self._write({"step": step, "seconds": 0.0})
 
     def step_begins(self) -> None:
-        self._step_began = time.monotonic()
+        self._step_start = time.monotonic()
 
     def step_ends(self, tokens: int) -> None:
-        """The optimiser has made its step on so many tokens."""
+        """Count a finished step of the optimiser on ``tokens`` tokens."""
         self._tokens += tokens
-        self._training += max(0.0, time.monotonic() - self._step_began)
+        self._step_seconds += max(0.0, time.monotonic() - self._step_start)
 
     def write(self, step: int, *, last: bool) -> float | None:
-        """Write a line where one is due; after the last step it always is. Returns tokens per second, if written."""
+        """Write a line if it is due, or if the step is the ``last``. Returns tokens per second, if written."""
         now = time.monotonic()
-        if (now - self._said < _PACE_SECONDS and not last) or not self._training:
+        if (now - self._last_written < _PACE_SECONDS and not last) or not self._step_seconds:
             return None
-        speed = round(self._tokens / self._training, 1)
+        speed = round(self._tokens / self._step_seconds, 1)
         memory = psutil.Process().memory_info().rss
-        seconds = round(max(0.0, now - self._began), 3)
-        more = {} if self._peaked or last else self._peak()
-        self._peaked = True
-        self._write({"step": step, "seconds": seconds, "tokens_per_second": speed, "memory_bytes": memory, **more})
-        self._tokens, self._training, self._said = 0, 0.0, time.monotonic()
+        seconds = round(max(0.0, now - self._start), 3)
+        peak = {} if self._has_peak or last else self._peak()
+        self._has_peak = True
+        self._write({"step": step, "seconds": seconds, "tokens_per_second": speed, "memory_bytes": memory, **peak})
+        self._tokens, self._step_seconds, self._last_written = 0, 0.0, time.monotonic()
         return speed
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        with suppress(TrainingError):  # the run does not depend on it
+        with suppress(TrainingError):  # a run does not fail for its speed
             append_line(self.path, line)

@@ -1,4 +1,4 @@
-"""What the machine could do: the model's own work for a token, and the fastest matrix product measured here."""
+"""The model's own work per token, and the peak speed of the machine: its fastest matrix product, measured."""
 
 import time
 
@@ -9,35 +9,35 @@ from tinytf.steps.linear import linear
 from tinytf.steps.work import work_per_token
 
 _WIDTH = {"cpu": 1024}
-_WIDEST = 8192
-_SECONDS, _FEWEST = 0.2, 3
+_DEFAULT_WIDTH = 8192
+_SECONDS, _MIN_ROUNDS = 0.2, 3
 
 
 def training_flops(config: ModelConfig, length: int) -> int:
     """Floating point operations that one token costs, forward and backward, in windows of ``length`` tokens.
 
-    Three times those of the forward pass: 6 for each weight, and attention to all of the window (Chowdhery et al. 2022,
-    "PaLM", appendix B). What is computed again, or frozen, makes no difference.
+    Three times the forward pass: 6 per weight, plus attention to the whole window (Chowdhery et al. 2022,
+    "PaLM", appendix B). Recomputed or frozen parts do not change it.
     """
     return 3 * work_per_token(config, length).total
 
 
 @torch.no_grad()
 def matrix_peak(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
-    """Floating point operations per second of the fastest of some square products; leaves the random state alone."""
-    width = _WIDTH.get(device.type, _WIDEST)
-    one = torch.rand(width, width, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    least, began, done = float("inf"), time.perf_counter(), 0
-    while done < _FEWEST or time.perf_counter() - began < _SECONDS:
+    """Floating point operations per second of the fastest of several square products; keeps the random state."""
+    width = _WIDTH.get(device.type, _DEFAULT_WIDTH)
+    matrix = torch.rand(width, width, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    fastest, begin, rounds = float("inf"), time.perf_counter(), 0
+    while rounds < _MIN_ROUNDS or time.perf_counter() - begin < _SECONDS:
         start = time.perf_counter()
-        linear(one, one, None)  # by the kernel that the model's own products have
+        linear(matrix, matrix, None)  # the kernel of the model's own products
         if device.type != "cpu":
             torch.accelerator.synchronize()
-        least = min(least, time.perf_counter() - start)
-        done += 1
-    return 2 * width**3 / least
+        fastest = min(fastest, time.perf_counter() - start)
+        rounds += 1
+    return 2 * width**3 / fastest
 
 
 def peak_dtype(dtype: str) -> torch.dtype:
-    """What the products of a recipe are computed in."""
+    """The dtype of the matrix products of a recipe."""
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32

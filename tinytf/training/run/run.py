@@ -1,4 +1,4 @@
-"""One process's part in a run: steps, metrics, checkpoints; stopped at any moment, it resumes to the bit."""
+"""One process's part in a run: steps, metrics, checkpoints. A run stopped at any moment resumes bit for bit."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import appending, require_unfenced, write_state, writing
-from tinytf.report import Progress as Heard
+from tinytf.report import Progress as OnProgress
 from tinytf.report import unheard
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
@@ -30,12 +30,12 @@ from tinytf.training.folder.lines import append_line, keep_lines, number_or_nan,
 from tinytf.training.folder.remembered import remember
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
 from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
-from tinytf.training.run.branch import keep_cut
+from tinytf.training.run.branch import block_gradients
 from tinytf.training.run.checkpoints import (
     Progress,
     RunState,
     keep_checkpoints,
-    newest_whole,
+    newest_intact,
     publish,
     read_progress,
     restore,
@@ -48,15 +48,15 @@ from tinytf.training.run.threads import best_threads, threads
 from tinytf.training.tuning.health import Health, StepHealth, groups_of
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss
-from tinytf.training.tuning.optimiser import changes_of, learning_rate, make_optimiser
+from tinytf.training.tuning.optimiser import describe_changes, learning_rate, make_optimiser
 from tinytf.training.tuning.parts import freeze, recompute
 from tinytf.training.tuning.processes import Processes
-from tinytf.training.tuning.sharding import divide, own, redivide, whole
-from tinytf.training.tuning.update import Update, UpdateWatch, chosen
+from tinytf.training.tuning.sharding import gather, local_part, reshard_model, shard_model
+from tinytf.training.tuning.update import Update, UpdateWatch, choose_weight
 
 
 class Trainer:
-    """One process's part in a run, from its newest checkpoint or from the start; settings as in ``train``."""
+    """Trains in one process of a run, from its newest checkpoint or from the start; arguments as for ``train``."""
 
     def __init__(
         self,
@@ -81,17 +81,17 @@ class Trainer:
         self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
         if group.writes:
             clear_leftovers(out)
-        found = None if overwrite else newest_whole(out, on_note)
+        checkpoint = None if overwrite else newest_intact(out, on_note)
         stored = stored_recipe(out) if resume else None
         if stored is not None:
             self.recipe = recipe = resumed_recipe(out, stored, recipe.to_dict())
         torch.manual_seed(recipe.seed)
-        if found:
-            if read_progress(found).corpus != fingerprint_of(corpus):
+        if checkpoint:
+            if read_progress(checkpoint).corpus != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
-            tokenizer = Tokenizer.load(found / "tokenizer.json")
+            tokenizer = Tokenizer.load(checkpoint / "tokenizer.json")
             if not recipe.lora:
-                model = load_run(found) if model is not None or recipe.begun_from else None
+                model = load_run(checkpoint) if model is not None or recipe.begun_from else None
         if not group.writes:
             group.wait()  # the first process writes the tokens for all
         self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model, on_progress)
@@ -99,42 +99,42 @@ class Trainer:
             if overwrite:
                 remove_run(out)
             group.wait()
-        whole_model = self.setup.model
-        keep_cut(whole_model, recipe.without)
-        freeze(whole_model, recipe.freeze)
-        self.adapters = Adapters(whole_model, recipe) if recipe.lora else None
+        model = self.setup.model
+        block_gradients(model, recipe.without)
+        freeze(model, recipe.freeze)
+        self.adapters = Adapters(model, recipe) if recipe.lora else None
         adapters = () if self.adapters is None else (self.adapters.to(device),)
         if recipe.recompute:
-            recompute(whole_model)
-        self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
+            recompute(model)
+        self.model = (shard_model(model, device) if group.shard else model.to(device)).train()
         self.optimiser = make_optimiser(self.model, recipe, *adapters)
-        self.parameters = [one for module in (self.model, *adapters) for one in module.parameters()]
+        self.parameters = [parameter for module in (self.model, *adapters) for parameter in module.parameters()]
         self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
         torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
-        if found:
-            self.progress = restore(found, self.model, self.optimiser, group.rank, self.adapters)
+        if checkpoint:
+            self.progress = restore(checkpoint, self.model, self.optimiser, group.rank, self.adapters)
             if self.progress.processes != group.count:
                 raise UsageError(
-                    f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
+                    f"{out} was trained by {self.progress.processes} processes, but there are {group.count} now",
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
             if stored is not None:
-                for note in changes_of(out, stored, recipe, self.progress.step):
+                for note in describe_changes(out, stored, recipe, self.progress.step):
                     on_note(note)
         self.saved, self.saved_at = self.progress.step, time.monotonic()
         self.on_progress = on_progress
         self.explain, self.updates = explain, list[Update]()
-        self.explained = [chosen(self.model, text) for text in explained]
+        self.explained = [choose_weight(self.model, text) for text in explained]
         self.tensorboard = tensorboard and group.writes
         self.events: EventFiles | None = None
         self.pace = Pace(out / SPEED, self._peak)
         self.probe = HeadProbe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
         self.camera = Camera(self.setup, recipe, out)
-        if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
+        if recipe.probe_every and not self.progress.milestones:  # kinds that heads have before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
-        self.loss = group.synchronised(BatchLoss(self.model, self.adapters))
-        if choose_threads and not found and not recipe.threads:
+        self.loss = group.averaging(BatchLoss(self.model, self.adapters))
+        if choose_threads and not checkpoint and not recipe.threads:
             self._choose_threads()
         if recipe.compile:
             require_unfenced("compile kernels")
@@ -142,37 +142,37 @@ class Trainer:
             on_progress("compiling the model, which takes minutes", 0, 0)
 
     def _choose_threads(self) -> None:
-        """Take one thread or all, and put the number into the recipe, since sums depend on it in their last bits."""
+        """Choose one thread or all, and put the number into the recipe, since the last bits of sums depend on it."""
         if torch.get_num_threads() == 1 or self.device.type != "cpu" or self.group.count > 1 or self.recipe.compile:
             return
         batch = self.setup.examples.batch(0)
-        count, said = best_threads(lambda: self._backward(batch, 0))
+        count, summary = best_threads(lambda: self._backward(batch, 0))
         self.optimiser.zero_grad(set_to_none=True)
         self.recipe = replace(self.recipe, threads=count)
-        self.on_note(said)
+        self.on_note(summary)
 
     def _peak(self) -> dict[str, float]:
-        """The work of a token, and what all processes together could do in a second."""
+        """The work per token, and the peak of all processes together, in operations per second."""
         peak = self.group.count * matrix_peak(self.device, peak_dtype(self.recipe.dtype))
         return {"flops_per_token": training_flops(self.model.config, self.recipe.block), "peak_flops": round(peak)}
 
-    def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
-        """All remaining steps."""
+    def run(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
+        """Run all remaining steps."""
         with threads(self.recipe.threads):
-            return self._go(on_metrics, interrupted)
+            return self._run(on_metrics, interrupted)
 
-    def _go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
-        unmeasured = self._unmeasured()
-        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stopped())
-        begun = self.progress.step - (unmeasured is not None)
-        self.begin_files(begun)
+    def _run(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
+        pending = self._pending_metrics()
+        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stop_reason())
+        last_written = self.progress.step - (pending is not None)
+        self.begin_files(last_written)
         if self.progress.step == self.recipe.at_step:
             self._look(self.progress.step, None)
-            redivide(self.model)
-        events = EventFiles(self.out / FOLDER, begun) if self.tensorboard else None
+            reshard_model(self.model)
+        events = EventFiles(self.out / FOLDER, last_written) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
-            if unmeasured is not None:
-                metrics = self._measured(unmeasured, self.setup.examples.batch(unmeasured.step - 1))
+            if pending is not None:
+                metrics = self._measure(pending, self.setup.examples.batch(pending.step - 1))
                 on_metrics(metrics, self.setup)
             while self.progress.step < self.recipe.steps and metrics.stopped is None:
                 metrics = self.step()
@@ -184,12 +184,12 @@ class Trainer:
                 if stops:
                     break
         if self.adapters is not None:
-            self.adapters.settle()
+            self.adapters.merge_into_model()
         self.model.eval()
         return metrics
 
     def begin_files(self, step: int) -> None:
-        """Write the recipe and the text's place, and remove the lines after ``step``, which will be repeated."""
+        """Write the recipe, sizes and paths of the text; remove lines after ``step``, which will be repeated."""
         if not self.group.writes:
             return
         with self._writing():
@@ -199,34 +199,34 @@ class Trainer:
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
                 self.camera.begin(self.progress.step)
-            with appending(self.out / METRICS):  # it is there from the beginning
+            with appending(self.out / METRICS):  # create it now, even if empty
                 pass
-            kept = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
+            counts = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
             if self.progress.step:
                 self._publish()
         measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
-        for name, wanted in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
-            if kept[name] < wanted:
-                self.on_note(f"{self.out / name} has {kept[name]:,} of {wanted:,} lines; the others are lost")
+        for name, expected in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
+            if counts[name] < expected:
+                self.on_note(f"{self.out / name} has {counts[name]:,} of {expected:,} lines; the rest are lost")
         if step < self.recipe.steps:
             self.pace.begin(self.progress.step)
 
     def step(self) -> Metrics:
-        """One step of the optimiser, with all that is due after it."""
+        """One step of the optimiser, and everything due after it."""
         recipe, step, group = self.recipe, self.progress.step, self.group
-        before = None
+        held_out_before = None
         if not step and recipe.begun_from:
-            before = self._held_out(FEW_BATCHES)
-            redivide(self.model)
+            held_out_before = self._held_out(FEW_BATCHES)
+            reshard_model(self.model)
         self.pace.step_begins()
         lr = learning_rate(step, recipe)
         for parameters in self.optimiser.param_groups:
             parameters["lr"] = lr
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
-        health = StepHealth(self.model, group) if self._looks(done := step + 1) else None
+        health = StepHealth(self.model, group) if self._look_is_due(done := step + 1) else None
         watch = UpdateWatch(self.model, self.optimiser, self.explained) if done == self.explain else None
-        norm = whole(clip(self.parameters, recipe.clip)).item()
+        norm = gather(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
@@ -234,33 +234,33 @@ class Trainer:
         if watch is not None:
             self.updates = watch.updates(norm, recipe.clip)
         self.progress.step, self.progress.pending = done, {}
-        seen = self._look(done, None if health is None else health.after())
-        metrics = Metrics(done, loss, lr, norm, None, *seen, None, before)
-        if done == recipe.steps:  # what it has learned is kept before it is measured, which takes longest now
-            redivide(self.model)
+        looked = self._look(done, None if health is None else health.after())
+        metrics = Metrics(done, loss, lr, norm, None, *looked, None, held_out_before)
+        if done == recipe.steps:  # save before the longest measurement
+            reshard_model(self.model)
             self.progress.pending = metrics.to_dict()
             self._save()
-        metrics = self._measured(metrics, batch)
+        metrics = self._measure(metrics, batch)
         if done % (recipe.save_every or recipe.eval_every) == 0:
             self._save()
         return metrics
 
-    def _measured(self, metrics: Metrics, batch: Batch) -> Metrics:
-        """Metrics with what is measured after their step, written to the files of the run."""
+    def _measure(self, metrics: Metrics, batch: Batch) -> Metrics:
+        """Measure what is due after a step, add it to its metrics, and write them to the files of the run."""
         recipe, done, last = self.recipe, metrics.step, metrics.step == self.recipe.steps
         sample = speed = None
         if last or done % recipe.eval_every == 0:
             measuring = partial(self.on_progress, "measuring the held-out text") if last else unheard
-            kept = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
-            if kept is not None and not math.isfinite(kept):
-                self._stop(f"the held-out loss is {kept}", batch, done - 1)
-            self._note_best(kept, done)
+            held_out = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
+            if held_out is not None and not math.isfinite(held_out):
+                self._stop(f"the held-out loss is {held_out}", batch, done - 1)
+            self._note_best(held_out, done)
             sample = self.sampler.sample(done) if self.group.measures else None
             if sample is not None and self.group.writes:
-                append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
-            metrics = replace(metrics, held_out_loss=kept, stopped=None if last else self._stopped())
+                append_line(self.out / SAMPLES, vars(sample), sync=True)  # before the metrics that announce it
+            metrics = replace(metrics, held_out_loss=held_out, stopped=None if last else self._stop_reason())
             self.group.wait()
-        redivide(self.model)
+        reshard_model(self.model)
         if self.group.writes:
             append_line(self.out / METRICS, metrics.to_dict(), sync=last)
             speed = self.pace.write(done, last=last)
@@ -271,17 +271,17 @@ class Trainer:
             self.events.add(metrics, speed, sample)
         return metrics
 
-    def _held_out(self, limit: int, on_progress: Heard = unheard) -> float | None:
-        """The loss of the held-out text, measured by all processes."""
+    def _held_out(self, limit: int, on_progress: OnProgress = unheard) -> float | None:
+        """Measure the loss of the held-out text with all processes."""
         examples, parts = self.setup.examples, self.recipe.accumulate
         return held_out_loss(self.model, examples, limit, on_progress, accumulate=parts, group=self.group)
 
-    def _note_best(self, kept: float | None, step: int) -> None:
-        if kept is not None and (self.progress.best is None or kept < self.progress.best):
-            self.progress.best, self.progress.best_step = kept, step
+    def _note_best(self, held_out: float | None, step: int) -> None:
+        if held_out is not None and (self.progress.best is None or held_out < self.progress.best):
+            self.progress.best, self.progress.best_step = held_out, step
 
-    def _unmeasured(self) -> Metrics | None:
-        """Those of a last step that was saved, and whose line is not written: its process was ended meanwhile."""
+    def _pending_metrics(self) -> Metrics | None:
+        """Metrics of a saved last step whose line was never written, because the process ended first."""
         if not self.progress.pending:
             return None
         try:
@@ -289,36 +289,38 @@ class Trainer:
             if pending.step != self.progress.step:
                 raise ValueError
         except (TypeError, KeyError, ValueError, AttributeError):
-            said = f"{self.out}: 'pending' of training.json is no line of metrics"
-            raise CheckpointError(said, "remove the last checkpoint; --resume goes on from the one before") from None
-        written = next((row for row in rows_in(self.out / METRICS) if row["step"] == pending.step), None)
-        if written is None:
+            message = f"{self.out}: 'pending' of training.json is not a line of metrics"
+            raise CheckpointError(
+                message, "remove the last checkpoint; --resume continues from the one before it"
+            ) from None
+        line = next((row for row in rows_in(self.out / METRICS) if row["step"] == pending.step), None)
+        if line is None:
             return pending
-        kept = number_or_nan(written.get("held_out_loss"))
-        self._note_best(kept if math.isfinite(kept) else None, pending.step)
+        held_out = number_or_nan(line.get("held_out_loss"))
+        self._note_best(held_out if math.isfinite(held_out) else None, pending.step)
         return None
 
-    def _stopped(self) -> str | None:
-        """Why the run ends here, before its last step: held-out has not fallen for as long as the recipe waits."""
+    def _stop_reason(self) -> str | None:
+        """Why the run ends before its last step: its held-out loss has not fallen for ``patience`` measurements."""
         recipe, progress = self.recipe, self.progress
         waited = (progress.step - progress.best_step) // recipe.eval_every
         if not recipe.patience or progress.best is None or waited < recipe.patience:
             return None
         return f"held-out has been above {progress.best:.4f}, at step {progress.best_step:,}, {waited:,} times in a row"
 
-    def _looks(self, done: int) -> bool:
-        """Whether the model is looked at after so many steps."""
-        every = self.recipe.probe_every
-        return bool(self.group.measures and every and (done % every == 0 or self.camera.due(done)))
+    def _look_is_due(self, done: int) -> bool:
+        """Whether heads are scored or a frame is taken after ``done`` steps."""
+        interval = self.recipe.probe_every
+        return bool(self.group.measures and interval and (done % interval == 0 or self.camera.due(done)))
 
     def _look(self, done: int, health: Health | None) -> tuple[HeadScores | None, tuple[str, ...], Health | None]:
-        """The scores of the heads after so many steps, what changed, in sentences, and health; and a frame."""
-        if not self._looks(done):
+        """Take a frame after ``done`` steps if due; return scores of the heads, sentences about changes, and health."""
+        if not self._look_is_due(done):
             return None, (), None
         scores = self.probe.measure(self.model)
         frame = self.camera.measure(self.model)
         if health is not None:
-            health = health.of_activations(frame.tensors)
+            health = health.with_activations(frame.tensors)
         if self.camera.due(done):
             weights = self.camera.weights(self.model) if self.recipe.frames else {}
             if self.group.writes:
@@ -326,40 +328,42 @@ class Trainer:
                     self.camera.write(done, frame, scores, health)
                     if weights:
                         self.camera.write_weights(done, weights)
-        if done % self.recipe.probe_every or health is None:  # or before the first step
+        if done % self.recipe.probe_every or health is None:  # health is None before the first step
             return None, (), None
         return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
 
     def _backward(self, batch: Batch, step: int) -> float:
-        """The mean loss of a batch; leaves its gradients in the parameters."""
+        """Compute the mean loss of a batch; leaves its gradients in the parameters."""
         self.optimiser.zero_grad(set_to_none=True)
         total = backward(self.loss, batch, self.recipe, self.group)
         if not math.isfinite(total):
             self._stop(f"the loss is {total}", batch, step)
         return total
 
-    def _stop(self, what: str, batch: Batch, step: int) -> None:
+    def _stop(self, fault: str, batch: Batch, step: int) -> None:
         """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite."""
         saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
-        raise TrainingError(f"{what} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
+        raise TrainingError(
+            f"{fault} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr"
+        )
 
     def _save_is_due(self) -> bool:
-        """Whether the last checkpoint is too old, by the clock of the process that writes."""
+        """Whether the last checkpoint is older than ``save_minutes``, by the clock of the process that writes."""
         minutes = self.recipe.save_minutes
         return self.group.writes and bool(minutes) and not 0 <= time.monotonic() - self.saved_at <= 60 * minutes
 
     def _save(self) -> None:
         if self.saved == self.progress.step:
             return
-        self._save_whole()
+        self._save_checkpoint()
         self.group.wait()
 
-    def _save_whole(self) -> None:
-        finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
+    def _save_checkpoint(self) -> None:
+        finite = all(torch.isfinite(local_part(parameter)).all() for parameter in self.parameters)
         if self.group.any(not finite):
             raise TrainingError(f"a weight is not finite after step {self.progress.step}", "try a smaller --lr")
         self.saved, self.saved_at = self.progress.step, time.monotonic()
-        random = self.group.gathered(torch.get_rng_state())
+        random = self.group.gather_from_all(torch.get_rng_state())
         if not self.group.measures:
             return
         state = RunState.of(self.model, self.optimiser, random, self.adapters)
@@ -373,7 +377,7 @@ class Trainer:
             self._publish()
 
     def _publish(self) -> None:
-        """Give the run itself the model of its newest checkpoint, and its adapters; remove checkpoints not to keep."""
+        """Give the run itself its newest model and adapters, and remove old checkpoints."""
         publish(self.out, self.progress.step)
         if self.adapters is not None:
             self.adapters.save(self.out)

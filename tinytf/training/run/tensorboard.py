@@ -31,9 +31,9 @@ def summary_writer() -> "type[SummaryWriter]":
 
 
 class EventFiles:
-    """The events of one process; earlier ones of steps after ``step`` no longer count.
+    """The events of one process; earlier events of steps after ``step`` are discarded.
 
-    Raises TrainingError where tensorboard is missing or nothing can be written.
+    Raises TrainingError if tensorboard is missing or the files cannot be written.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -44,7 +44,7 @@ class EventFiles:
         threading.excepthook = self._in_thread
 
     def add(self, metrics: Metrics, tokens_per_second: float | None = None, sample: Sample | None = None) -> None:
-        """Add a step: numbers as scalars, one for each head or group of weights, sentences as text."""
+        """Add a step: numbers as scalars, by head or group of weights where they have one, and sentences as text."""
         numbers = {
             "loss": metrics.loss,
             "held_out_loss": metrics.held_out_loss,
@@ -67,8 +67,8 @@ class EventFiles:
             if metrics.milestones:
                 self._writer.add_text("milestones", "\n\n".join(metrics.milestones), metrics.step)
             if sample:  # indented, so that Markdown leaves it alone
-                said = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
-                self._writer.add_text("sample", f"    {said}", metrics.step)
+                line = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
+                self._writer.add_text("sample", f"    {line}", metrics.step)
 
     def flush(self) -> None:
         """Write everything to the disk, before a checkpoint of the same step."""
@@ -82,10 +82,10 @@ class EventFiles:
         finally:
             threading.excepthook = self._hook
 
-    def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
-        """Ignore an OSError of the writer's own thread: the next call raises it again."""
-        if not isinstance(failed.exc_value, OSError):
-            self._hook(failed)
+    def _in_thread(self, failure: threading.ExceptHookArgs) -> None:
+        """Ignore an OSError of the writer's own thread: the writer's next call raises it again."""
+        if not isinstance(failure.exc_value, OSError):
+            self._hook(failure)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""One step on the weights: losses, the optimiser, what is moved, on how many processes."""
+"""One step on the weights: losses, the optimiser, frozen and adapted weights, in one process or several."""

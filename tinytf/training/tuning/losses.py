@@ -1,4 +1,4 @@
-"""Cross-entropy of a batch, and of text that is never trained on."""
+"""Cross-entropy of a batch, and of the held-out text."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -19,34 +19,34 @@ class BatchLoss(nn.Module):
 
     def __init__(self, model: Transformer, adapters: nn.Module | None = None) -> None:
         super().__init__()
-        self.model, self.adapters = model, adapters  # which are registered, so that processes share their gradients
+        self.model, self.adapters = model, adapters  # registers them, so that processes share their gradients
 
     def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
         hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
-        chosen = targets != IGNORED
-        if not torch.compiler.is_compiling() and bool(chosen.all()):  # nothing to select
+        is_target = targets != IGNORED
+        if not torch.compiler.is_compiling() and bool(is_target.all()):  # nothing to select
             hidden, targets = hidden.flatten(0, 1), targets.flatten()
         else:
-            hidden, targets = hidden[chosen], targets[chosen]
+            hidden, targets = hidden[is_target], targets[is_target]
         return F.cross_entropy(self.model.unembed(hidden), targets, reduction="sum")
 
 
 def backward(loss: nn.Module, batch: Batch, recipe: Recipe, group: Processes = ALONE) -> float:
-    """The mean loss of a batch over all processes, part after part; adds its gradient to that of the parameters.
+    """Run a batch forward and backward, in parts; returns its mean loss over all processes and adds to the gradients.
 
-    ``loss`` is a BatchLoss, or what a process group or a compiler made of it.
+    ``loss`` is a BatchLoss, possibly wrapped by a process group or a compiler.
     """
     device = next(loss.parameters()).device
     targets = (batch.targets != IGNORED).sum().to(device)
-    half = torch.autocast(device.type, torch.bfloat16) if recipe.dtype == "bfloat16" else nullcontext()
+    precision = torch.autocast(device.type, torch.bfloat16) if recipe.dtype == "bfloat16" else nullcontext()
     parts, total = group.parts(batch, recipe.accumulate), 0.0
-    for number, part in enumerate(one.to(device) for one in parts):
+    for number, part in enumerate(part.to(device) for part in parts):
         with nullcontext() if number + 1 == len(parts) else group.accumulating(loss):
-            with half:
-                found = loss(part.ids, part.targets, part.padding_mask) / targets
-            # The processes' gradients are averaged, and should be summed.
-            (found * group.count if group.count > 1 else found).backward()
-        total += found.item()
+            with precision:
+                mean = loss(part.ids, part.targets, part.padding_mask) / targets
+            # The processes' gradients are averaged, but must be summed.
+            (mean * group.count if group.count > 1 else mean).backward()
+        total += mean.item()
     return group.total(total)
 
 
@@ -54,7 +54,7 @@ def backward(loss: nn.Module, batch: Batch, recipe: Recipe, group: Processes = A
 def measured_loss(
     model: Transformer, batches: Iterable[Batch], accumulate: int = 1, group: Processes = ALONE
 ) -> float | None:
-    """Mean loss of batches in nats per token; None without any. As in training in parts, by all processes together."""
+    """Mean loss of batches in nats per token, in parts and by all processes as in training; None without batches."""
     training, loss = model.training, BatchLoss(model.eval())
     total, count = 0.0, 0
     for batch in batches:
@@ -79,20 +79,20 @@ def worst_example(model: Transformer, batch: Batch) -> tuple[int, float]:
     training = model.training
     model.eval()
     rows = [row for row in range(len(batch.ids)) if bool((batch.targets[row] != IGNORED).any())]
-    found = {row: float(batch_loss(model, batch[row : row + 1])) for row in rows}
+    losses = {row: float(batch_loss(model, batch[row : row + 1])) for row in rows}
     model.train(training)
-    worst = max(found, key=lambda row: found[row])
-    return worst, found[worst]
+    worst = max(losses, key=lambda row: losses[row])
+    return worst, losses[worst]
 
 
 FEW_BATCHES = 8
-"""Batches of the held-out text that are measured before the last step, and at the least."""
+"""Batches of the held-out text for a measurement before the last step, and the least for the last one."""
 
 
 def held_out_batches(recipe: Recipe) -> int:
     """Batches of the held-out text to measure at the end: a forward pass for every four steps.
 
-    A step has a forward pass and a backward pass of twice the work, so that is about a twelfth of the training; a cap
+    A step has a forward pass and a backward pass of twice the work, so this is about a twelfth of the training; a cap
     by the clock would make the bytes of a run depend on it.
     """
     return max(FEW_BATCHES, recipe.steps // 4)

@@ -1,4 +1,4 @@
-"""AdamW with weight decay for matrices alone, and the learning rate of every step."""
+"""AdamW with weight decay for matrices only, and the learning rate of every step."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,18 +11,21 @@ from tinytf.errors import UsageError
 from tinytf.training.recipe import FREE, Recipe
 
 
-def make_optimiser(model: nn.Module, recipe: Recipe, *more: nn.Module) -> torch.optim.Optimizer:
+def make_optimiser(model: nn.Module, recipe: Recipe, *others: nn.Module) -> torch.optim.Optimizer:
     """Fused AdamW (Loshchilov and Hutter 2019); gains and biases do not decay, frozen weights stay.
 
-    The parameters of ``more`` modules are trained with the model's. Raises UsageError where nothing is left to train.
+    The parameters of the ``others`` are trained too. Raises UsageError if nothing is left to train.
     """
-    trained = [one for module in (model, *more) for one in module.parameters() if one.requires_grad]
+    trained = [parameter for module in (model, *others) for parameter in module.parameters() if parameter.requires_grad]
     if not trained:
         raise UsageError("all weights are frozen, so there is nothing to train", "freeze fewer of them")
     return torch.optim.AdamW(
         [
-            {"params": [one for one in trained if one.dim() >= 2], "weight_decay": recipe.weight_decay},
-            {"params": [one for one in trained if one.dim() < 2], "weight_decay": 0.0},
+            {
+                "params": [parameter for parameter in trained if parameter.dim() >= 2],
+                "weight_decay": recipe.weight_decay,
+            },
+            {"params": [parameter for parameter in trained if parameter.dim() < 2], "weight_decay": 0.0},
         ],
         lr=recipe.lr,
         betas=(recipe.beta1, recipe.beta2),
@@ -37,7 +40,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     # Warm-up, stable, decay: the last fifth falls by 1 − √ of the way (Hägele et al. 2024).
     "wsd": lambda progress: 1 - math.sqrt(max(0.0, progress - 0.8) / 0.2),
 }
-"""From the progress after the warm-up, 0…1, to the share of the way from ``lr * final_lr`` up to ``lr``."""
+"""Maps progress after the warm-up, 0…1, to a fraction: 1 is ``lr``, 0 is ``lr * final_lr``."""
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
@@ -49,22 +52,24 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     return low + (recipe.lr - low) * SCHEDULES[recipe.schedule](progress)
 
 
-def changes_of(run: Path, before: Recipe, recipe: Recipe, done: int) -> Iterator[str]:
-    """What a run does otherwise after ``done`` steps than it began, a line each.
+def describe_changes(run: Path, earlier: Recipe, recipe: Recipe, done: int) -> Iterator[str]:
+    """Describe what changes in a run after ``done`` steps, a line for each change.
 
-    Raises UsageError for fewer steps than are done.
+    Raises UsageError if the recipe has fewer steps than are done.
     """
     if recipe.steps < done:
-        raise UsageError(f"{run} has done {done:,} steps, and {recipe.steps:,} are asked for", "give at least as many")
+        raise UsageError(
+            f"{run} has done {done:,} steps, but the recipe asks for {recipe.steps:,}", "give at least as many"
+        )
     for name in FREE:
-        old, new = getattr(before, name), getattr(recipe, name)
+        old, new = getattr(earlier, name), getattr(recipe, name)
         if old != new:
             yield f"{name} is {new:,} from step {done + 1:,} on, and was {old:,}"
-    if any(learning_rate(step, before) != learning_rate(step, recipe) for step in range(done)):
-        old, new = learning_rate(min(done, before.steps - 1), before), learning_rate(done, recipe)
-        yield f"the learning rate, {old:.2e} by the schedule of {before.steps:,} steps, goes on from {new:.2e}"
+    if any(learning_rate(step, earlier) != learning_rate(step, recipe) for step in range(done)):
+        old, new = learning_rate(min(done, earlier.steps - 1), earlier), learning_rate(done, recipe)
+        yield f"the learning rate, {old:.2e} by the schedule of {earlier.steps:,} steps, goes on from {new:.2e}"
 
 
-def clip_factor(norm: float, most: float) -> float:
-    """What ``torch.nn.utils.clip_grad_norm_`` multiplies gradients of this global norm by."""
-    return min(1.0, most / (norm + 1e-6))
+def clip_factor(norm: float, max_norm: float) -> float:
+    """The factor by which ``torch.nn.utils.clip_grad_norm_`` scales gradients of this global norm."""
+    return min(1.0, max_norm / (norm + 1e-6))

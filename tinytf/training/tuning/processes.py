@@ -1,4 +1,4 @@
-"""Several processes train one model on parts of every batch, by torch's own DistributedDataParallel or FSDP2.
+"""Several processes train one model on parts of every batch, with torch's DistributedDataParallel or FSDP2.
 
 torchrun starts them: ``torchrun --nproc-per-node 2 -m tinytf_cli train …``.
 """
@@ -25,15 +25,15 @@ from tinytf.text.printable import printable
 from tinytf.training.data.examples import Batch
 
 TIMEOUT = 600
-"""Seconds that a process waits for the others where all work together, unless told otherwise."""
-_SILENCE, _PATIENCE, _LOOK = 3.0, 300, 60
-"""Seconds until a line says what is waited for, until a process no longer waits for the others to start, and between
-looks whether the first is still there."""
+"""Default seconds that a process waits for the others in a collective operation."""
+_SILENCE, _PATIENCE, _POLL = 3.0, 300, 60
+"""Seconds until a note says what is awaited; until a process gives up on the others at the start; and between checks
+that the first process still runs."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that train together: this is ``rank`` of ``count``, and the first writes.
+    """The processes that train together: this one is ``rank`` of ``count``, and rank 0 writes.
 
     With ``shard`` each holds a part of the model.
     """
@@ -50,17 +50,17 @@ class Processes:
 
     @property
     def measures(self) -> bool:
-        """Whether this process takes part where the model is only measured; if divided, all do."""
+        """Whether this process takes part in measurements; with a sharded model all do."""
         return self.writes or self.shard
 
     def parts(self, batch: Batch, count: int = 1) -> list[Batch]:
-        """This process's rows of a batch, every ``self.count``-th, in ``count`` parts that pass one after the other.
+        """This process's rows of a batch, every ``self.count``-th, in ``count`` parts that run one after the other.
 
-        Every process has as many parts, and those for which it has no rows are without a target.
+        All processes have equally many parts; a part without rows is one row without targets.
         """
         longest = -(-len(batch.ids) // self.count)
-        mine, rows = batch if self.count == 1 else batch[self.rank :: self.count], -(-longest // count)
-        parts = (mine[first : first + rows] for first in range(0, longest, rows))
+        own_rows, rows = batch if self.count == 1 else batch[self.rank :: self.count], -(-longest // count)
+        parts = (own_rows[first : first + rows] for first in range(0, longest, rows))
         return [part if len(part.ids) else batch.without_targets() for part in parts]
 
     def total(self, number: float) -> float:
@@ -76,33 +76,33 @@ class Processes:
         return self.total(float(flag)) > 0
 
     def wait(self) -> None:
-        """Wait until the first process is here too, however long it works alone; it waits for none."""
+        """Wait until the first process gets here, however long it works alone; the first waits for nobody."""
         if self.count == 1:
             return
-        place = f"tinytf wait {next(self._waits)}"
+        key = f"tinytf wait {next(self._waits)}"
         if self.writes:
-            self.store.set(place, "here")
+            self.store.set(key, "here")
         while not self.writes:
-            with suppress(dist.DistStoreError):  # it works on; were it gone, so were the store, or torchrun ended all
-                self.store.wait([place], timedelta(seconds=_LOOK))
+            with suppress(dist.DistStoreError):  # it still works: if it were gone, the store would fail
+                self.store.wait([key], timedelta(seconds=_POLL))
                 return
 
-    def synchronised(self, module: nn.Module) -> nn.Module:
-        """The module, its gradients averaged over all processes."""
+    def averaging(self, module: nn.Module) -> nn.Module:
+        """Wrap a module so that its gradients are averaged over all processes."""
         return module if self.count == 1 or self.shard else nn.parallel.DistributedDataParallel(module)
 
     @staticmethod
     def accumulating(module: nn.Module) -> AbstractContextManager[Any]:
-        """Accumulate gradients in this process alone; the next pass outside shares them."""
+        """Accumulate gradients in this process only; the next backward pass outside this context shares them."""
         return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
 
-    def gathered(self, tensor: Tensor) -> list[Tensor]:
+    def gather_from_all(self, tensor: Tensor) -> list[Tensor]:
         """The tensor of every process, by rank."""
         if self.count == 1:
             return [tensor]
-        found = [torch.empty_like(tensor, device=self._device()) for _ in range(self.count)]
-        dist.all_gather(found, tensor.to(self._device()))
-        return [one.cpu() for one in found]
+        tensors = [torch.empty_like(tensor, device=self._device()) for _ in range(self.count)]
+        dist.all_gather(tensors, tensor.to(self._device()))
+        return [tensor.cpu() for tensor in tensors]
 
     @staticmethod
     def _device() -> torch.device:
@@ -110,32 +110,36 @@ class Processes:
 
 
 ALONE = Processes()
-"""A process that trains without others."""
+"""A single process that trains alone."""
 
 
 def started_as() -> tuple[int, int]:
-    """The rank of this process and how many there are, as torchrun says in the environment.
+    """The rank of this process and the number of processes, as torchrun sets them in the environment.
 
-    Raises UsageError where the environment asks for several, and does not say all that they need.
+    Raises UsageError if the environment asks for several processes but lacks some of their settings.
     """
-    hint = "torchrun sets all of it: torchrun --nproc-per-node 2 -m tinytf_cli train …; unset WORLD_SIZE to train alone"
-    if (count := _whole("WORLD_SIZE", 1, hint)) == 1:
+    hint = (
+        "torchrun sets all of them: torchrun --nproc-per-node 2 -m tinytf_cli train …; unset WORLD_SIZE to train alone"
+    )
+    if (count := _environment_number("WORLD_SIZE", 1, hint)) == 1:
         return 0, 1
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise UsageError(f"WORLD_SIZE asks for {count:,} processes, without {', '.join(missing)}", hint)
-    if (rank := _whole("RANK", 0, hint)) >= count:
-        raise UsageError(f"RANK is {rank:,}, and WORLD_SIZE {count:,}: ranks count from 0", hint)
+    if (rank := _environment_number("RANK", 0, hint)) >= count:
+        raise UsageError(f"RANK is {rank:,}, but WORLD_SIZE is {count:,}: ranks count from 0", hint)
     for name in ("MASTER_PORT", "LOCAL_RANK"):
-        _whole(name, 0, hint)
+        _environment_number(name, 0, hint)
     return rank, count
 
 
-def _whole(name: str, least: int, hint: str) -> int:
-    """The whole number that a variable of the environment holds, ``least`` without one."""
-    text = os.environ.get(name) or str(least)
-    if not (text.isascii() and text.isdecimal()) or not least <= int(text[:10]):
-        raise UsageError(f"the environment says {name}={printable(text)}, which is no whole number from {least}", hint)
+def _environment_number(name: str, minimum: int, hint: str) -> int:
+    """A whole number from the environment; ``minimum`` if the variable is not set."""
+    text = os.environ.get(name) or str(minimum)
+    if not (text.isascii() and text.isdecimal()) or not minimum <= int(text[:10]):
+        raise UsageError(
+            f"the environment has {name}={printable(text)}, which is not a whole number from {minimum}", hint
+        )
     return int(text[:10])
 
 
@@ -147,36 +151,36 @@ def processes(
     timeout: float = TIMEOUT,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Processes]:
-    """The processes that torchrun started, or this one alone, which cannot ``shard`` a model.
+    """Join the processes that torchrun started; a single process trains alone and cannot ``shard`` a model.
 
-    Raises TrainingError where the others do not come, at the start or within ``timeout`` seconds where all work
-    together; ``on_note`` hears that they are waited for.
+    Raises TrainingError if the others do not start, or do not join a collective operation within ``timeout`` seconds;
+    ``on_note`` is told when this process waits for them.
     """
     _, count = started_as()
     if count == 1:
         if shard:
             raise UsageError(
-                "--shard divides a model among processes, and there is one",
+                "--shard divides a model among processes, and there is only one",
                 "start several: torchrun --nproc-per-node 2 -m tinytf_cli train … --shard",
             )
         yield ALONE
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    store = _meet("nccl" if device.type == "cuda" else "gloo", count, timeout, on_note)
-    together = Processes(dist.get_rank(), dist.get_world_size(), shard, store)
+    store = _join("nccl" if device.type == "cuda" else "gloo", count, timeout, on_note)
+    group = Processes(dist.get_rank(), dist.get_world_size(), shard, store)
     try:
-        yield together
-        gc.collect()  # free what still refers to the group first
-        together.wait()
-        dist.barrier()  # nobody leaves while another still needs the group
+        yield group
+        gc.collect()  # first free what still refers to the group
+        group.wait()
+        dist.barrier()  # keep the group until every process is done with it
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         if "timed out" in str(error).casefold():
             raise TrainingError(
                 f"the other processes of this run have not come within {timeout:g} s",
-                "one has ended, and says why, or is slow (--process-timeout); --resume continues the run",
+                "one has ended, with a message of its own, or is slow (--process-timeout); --resume continues the run",
             ) from None
         raise TrainingError(
             "another process of this run has ended, and this one cannot continue without it",
@@ -186,40 +190,40 @@ def processes(
         dist.destroy_process_group()
 
 
-def _meet(backend: str, count: int, timeout: float, on_note: Callable[[str], None]) -> Any:
-    """Begin to work with the other processes once all are there; returns the store that they share."""
-    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    said = f"waits at {where} for all {count} processes, at most {_PATIENCE:,} s; torchrun starts them"
-    notice = threading.Timer(_SILENCE, on_note, (said,))
+def _join(backend: str, count: int, timeout: float, on_note: Callable[[str], None]) -> Any:
+    """Join the process group once all processes are there; returns the store that they share."""
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    message = f"waiting at {address} for all {count} processes, at most {_PATIENCE:,} s; torchrun starts them"
+    notice = threading.Timer(_SILENCE, on_note, (message,))
     notice.daemon = True
     notice.start()
     try:
         if os.environ["RANK"] != "0":
-            _await_first()
+            _await_first_process()
         store, rank, _ = next(rendezvous("env://", timeout=timedelta(seconds=_PATIENCE)))
         store.set(f"tinytf {rank}", "here")
-        store.wait([f"tinytf {other}" for other in range(count)], timedelta(seconds=_PATIENCE))
-        within = timedelta(seconds=timeout)
-        dist.init_process_group(backend, timeout=within, store=store, rank=rank, world_size=count)
+        store.wait([f"tinytf {peer}" for peer in range(count)], timedelta(seconds=_PATIENCE))
+        limit = timedelta(seconds=timeout)
+        dist.init_process_group(backend, timeout=limit, store=store, rank=rank, world_size=count)
         return store
     except (dist.DistError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise TrainingError(
-            f"not all {count} processes have met at {where} within {_PATIENCE:,} s: {printable(reason, spaces=False)}",
+            f"not all {count} processes met at {address} within {_PATIENCE:,} s: {printable(reason, spaces=False)}",
             "start all of them, by torchrun --nproc-per-node 2 -m tinytf_cli train …, or unset WORLD_SIZE",
         ) from None
     finally:
         notice.cancel()
 
 
-def _await_first() -> None:
-    """Return when the first process listens; torch itself prints its stack when it gives up. Raises OSError."""
-    until = time.monotonic() + _PATIENCE
+def _await_first_process() -> None:
+    """Return once the first process listens: torch would print a stack on giving up. Raises OSError."""
+    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 5).close()
         except OSError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
         else:

@@ -1,6 +1,6 @@
-"""A model whose parameters are divided among processes by torch's FSDP2; an undivided one passes through unchanged.
+"""Shard a model's parameters among processes with torch's FSDP2; unsharded models and tensors pass through unchanged.
 
-Tensors are asked for what a DTensor has, since torch.distributed takes a good part of a second to import.
+A DTensor is recognised by its attributes, since importing torch.distributed takes a good part of a second.
 """
 
 import torch
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from tinytf.model.transformer import Transformer
 
 
-def divide(model: Transformer, device: torch.device) -> Transformer:
-    """The model, divided in place: each process holds a part of every parameter, of its gradient and its moments.
+def shard_model(model: Transformer, device: torch.device) -> Transformer:
+    """Shard the model in place: each process holds a part of every parameter, its gradient and its moments.
 
-    Each block is gathered when it is needed; embeddings, final norm and head once per pass.
+    Each block is gathered when it runs; embeddings, final norm and head once per pass.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -27,30 +27,30 @@ def divide(model: Transformer, device: torch.device) -> Transformer:
     return model
 
 
-def redivide(model: nn.Module) -> None:
-    """Divide a model again after it was used outside of a training step."""
+def reshard_model(model: nn.Module) -> None:
+    """Shard a model again after its use outside of a training step."""
     if reshard := getattr(model, "reshard", None):
         reshard()
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor; every process has to call it."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor if gather is None else gather()
+def gather(tensor: Tensor) -> Tensor:
+    """The full tensor; every process must call this."""
+    full_tensor = getattr(tensor, "full_tensor", None)
+    return tensor if full_tensor is None else full_tensor()
 
 
-def own(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """This process's part of a tensor."""
     part = getattr(tensor, "to_local", None)
     return tensor if part is None else part()
 
 
-def part_like(like: Tensor, tensor: Tensor) -> Tensor:
-    """This process's part, as it has of ``like``, of a whole tensor that is the same in every process."""
-    tensor = tensor.to(like.device)
-    if not hasattr(like, "placements"):
+def shard_like(template: Tensor, tensor: Tensor) -> Tensor:
+    """This process's part of a full tensor, the same in every process, sharded like ``template``."""
+    tensor = tensor.to(template.device)
+    if not hasattr(template, "placements"):
         return tensor
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    assert isinstance(like, DTensor)
-    return distribute_tensor(tensor, like.device_mesh, like.placements)
+    assert isinstance(template, DTensor)
+    return distribute_tensor(tensor, template.device_mesh, template.placements)

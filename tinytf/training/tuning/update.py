@@ -1,4 +1,4 @@
-"""One step of AdamW, written out for single weights."""
+"""One step of AdamW, worked out for single weights."""
 
 import math
 import re
@@ -56,14 +56,14 @@ _WEIGHT = re.compile(r"([^\[\]]+)(?:\[([0-9, ]+)\])?")
 
 @dataclass(frozen=True)
 class Chosen:
-    """A parameter to write out, at ``index``, or where its gradient is largest."""
+    """A parameter whose update is worked out at ``index``, or where its gradient is largest."""
 
     name: str
     index: tuple[int, ...] | None = None
 
 
-def chosen(model: nn.Module, text: str) -> Chosen:
-    """The parameter that ``text`` names, such as ``blocks.0.attention.q.weight``, or one entry of it: ``…[3,5]``.
+def choose_weight(model: nn.Module, text: str) -> Chosen:
+    """The parameter that ``text`` names, such as ``blocks.0.attention.q.weight``, or an entry of it: ``…[3,5]``.
 
     Raises UsageError for an unknown name or entry.
     """
@@ -81,40 +81,42 @@ def chosen(model: nn.Module, text: str) -> Chosen:
         index = ()
     if len(index) != len(shape) or not all(0 <= number < size for number, size in zip(index, shape, strict=True)):
         sizes = " × ".join(str(size) for size in shape)
-        raise UsageError(f"{text!r} is no entry of {name}, which is {sizes}", "its numbers count from 0")
+        raise UsageError(f"{text!r} is not an entry of {name}, which is {sizes}", "indices count from 0")
     return Chosen(name, index)
 
 
-def _shown(model: nn.Module, most: int) -> list[Chosen]:
-    """Some parameters from all depths, matrices before vectors."""
-    named = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
-    named.sort(key=lambda one: one[1].dim() < 2)
-    count = min(most, len(named))
-    return [Chosen(named[round(place * (len(named) - 1) / max(1, count - 1))][0]) for place in range(count)]
+def _spread_weights(model: nn.Module, limit: int) -> list[Chosen]:
+    """At most ``limit`` parameters with gradients, spread over all depths, matrices before vectors."""
+    candidates = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
+    candidates.sort(key=lambda candidate: candidate[1].dim() < 2)
+    count = min(limit, len(candidates))
+    return [Chosen(candidates[round(number * (len(candidates) - 1) / max(1, count - 1))][0]) for number in range(count)]
 
 
 class UpdateWatch:
-    """Every number of an update: made after the backward pass and before clipping, read after the optimiser's step.
+    """Records every number of an update: create it after the backward pass, before clipping; read it after the step.
 
-    Of the chosen ``weights``, or of ``most`` parameters, each at its largest gradient.
+    Watches the chosen ``weights``, or ``count`` parameters, each at its largest gradient.
     """
 
     def __init__(
-        self, model: nn.Module, optimiser: torch.optim.Optimizer, weights: Sequence[Chosen] = (), most: int = 6
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, weights: Sequence[Chosen] = (), count: int = 6
     ) -> None:
         self.optimiser = optimiser
-        self.entries = [self._entry(model.get_parameter(one.name), one) for one in weights or _shown(model, most)]
+        self.entries = [
+            self._entry(model.get_parameter(weight.name), weight) for weight in weights or _spread_weights(model, count)
+        ]
 
-    def _entry(self, parameter: nn.Parameter, which: Chosen) -> tuple[nn.Parameter, dict[str, Any]]:
-        """A parameter, and one of its entries before the step."""
+    def _entry(self, parameter: nn.Parameter, weight: Chosen) -> tuple[nn.Parameter, dict[str, Any]]:
+        """A parameter, and the values of one of its entries before the step."""
         if parameter.grad is None:
-            raise UsageError(f"{which.name} has no gradient, so it has no update")
-        index = which.index
+            raise UsageError(f"{weight.name} has no gradient, so it has no update")
+        index = weight.index
         if index is None:
             index = tuple(map(int, np.unravel_index(int(parameter.grad.abs().argmax()), tuple(parameter.shape))))
         state = self.optimiser.state.get(parameter, {})
         return parameter, {
-            "name": which.name,
+            "name": weight.name,
             "index": index,
             "before": float(parameter.detach()[index]),
             "gradient": float(parameter.grad[index]),
@@ -122,23 +124,23 @@ class UpdateWatch:
             "v_before": float(state["exp_avg_sq"][index]) if state else 0.0,
         }
 
-    def updates(self, norm: float, most: float) -> list[Update]:
-        """After the step; ``norm`` is that of all gradients, clipped to ``most``."""
-        factor = clip_factor(norm, most)
-        return [self._update(parameter, known, factor) for parameter, known in self.entries]
+    def updates(self, norm: float, max_norm: float) -> list[Update]:
+        """The updates, after the step; ``norm`` is the norm of all gradients, clipped to ``max_norm``."""
+        factor = clip_factor(norm, max_norm)
+        return [self._update(parameter, entry, factor) for parameter, entry in self.entries]
 
-    def _update(self, parameter: nn.Parameter, known: Mapping[str, Any], factor: float) -> Update:
+    def _update(self, parameter: nn.Parameter, entry: Mapping[str, Any], factor: float) -> Update:
         group = next(g for g in self.optimiser.param_groups if any(p is parameter for p in g["params"]))
         lr, decay, epsilon = (float(group[key]) for key in ("lr", "weight_decay", "eps"))
         beta1, beta2 = group["betas"]
         step = int(self.optimiser.state[parameter]["step"])
-        g = known["gradient"] * factor
-        m = beta1 * known["m_before"] + (1 - beta1) * g
-        v = beta2 * known["v_before"] + (1 - beta2) * g * g
+        g = entry["gradient"] * factor
+        m = beta1 * entry["m_before"] + (1 - beta1) * g
+        v = beta2 * entry["v_before"] + (1 - beta2) * g * g
         m_hat, v_hat = m / (1 - beta1**step), v / (1 - beta2**step)
-        decayed = known["before"] * (1 - lr * decay)
+        decayed = entry["before"] * (1 - lr * decay)
         return Update(
-            **known,
+            **entry,
             step=step,
             clip=factor,
             g=g,
@@ -153,5 +155,5 @@ class UpdateWatch:
             epsilon=epsilon,
             decayed=decayed,
             after=decayed - lr * m_hat / (math.sqrt(v_hat) + epsilon),
-            torch=float(parameter.detach()[known["index"]]),
+            torch=float(parameter.detach()[entry["index"]]),
         )
