@@ -33,7 +33,7 @@ _GROUPS = {
     "Watching": (
         "eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames",
     ),
-    "Machine": ("accumulate", "dtype", "recompute", "threads", "compile"),
+    "Machine": ("accumulate", "dtype", "recompute", "threads", "kernel", "compile"),
 }  # fmt: skip
 """The fields of a recipe that are options, by their groups in --help."""
 

@@ -49,7 +49,9 @@ def test_the_loss_of_what_the_assistant_says_is_that_of_transformers(model: Mode
     recipe = Recipe(objective="chat", block=64, batch=3, begun_from=str(path))
     setup = prepare(find_files([chats], recipe.reading), recipe, tmp_path, model.tokenizer, model.transformer)
     reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, attn_implementation="eager")
-    drawn = ChatTurns(setup.examples.train.stream, setup.examples.held_out_set.stream, recipe).batch(0)  # a row for each
+    drawn = ChatTurns(setup.examples.train.stream, setup.examples.held_out_set.stream, recipe).batch(
+        0
+    )  # a row for each
     last = torch.full((3, 1), IGNORED)
     with torch.no_grad():
         expected = reference(

@@ -52,7 +52,7 @@ def train(
     shard: bool = False,
     timeout: float = TIMEOUT,
     tensorboard: bool = False,
-    choose_threads: bool = False,
+    choose_speed: bool = False,
     on_progress: Stage = lambda *_: None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Metrics:
@@ -109,7 +109,7 @@ def train(
             explain=explain,
             explained=explained,
             tensorboard=tensorboard,
-            choose_threads=choose_threads,
+            choose_speed=choose_speed,
             on_progress=on_progress if group.writes else lambda *_: None,
             on_note=on_note if group.writes else lambda _: None,
         )

@@ -14,6 +14,7 @@ from tinytf.files import SMALL, read_bytes, read_json
 from tinytf.text.corpus import DOCUMENTS, Reading
 
 OBJECTIVES = ("causal", "masked", "chat")
+KERNELS = ("auto", "onednn", "torch")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 DTYPES = ("float32", "bfloat16")
 FIRST_WEIGHTS = ("even", "normal", "look_back")
@@ -106,6 +107,9 @@ class Recipe:
     lora_alpha: int = _field(16, "Scale of LoRA, over its rank.", Limits(1, 1_000_000))
     recompute: bool = _field(False, "Recompute activations in the backward pass: less memory, a third more work.")
     threads: int = _field(0, "Threads of a process; 0: 1 or all, whichever is faster at first.", Limits(0, 1024))
+    kernel: str = _field(
+        "auto", "What computes long matrix products; auto: whichever is faster at first.", Limits(choices=KERNELS)
+    )
     compile: bool = _field(False, "Let torch compile the kernels first; on a CPU this is mostly slower.")
     seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
@@ -225,7 +229,8 @@ def resumed_recipe(run: Path, stored: Recipe, requested: Mapping[str, Any]) -> R
     Raises UsageError if any other field differs.
     """
     fixed = {name: value for name, value in requested.items() if name not in FREE}
-    if not fixed.get("threads"):  # the run has chosen its own
-        fixed.pop("threads", None)
+    for name in ("threads", "kernel"):  # the run has chosen its own
+        if fixed.get(name) in (0, "auto"):
+            del fixed[name]
     require_same(run, stored, fixed)
     return dataclasses.replace(stored, **{name: value for name, value in requested.items() if name in FREE})

@@ -150,7 +150,7 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
             tensorboard=asked.tensorboard,
             shard=machine.shard,
             timeout=machine.process_timeout,
-            choose_threads="OMP_NUM_THREADS" not in os.environ,
+            choose_speed="OMP_NUM_THREADS" not in os.environ,
             on_progress=progress.prepare,
             on_note=output.note,
         )

@@ -43,8 +43,8 @@ from tinytf.training.run.checkpoints import (
 )
 from tinytf.training.run.metrics import Metrics, Pace
 from tinytf.training.run.peak import matrix_peak, peak_dtype, training_flops
+from tinytf.training.run.speed import Speed, candidates, fastest
 from tinytf.training.run.tensorboard import FOLDER, EventFiles
-from tinytf.training.run.threads import best_threads, threads
 from tinytf.training.tuning.health import Health, StepHealth, groups_of
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss
@@ -73,7 +73,7 @@ class Trainer:
         explain: int = 0,
         explained: Sequence[str] = (),
         tensorboard: bool = False,
-        choose_threads: bool = False,
+        choose_speed: bool = False,
         on_progress: Stage = lambda *_: None,
         on_note: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -134,22 +134,27 @@ class Trainer:
         if recipe.probe_every and not self.progress.milestones:  # kinds that heads have before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
         self.loss = group.averaging(BatchLoss(self.model, self.adapters))
-        if choose_threads and not checkpoint and not recipe.threads:
-            self._choose_threads()
+        if choose_speed and not checkpoint:
+            self._choose_speed()
         if recipe.compile:
             require_unfenced("compile kernels")
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
             on_progress("compiling the model, which takes minutes", 0, 0)
 
-    def _choose_threads(self) -> None:
-        """Choose one thread or all, and put the number into the recipe, since the last bits of sums depend on it."""
-        if torch.get_num_threads() == 1 or self.device.type != "cpu" or self.group.count > 1 or self.recipe.compile:
+    def _choose_speed(self) -> None:
+        """Measure threads and kernels, and put the fastest into the recipe: the last bits of sums depend on them."""
+        settings = candidates(self._speed, self.recipe.dtype)
+        if len(settings) == 1 or self.device.type != "cpu" or self.group.count > 1 or self.recipe.compile:
             return
         batch = self.setup.examples.batch(0)
-        count, summary = best_threads(lambda: self._backward(batch, 0))
+        best, summary = fastest(lambda: self._backward(batch, 0), settings)
         self.optimiser.zero_grad(set_to_none=True)
-        self.recipe = replace(self.recipe, threads=count)
+        self.recipe = replace(self.recipe, threads=best.threads, kernel=best.kernel)
         self.on_note(summary)
+
+    @property
+    def _speed(self) -> Speed:
+        return Speed(self.recipe.threads, self.recipe.kernel)
 
     def _peak(self) -> dict[str, float]:
         """The work per token, and the peak of all processes together, in operations per second."""
@@ -158,7 +163,7 @@ class Trainer:
 
     def run(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """Run all remaining steps."""
-        with threads(self.recipe.threads):
+        with self._speed.used():
             return self._run(on_metrics, interrupted)
 
     def _run(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
