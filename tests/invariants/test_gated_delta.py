@@ -99,7 +99,7 @@ def test_what_is_kept_of_a_text_does_not_grow() -> None:
     for token in range(5):
         model.hidden(torch.tensor([[token]]), cache=cache)
         sizes.add(sum(one.used_bytes for one in cache.use()))
-    assert sizes == {2 * 4 * model.config.blocks[0].mixer.kept}
+    assert sizes == {2 * 4 * model.config.blocks[0].mixer.state_size}
 
 
 def test_one_step_of_training_moves_every_parameter() -> None:
@@ -136,7 +136,7 @@ def test_what_such_layers_do_not_have_is_said() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"causal": False}, "reads from left to right, and causal is false"),
+        ({"causal": False}, "reads from left to right, but causal is false"),
         ({"by_layer": (("n_heads", (4, 2)),)}, "n_heads differs between layers with the same mixer"),
         ({**ALONE, "n_kv_heads": 4}, "n_heads 6 is not divisible by n_kv_heads 4"),
         ({"mixer": "recurrent"}, "mixer 'recurrent' is not one of attention, gated_delta"),

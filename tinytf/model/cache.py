@@ -54,7 +54,7 @@ class KVCache:
             )
         own = [config.at(layer) for layer in range(config.n_layers)]
         sizes = [(batch, one.n_kv_heads, self.capacity, one.d_head + one.value_width) for one in own]
-        kept = [batch * block.mixer.kept for block in config.blocks]
+        kept = [batch * block.mixer.state_size for block in config.blocks]
         needed = sum(few or math.prod(size) for few, size in zip(kept, sizes, strict=True)) * dtype.itemsize
         _require_memory(needed, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)

@@ -71,7 +71,7 @@ class Head(Program):
     def __init__(self, config: ModelConfig) -> None:
         table = table_of(config)
         rows = [step for step in table.after if step.runs and not step.from_stream]
-        super().__init__(config, rows, "head.", given=(table.final,))
+        super().__init__(config, rows, "head.", outside=(table.final,))
         self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
