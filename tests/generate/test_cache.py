@@ -38,7 +38,7 @@ def test_cached_logits_are_the_uncached_ones(kind: str, lengths: list[int], core
     expected = model(ids)
     model.fuse(core == "fused")
     if core == "steps" and any(isinstance(block.mixer, GatedDelta) for block in model.config.blocks):
-        with pytest.raises(UsageError, match="is seen for whole texts only"):
+        with pytest.raises(UsageError, match="is only computed for whole texts"):
             in_pieces(model, ids, lengths)
         return
     assert furthest(in_pieces(model, ids, lengths), expected) < 1e-5

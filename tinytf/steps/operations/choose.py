@@ -1,4 +1,4 @@
-"""The experts that a token is sent to: those with the largest numbers of the router (Shazeer et al. 2017)."""
+"""The choice of the experts that a token is sent to: the largest outputs of the router (Shazeer et al. 2017)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from tinytf.steps.operations.working import Value, Working
 
 @dataclass(frozen=True)
 class Choose(Operation):
-    """1 for the ``count`` largest of each token, 0 for the others; a choice has no gradient."""
+    """1 for the ``count`` largest numbers of each token, 0 for the others; a choice has no gradient."""
 
     count: int
 

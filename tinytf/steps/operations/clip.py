@@ -11,13 +11,13 @@ from tinytf.steps.operations.working import Value, Working
 
 
 def clip_gradient(g: Tensor, x: Tensor, limit: float) -> Tensor:
-    """0 where the number was replaced, so that nothing depends on it; at the limit itself it is kept, as in torch."""
+    """The gradient of x: 0 where the limit replaced the number, else g; at the limit itself it is g, as in torch."""
     return g.masked_fill(x.abs() > limit, 0.0)
 
 
 @dataclass(frozen=True)
 class Clip(Operation):
-    """x, but ``limit`` where it is above that and −limit where it is below."""
+    """x, limited to ±``limit``."""
 
     limit: float
 

@@ -1,4 +1,4 @@
-"""Heads put side by side."""
+"""The concatenation of heads."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +29,8 @@ class Concat(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         head, width = divmod(cell.index[1], cell.site.config.value_width)
-        taken = cell.source(0, cell.index[0], width, head=head)
-        return Working(((taken, 2),), single(f"head {head} d{width}", [(taken.step.name, taken.value)], (taken,)))
+        own = cell.source(0, cell.index[0], width, head=head)
+        return Working(((own, 2),), single(f"head {head} d{width}", [(own.step.name, own.value)], (own,)))
 
     def summand(self, to: Consumer) -> Summand:
         width, head = to.site.config.value_width, to.row.head or 0

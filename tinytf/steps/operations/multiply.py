@@ -1,4 +1,4 @@
-"""A multiplication of every number by one constant, which the configuration gives."""
+"""A multiplication of every number by one constant from the configuration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

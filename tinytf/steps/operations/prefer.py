@@ -1,6 +1,6 @@
-"""By what experts are chosen where it is not by what weighs them: a score plus a bias that balances their load.
+"""The numbers that experts are chosen by, where these are not their weights: a score plus a load-balancing bias.
 
-The bias is set by training beside the gradient, so it is no parameter (DeepSeek-V3, 2024, section 2.1.2).
+Training sets the bias without a gradient, so it is a buffer, not a parameter (DeepSeek-V3, 2024, section 2.1.2).
 """
 
 import math
@@ -47,9 +47,9 @@ class Prefer(Operation):
         return f"{site.variable} = {scores} + balance"
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
-        made = StepModule(self)
-        made.register_buffer("weight", torch.zeros(config.experts))
-        return made
+        module = StepModule(self)
+        module.register_buffer("weight", torch.zeros(config.experts))
+        return module
 
     def arithmetic(self, cell: Cell) -> Working:
         own = cell.source(0, *cell.index)

@@ -1,4 +1,4 @@
-"""The sigmoid, σ(x) = 1 / (1 + e^−x): the probability of a class by itself, or how much of something."""
+"""The sigmoid, σ(x) = 1 / (1 + e^−x): the probability of a class by itself, or a strength between 0 and 1."""
 
 import math
 
@@ -11,7 +11,7 @@ from tinytf.steps.operations.working import Value, Working
 
 
 class Sigmoid(Operation):
-    """Of each number, given in float32 at least."""
+    """σ of each number, in float32 or wider."""
 
     words = "a sigmoid"
 

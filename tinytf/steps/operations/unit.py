@@ -1,4 +1,4 @@
-"""Rows of length 1."""
+"""Unit vectors: rows scaled to length 1."""
 
 import math
 from dataclasses import dataclass
@@ -59,5 +59,5 @@ class Unit(Operation):
         y = Quantity("y", wide(x.values) / length)
         result = self._gradient(g.values, x.values).to(g.values.dtype)
         lines = (f"y = {x.name} / length, length = √(Σ {x.name}² + ε)",)
-        made = (y, Quantity("length", length[0]))
-        return Summand(f"({g.name} − y·Σ {g.name}⊙y) / length", result, lines, (g, x), made)
+        intermediates = (y, Quantity("length", length[0]))
+        return Summand(f"({g.name} − y·Σ {g.name}⊙y) / length", result, lines, (g, x), intermediates)
