@@ -153,7 +153,7 @@ def test_a_cache_of_the_callers_goes_on_from_what_it_holds() -> None:
     assert cache.position == len(PROMPT) + 4
     more = [step.id for step in stream(transformer, PROMPT + first, max_tokens=5, cache=cache)]
     assert first + more == tokens_of(transformer, max_tokens=10)
-    with pytest.raises(UsageError, match="the cache holds 13 tokens, and the text has 4"):
+    with pytest.raises(UsageError, match="the cache holds 13 tokens, but the text has only 4"):
         stream(transformer, PROMPT, cache=cache)
 
 

@@ -129,7 +129,7 @@ def test_what_such_layers_do_not_have_is_said() -> None:
     alone = record(lively(config_of(KIND, **ALONE)), encoding_of([1, 2, 3]))
     with pytest.raises(UsageError, match="no layer of this model has attention weights"):
         measures_of(alone, ["entropy"])
-    with pytest.raises(UsageError, match="several texts in a row would run into each other"):
+    with pytest.raises(UsageError, match="several texts in one row would mix"):
         alone.model(torch.tensor([[1, 2, 3]]), padding_mask=torch.tensor([[1, 1, 2]]))
 
 

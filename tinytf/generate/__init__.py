@@ -1,4 +1,4 @@
-"""What a model says after a text, and of one: a file each question, imported when it is first asked."""
+"""Generation and scoring of texts: one file per question, imported on first use."""
 
 from typing import TYPE_CHECKING
 
