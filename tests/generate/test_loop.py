@@ -110,7 +110,7 @@ def test_a_full_context_can_be_an_error_with_the_numbers() -> None:
     transformer = lively(config_of("gpt2"))
     steps = stream(transformer, PROMPT, max_tokens=100, on_overflow="error")
     assert len(list(itertools.islice(steps, 29))) == 29
-    with pytest.raises(GenerationError, match="context of 32 tokens is full after 29 new ones, and 100 were asked"):
+    with pytest.raises(GenerationError, match="context of 32 tokens is full after 29 new ones, but 100 were asked"):
         next(steps)
     assert len(list(stream(transformer, PROMPT, max_tokens=29, on_overflow="error"))) == 29
 

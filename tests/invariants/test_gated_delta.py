@@ -85,7 +85,7 @@ def test_a_state_can_go_one_token_back_and_be_chosen_among_texts(changes: dict) 
     found = model.unembed(model.hidden(ids[[2, 0], 7:], cache=cache))
     assert furthest(found, model(ids[[2, 0]])[:, 7:]) < 1e-5
     cache.position -= 5
-    with pytest.raises(UsageError, match="a state of so many tokens ago is not kept"):
+    with pytest.raises(UsageError, match="the state that far back is not cached"):
         model.hidden(ids[[2, 0], :1], cache=cache)
     cache.clear()
     assert furthest(model.unembed(model.hidden(ids[[2, 0]], cache=cache)), model(ids[[2, 0]])) < 1e-5
