@@ -52,29 +52,23 @@ class KVCache:
             raise UsageError(
                 f"a cache of {self.capacity:,} tokens is not between 1 and the model's context of {config.context:,}"
             )
-        layer_configs = [config.at(layer) for layer in range(config.n_layers)]
-        sizes = [
-            (batch, layer_config.n_kv_heads, self.capacity, layer_config.d_head + layer_config.value_width)
-            for layer_config in layer_configs
-        ]
-        state_sizes = [batch * block.mixer.state_size for block in config.blocks]
-        needed = (
-            sum(state_size or math.prod(size) for state_size, size in zip(state_sizes, sizes, strict=True))
-            * dtype.itemsize
-        )
+        layers = [config.at(layer) for layer in range(config.n_layers)]
+        sizes = [(batch, layer.n_kv_heads, self.capacity, layer.d_head + layer.value_width) for layer in layers]
+        states = [batch * block.mixer.state_size for block in config.blocks]
+        needed = sum(state or math.prod(size) for state, size in zip(states, sizes, strict=True)) * dtype.itemsize
         _require_memory(needed, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)
         self.layers = [
-            StateCache(self, state_size * dtype.itemsize // batch)
-            if state_size
+            StateCache(self, state * dtype.itemsize // batch)
+            if state
             else LayerCache(
                 self,
                 *(
                     torch.zeros(*size[:-1], width, device=device, dtype=dtype)
-                    for width in (layer_config.d_head, layer_config.value_width)
+                    for width in (layer.d_head, layer.value_width)
                 ),
             )
-            for state_size, size, layer_config in zip(state_sizes, sizes, layer_configs, strict=True)
+            for state, size, layer in zip(states, sizes, layers, strict=True)
         ]
 
     def require_memory(self, texts: int) -> None:
@@ -132,14 +126,14 @@ class LayerCache:
     def use(self, number: int) -> LayerUse:
         """The use of this memory; ``number`` is the number of the layer."""
         batch, groups, capacity, width = self.keys.shape
-        bytes_per_token, tokens = self.allocated // capacity, self.owner.position
+        per_token, tokens = self.allocated // capacity, self.owner.position
         return LayerUse(
             number,
             (batch, groups, capacity, width),
             tokens,
-            bytes_per_token * tokens,
-            bytes_per_token * capacity,
-            bytes_per_token,
+            per_token * tokens,
+            per_token * capacity,
+            per_token,
         )
 
     def select(self, rows: Sequence[int]) -> None:
