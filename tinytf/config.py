@@ -133,9 +133,11 @@ class ModelConfig(Part):
             values: build(BlockConfig, {**flat, **_of_layer(dict(zip(pairs, values, strict=True)))})
             for values in dict.fromkeys(layers)
         }
-        own = {name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat}
+        model_settings = {
+            name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat
+        }
         return cls(
-            **own,
+            **model_settings,
             embedding=build(Embedding, flat),
             blocks=tuple(kinds[values] for values in layers),
             head=build(Head, flat),
@@ -366,7 +368,7 @@ class ModelConfig(Part):
         descriptions = [block.words(self.causal) for block in self.blocks]
         layers = {row: _of_layers([words.get(row, "") for words in descriptions]) for row in _ROWS}
         groups = f"the layers with {self.layer_groups} sets of weights"
-        whole = {
+        overview = {
             "attention": listed(
                 "bidirectional" if self.looks_ahead else "causal",
                 f"{self.n_layers} layers" + f" × {layers['attention']}" * bool(layers["attention"]),
@@ -378,7 +380,7 @@ class ModelConfig(Part):
         }
         embedding, head = self.embedding.words(self.causal), self.head.words(self.causal)
         positions = listed(layers["positions"], embedding["positions"])
-        rows = {**layers, **embedding, **head, **whole, "positions": positions}
+        rows = {**layers, **embedding, **head, **overview, "positions": positions}
         return {row: rows[row] for row in _ROWS if rows.get(row)}
 
     def to_dict(self) -> dict[str, Any]:

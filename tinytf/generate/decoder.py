@@ -322,8 +322,8 @@ def _has_kernel(part: Instruction | Fused) -> bool:
     if isinstance(part, Fused):
         return isinstance(part.kernel, FusedAttention)
     operation = type(part.operation)
-    own = operation.one_token is not Operation.one_token or operation.pointwise
-    return not part.step.core and (own or operation in (operations.Linear, Unembed, Rotate))
+    has_one_token = operation.one_token is not Operation.one_token or operation.pointwise
+    return not part.step.core and (has_one_token or operation in (operations.Linear, Unembed, Rotate))
 
 
 def _by_modules(parts: tuple[Instruction | Fused, ...], program: Program, layer: int) -> _RunModules:

@@ -37,10 +37,10 @@ def products(program: Program) -> list[list[Instruction]]:
     return groups
 
 
-def _goes_with(row: Instruction, before: Instruction, program: Program) -> bool:
-    follows = program.rows.index(row) == program.rows.index(before) + 1
-    biases = {getattr(product.module, "bias", None) is None for product in (row, before)}
-    return follows and row.inputs == before.inputs and len(biases) == 1
+def _goes_with(row: Instruction, previous: Instruction, program: Program) -> bool:
+    follows = program.rows.index(row) == program.rows.index(previous) + 1
+    biases = {getattr(product.module, "bias", None) is None for product in (row, previous)}
+    return follows and row.inputs == previous.inputs and len(biases) == 1
 
 
 def _tensors(rows: Sequence[Instruction]) -> Iterator[list[Tensor]]:

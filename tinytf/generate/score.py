@@ -207,9 +207,9 @@ def scored_all(model: Transformer, texts: Sequence[Sequence[int]], leads: Sequen
             hidden = model.hidden(batched, padding_mask=real)  # (B, T, C)
             for row, index in enumerate(batch):
                 number, begin, end, window = windows[index]
-                own = hidden[row, len(window) + begin - end : len(window)]  # (end − begin, C)
+                predicting = hidden[row, len(window) + begin - end : len(window)]  # (end − begin, C)
                 by_position[number] |= {
-                    token.position: token for token in _scored_rows(model, own, texts[number], begin)
+                    token.position: token for token in _scored_rows(model, predicting, texts[number], begin)
                 }
     return [tuple(tokens[position] for position in sorted(tokens)) for tokens in by_position]
 

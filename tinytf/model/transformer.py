@@ -155,9 +155,9 @@ class Transformer(nn.Module):
         drawn: set[int] = set()  # layers may share their parameters
         with torch.no_grad():
             for path, module in model.named_modules():
-                own = {id(parameter) for parameter in module.parameters(recurse=False)} - drawn
-                if own:
-                    drawn |= own
+                undrawn = {id(parameter) for parameter in module.parameters(recurse=False)} - drawn
+                if undrawn:
+                    drawn |= undrawn
                     step_at[path].operation.initialise(module, residual if path.endswith(ADDED) else std, generator)
             for buffer in model.buffers():
                 buffer.zero_()

@@ -48,8 +48,8 @@ class FusedExperts:
     """
 
     def __init__(self, rows: Sequence[Instruction]) -> None:
-        self.before = [row for row in rows[:-1] if not row.step.of_experts]
-        self.each = [row for row in rows if row.step.of_experts]
+        self.routing_rows = [row for row in rows[:-1] if not row.step.of_experts]
+        self.expert_rows = [row for row in rows if row.step.of_experts]
         self.router, self.choice = (
             rows[0].inputs[0],
             next(row.name for row in rows if isinstance(row.operation, Choose)),
@@ -59,15 +59,15 @@ class FusedExperts:
         """The router's logits (B, T, E) and x (B, T, C) -> (B, T, C)."""
         tokens = x.flatten(0, -2)  # (B, T, C) -> (B·T, C)
         routed, total = {self.router: router.flatten(0, -2)}, torch.zeros_like(tokens)
-        for row in self.before:
+        for row in self.routing_rows:
             routed[row.name] = row.operation.run(row.module, now, *(routed[name] for name in row.inputs))
         for number in used(routed[self.choice]):
             sent = routed[self.choice][:, number].nonzero()[:, 0]  # (N,)
             values, expert_tokens = {name: tensor[sent, number] for name, tensor in routed.items()}, tokens[sent]
-            for row in self.each:
+            for row in self.expert_rows:
                 inputs = (values.get(name, expert_tokens) for name in row.inputs)
                 values[row.name] = row.operation.alone(row.module, number, *inputs)
-            total = total.index_add(0, sent, values[self.each[-1].name])
+            total = total.index_add(0, sent, values[self.expert_rows[-1].name])
         return total.view(x.shape)
 
 
@@ -116,6 +116,6 @@ def attention(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fuse
 
 def experts(rows: Sequence[Instruction]) -> Iterator[Fused]:
     """Find the rows from after the router to the sum over experts."""
-    expert_rows = [row for row in rows if row.step.in_experts or isinstance(row.operation, SumExperts)]
-    if expert_rows:
-        yield Fused(expert_rows, FusedExperts(expert_rows))
+    mixed_rows = [row for row in rows if row.step.in_experts or isinstance(row.operation, SumExperts)]
+    if mixed_rows:
+        yield Fused(mixed_rows, FusedExperts(mixed_rows))

@@ -61,12 +61,12 @@ class Alibi(Operation):
         scale = "" if self.scale == 1 else f" * {self.scale}"
         return (
             f"slopes = torch.tensor({self.slopes()}, dtype=torch.float64)\n"
-            f"place = (slopes[:, None] * torch.arange(T)){rounded}{scale}\n"
-            f"{site.variable} = {site.names[0]} + (place[:, None, :] - place[:, :, None]).to({site.names[0]}.dtype)"
+            f"bias = (slopes[:, None] * torch.arange(T)){rounded}{scale}\n"
+            f"{site.variable} = {site.names[0]} + (bias[:, None, :] - bias[:, :, None]).to({site.names[0]}.dtype)"
         )
 
     def arithmetic(self, cell: Cell) -> Working:
-        (query, key), own = cell.index, cell.source(0, *cell.index)
+        (query, key), source = cell.index, cell.source(0, *cell.index)
         assert cell.head is not None, "a map has heads"
         slope = self.slopes()[cell.head]
         at_key, at_query = (
@@ -76,12 +76,12 @@ class Alibi(Operation):
         bias = (at_key - at_query) * self.scale
         scaled = "" if self.scale == 1 else f" · {self.scale:.4g}"
         before = (
-            Value("score", own.value, own.step.name),
+            Value("score", source.value, source.step.name),
             Value("slope", slope, f"of head {cell.head}"),
             Value("bias", bias, f"slope · (key {key} − query {query}){scaled}"),
         )
-        after = (Value("biased", own.value + bias, "score + bias"),)
-        return Working(((own, 2),), before=before, after=after, leads=(own,))
+        after = (Value("biased", source.value + bias, "score + bias"),)
+        return Working(((source, 2),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         return Summand(to.symbol, to.incoming.values, ("the bias is no part of it",), (to.incoming,))

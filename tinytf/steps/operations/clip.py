@@ -37,11 +37,11 @@ class Clip(Operation):
         return f"{site.variable} = {site.names[0]}.clamp(-{self.limit}, {self.limit})"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        clipped = min(max(own.value, -self.limit), self.limit)
-        before = (Value("x", own.value, own.step.name), Value("limit", self.limit))
-        after = Value("clipped", clipped, "x, as it is" if clipped == own.value else "the limit, on the side of x")
-        return Working(((own, 2),), before=before, after=(after,), leads=(own,))
+        source = cell.source(0, *cell.index)
+        clipped = min(max(source.value, -self.limit), self.limit)
+        before = (Value("x", source.value, source.step.name), Value("limit", self.limit))
+        after = Value("clipped", clipped, "x, as it is" if clipped == source.value else "the limit, on the side of x")
+        return Working(((source, 2),), before=before, after=(after,), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         g, x = to.incoming, to.input_at_row(0)

@@ -29,8 +29,8 @@ class Concat(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         head, width = divmod(cell.index[1], cell.site.config.value_width)
-        own = cell.source(0, cell.index[0], width, head=head)
-        return Working(((own, 2),), single(f"head {head} d{width}", [(own.step.name, own.value)], (own,)))
+        source = cell.source(0, cell.index[0], width, head=head)
+        return Working(((source, 2),), single(f"head {head} d{width}", [(source.step.name, source.value)], (source,)))
 
     def summand(self, to: Consumer) -> Summand:
         width, head = to.site.config.value_width, to.row.head or 0

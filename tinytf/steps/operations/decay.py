@@ -38,8 +38,8 @@ class Decay(Operation):
         return self.forward(*inputs, module.weight, module.bias)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        own = slice(None) if heads is None else list(heads)
-        return self.forward(site.input(0, heads), site.module.weight[own], site.module.bias[own])
+        rows = slice(None) if heads is None else list(heads)
+        return self.forward(site.input(0, heads), site.module.weight[rows], site.module.bias[rows])
 
     @staticmethod
     def _of_heads(site: Site) -> tuple[Tensor, Tensor]:
@@ -68,18 +68,18 @@ class Decay(Operation):
         return f"{site.variable} = -{rate}[:, None, None].exp() * F.softplus({x} + {bias}[:, None, None])"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own, head = cell.source(0, *cell.index), cell.head or 0
+        source, head = cell.source(0, *cell.index), cell.head or 0
         rate, bias = float(cell.site.module.weight[head]), float(cell.site.module.bias[head])
-        x = own.value + bias
+        x = source.value + bias
         soft = max(x, 0.0) + math.log1p(math.exp(-abs(x)))
         before = (
-            Value("x", own.value, own.step.name),
+            Value("x", source.value, source.step.name),
             Value("b", bias),
             Value("softplus", soft, "log(1 + e^(x + b))"),
             Value("e^A", math.exp(rate), f"A = {rate:.4g}"),
         )
         after = (Value("decay", -math.exp(rate) * soft, "−e^A · softplus"),)
-        return Working(((own, 2),), before=before, after=after, leads=(own,))
+        return Working(((source, 2),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         rate, bias = (parameter[to.row.head or 0, 0] for parameter in self._of_heads(to.site))

@@ -116,9 +116,9 @@ class Write(Operation):
         back = f".to({site.names[1]}.dtype)" if v != site.names[1] else ""
         lines = [
             f"total = {site.names[3]}.cumsum(-2)",
-            "left = (total - total.mT).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).exp()",
+            "remaining = (total - total.mT).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).exp()",
             f"key = {k}" + (f".repeat_interleave({shared}, 0)" if shared > 1 else ""),
-            f"system = ({beta} * (key @ key.mT) * left).tril(-1)",
+            f"system = ({beta} * (key @ key.mT) * remaining).tril(-1)",
             f"solved = torch.linalg.solve_triangular(system, {beta} * {v}, upper=False, unitriangular=True)",
             f"{site.variable} = solved{back}",
         ]
@@ -197,24 +197,24 @@ class Fade(Operation):
         shared = len(site.input(1)) // len(site.input(0))
         lines = [
             f"total = {decay}.cumsum(-2)",
-            "left = (total - total.mT).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).exp()",
+            "remaining = (total - total.mT).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).exp()",
             f"{site.variable} = {fits}" + (f".repeat_interleave({shared}, 0)" if shared > 1 else "")
-            + f" * left.to({fits}.dtype)",
+            + f" * remaining.to({fits}.dtype)",
         ]  # fmt: skip
         return "\n".join(lines)
 
     def arithmetic(self, cell: Cell) -> Working:
         query, key = cell.index
-        own = cell.source(0, query, key)
+        source = cell.source(0, query, key)
         if key > query:
             after = (Value("read", 0.0, "nothing is read of a later token"),)
             note = f"key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
-            return Working(((own, 2),), after=after, leads=(own,), note=note)
+            return Working(((source, 2),), after=after, leads=(source,), note=note)
         since = cell.source(1, query, 0)
         decay = float(cell.site.input(1)[cell.head or 0, key + 1 : query + 1, 0].double().sum())
         before = (Value("G", decay, f"decay of the tokens after {key}, up to {query}"), Value("e^G", math.exp(decay)))
-        series = single("scaled · e^G", [(own.step.name, own.value), ("e^G", math.exp(decay))], (own, since))
-        return Working(((own, 2), (since, 0)), series, before=before)
+        series = single("scaled · e^G", [(source.step.name, source.value), ("e^G", math.exp(decay))], (source, since))
+        return Working(((source, 2), (since, 0)), series, before=before)
 
     def summand(self, to: Consumer) -> Summand:
         decay, position = to.site.input(1), to.row.place

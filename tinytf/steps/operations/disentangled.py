@@ -132,11 +132,12 @@ class ByDistance(Operation):
         lines = ["distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]"]
         if self.farthest:
             exact = self.reach // 2
+            widest = (self.farthest - 1) / exact
             lines += [
-                f"apart = distance.abs().clamp(min={exact})",
-                f"share = torch.log(apart.float() / {exact}) / torch.log(torch.tensor({(self.farthest - 1) / exact}))",
+                f"magnitude = distance.abs().clamp(min={exact})",
+                f"share = torch.log(magnitude.float() / {exact}) / torch.log(torch.tensor({widest}))",
                 f"far = {exact} + torch.ceil(share * {exact - 1}).long()",
-                f"distance = torch.where(apart == {exact}, distance, far * distance.sign())",
+                f"distance = torch.where(magnitude == {exact}, distance, far * distance.sign())",
             ]
         lines.append(f"row = (distance + {self.reach}).clamp(0, {2 * self.reach - 1})")
         way = "hkd,hqkd->hqk" if self.of_keys else "hqd,hqkd->hqk"
@@ -144,7 +145,7 @@ class ByDistance(Operation):
         return "\n".join(lines)
 
     def arithmetic(self, cell: Cell) -> Working:
-        (query, key), before = cell.index, cell.source(0, *cell.index)
+        (query, key), score = cell.index, cell.source(0, *cell.index)
         length = len(cell.site.ids)
         row = int(distance_rows(length, length, self.reach, self.farthest, torch.device("cpu"))[query, key])
         content, of_distance = cell.source(1, key if self.of_keys else query, 0), cell.source(2, row, 0)
@@ -158,8 +159,8 @@ class ByDistance(Operation):
             Value("distance", query - key, f"query {query} − key {key}"),
             Value("row", row, f"of {2 * self.reach} for distances"),
         )
-        inputs = ((before, 2), (content, 1), (of_distance, 1))
-        return Working(inputs, series, Term(before.step.name, (), before.value), before=values)
+        inputs = ((score, 2), (content, 1), (of_distance, 1))
+        return Working(inputs, series, Term(score.step.name, (), score.value), before=values)
 
     def summand(self, to: Consumer) -> Summand:
         if to.number == 0:
@@ -167,11 +168,11 @@ class ByDistance(Operation):
         head, position = to.row.head or 0, to.row.place
         g, rows = (map.transpose(-2, -1) if self.of_keys else map for map in (to.g[head], self._rows(to.g)))
         content, table = (wide(to.site.input(number)[head]) for number in (1, 2))
-        kind, other = ("key", "query") if self.of_keys else ("query", "key")
+        kind, other_kind = ("key", "query") if self.of_keys else ("query", "key")
         names = [step.name for step in to.site.source_steps]
         if to.number == 1:
             quantity = Quantity(to.symbol, g[position])
-            note = f"{names[2]} is the row of its distance to each {other}"
+            note = f"{names[2]} is the row of its distance to each {other_kind}"
             return Summand(f"{to.symbol}·{names[2]}", g[position] @ table[rows[position]], (note,), (quantity,))
         quantity = Quantity(f"{to.symbol} of each {kind}", torch.where(rows == position, g, 0.0).sum(dim=-1))
         note = f"summed over the cells of {to.symbol} whose distance has row {position}"

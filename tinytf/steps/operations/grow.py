@@ -47,14 +47,16 @@ class Grow(Operation):
         return f"{factor_line}\n{site.variable} = {site.names[0]} * factor[:, None]"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own, token = cell.source(0, *cell.index), cell.index[0]
+        source, token = cell.source(0, *cell.index), cell.index[0]
         factor = float(self.factors(1, cell.site.value, token))
         periods = (token + self.first) // self.every
         before = (
             Value("factor", factor, f"1 + {self.scale:g}·ln(1 + {periods}), for {periods:,} times {self.every:,}"),
         )
-        series = single(f"{own.step.name} · factor", [(own.step.name, own.value), ("factor", factor)], (own,))
-        return Working(((own, 2),), series, before=before, leads=(own,))
+        series = single(
+            f"{source.step.name} · factor", [(source.step.name, source.value), ("factor", factor)], (source,)
+        )
+        return Working(((source, 2),), series, before=before, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         factor = self.factors(1, to.g, to.row.place)[0, 0]

@@ -104,18 +104,18 @@ class HeadNorm(Norm):
         learned = "".join(f" {sign} {name}" for sign, name in zip("*+", parameters, strict=False))
         return f"{site.variable} = F.{norm}({x}, ({d_head},), eps={self.eps}){learned}"
 
-    def _row(self, own: Cell) -> tuple[Tensor, int]:
-        config, (token, width) = own.site.config, own.index
-        shared = config.heads_per_kv if "kv head" in own.step.axes else 1
-        column = (own.head or 0) // shared * config.d_head + width
-        row = own.site.value[:, token].flatten().cpu().double() if self.joint else own.row()  # (H·D,) or (D,)
+    def _row(self, source: Cell) -> tuple[Tensor, int]:
+        config, (token, width) = source.site.config, source.index
+        shared = config.heads_per_kv if "kv head" in source.step.axes else 1
+        column = (source.head or 0) // shared * config.d_head + width
+        row = source.site.value[:, token].flatten().cpu().double() if self.joint else source.row()  # (H·D,) or (D,)
         return row, column
 
     def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
         g, x, gain, _ = super()._vectors(to)
         head = to.head_of(to.site.step)
-        own = slice(head * len(g.values), (head + 1) * len(g.values))
+        columns = slice(head * len(g.values), (head + 1) * len(g.values))
         if not self.joint:
-            return g, x, gain[own] if gain.dim() else gain, slice(None)
+            return g, x, gain[columns] if gain.dim() else gain, slice(None)
         rows = (tensor[:, to.row.place].flatten() for tensor in (to.g, to.site.input()))  # (H, T, D) -> (H·D,)
-        return Quantity(g.name, next(rows)), Quantity(x.name, next(rows)), gain, own
+        return Quantity(g.name, next(rows)), Quantity(x.name, next(rows)), gain, columns

@@ -39,9 +39,9 @@ class Join(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         (token, column), width = cell.index, cell.site.input(0).shape[-1]
-        own = cell.source(0, token, column) if column < width else cell.source(1, token, column - width)
+        source = cell.source(0, token, column) if column < width else cell.source(1, token, column - width)
         label = "shared by all heads" if column < width else "the head's own"
-        return Working(((own, 2),), single(label, [(own.step.name, own.value)], (own,)))
+        return Working(((source, 2),), single(label, [(source.step.name, source.value)], (source,)))
 
     def summand(self, to: Consumer) -> Summand:
         width, g = to.site.input(0).shape[-1], to.incoming

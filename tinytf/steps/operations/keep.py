@@ -60,14 +60,16 @@ class Keep(Operation):
         return "\n".join(lines)
 
     def arithmetic(self, cell: Cell) -> Working:
-        own, ids = cell.source(0, *cell.index), cell.site.ids
+        source, ids = cell.source(0, *cell.index), cell.site.ids
         factor = float(self._factors_of(cell.site, cell.site.value)[cell.index[0], 0])
         masks = list(ids).count(self.mask_id)
         words = f"{1 - self.share:g} / (1 − {masks} / {len(ids)}), for {masks} masks among {len(ids)} tokens"
         if ids[cell.index[0]] == self.mask_id:
             words = "of a mask"
-        series = single(f"{own.step.name} · factor", [(own.step.name, own.value), ("factor", factor)], (own,))
-        return Working(((own, 2),), series, before=(Value("factor", factor, words),), leads=(own,))
+        series = single(
+            f"{source.step.name} · factor", [(source.step.name, source.value), ("factor", factor)], (source,)
+        )
+        return Working(((source, 2),), series, before=(Value("factor", factor, words),), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         factor = self._factors_of(to.site, to.g)[to.row.place, 0]

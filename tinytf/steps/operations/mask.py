@@ -113,23 +113,27 @@ class Mask(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         (query, key), window, chunk = cell.index, self.sight.window, self.sight.chunk
-        own = cell.source(0, query, key)
+        source = cell.source(0, query, key)
         if self.sight.causal and key > query:
-            why = f"masked: key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
+            reason = f"masked: key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
         elif chunk and key // chunk != query // chunk:
-            why = f"masked: key {key} {cell.token(key)} is in chunk {key // chunk}, and the query in {query // chunk}"
+            reason = (
+                f"masked: key {key} {cell.token(key)} is in chunk {key // chunk}, and the query in {query // chunk}"
+            )
         elif window and key <= query - window:
-            why = f"masked: key {key} {cell.token(key)} is {query - key} back, and the window sees {window - 1} back"
+            reason = f"masked: key {key} {cell.token(key)} is {query - key} back, and the window sees {window - 1} back"
         elif window and key >= query + window:
-            why = f"masked: key {key} {cell.token(key)} is {key - query} ahead, and the window sees {window - 1} ahead"
+            reason = (
+                f"masked: key {key} {cell.token(key)} is {key - query} ahead, and the window sees {window - 1} ahead"
+            )
         else:
-            seen = f"visible: key {key} {cell.token(key)} does not come after query {query} {cell.token(query)}"
+            visible = f"visible: key {key} {cell.token(key)} does not come after query {query} {cell.token(query)}"
             if not self.sight.causal:
-                seen = f"visible: key {key} {cell.token(key)} is in the window of query {query} {cell.token(query)}"
-            value = Value("masked", own.value, f"{own.step.name}, as it is")
-            return Working(((own, 2),), after=(value,), leads=(own,), note=seen)
+                visible = f"visible: key {key} {cell.token(key)} is in the window of query {query} {cell.token(query)}"
+            value = Value("masked", source.value, f"{source.step.name}, as it is")
+            return Working(((source, 2),), after=(value,), leads=(source,), note=visible)
         after = (Value("masked", -math.inf, "−∞, whatever the score"),)
-        return Working(((own, 2),), before=(Value(own.step.name, own.value),), after=after, note=why)
+        return Working(((source, 2),), before=(Value(source.step.name, source.value),), after=after, note=reason)
 
     def summand(self, to: Consumer) -> Summand:
         allowed = self._allowed(to.g)  # None where the text is shorter than the window

@@ -51,10 +51,10 @@ class MixHeads(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         query, key = cell.index
-        first, own = cell.source(0, query, key, head=0), cell.site.module.weight[cell.head]
+        first, weights = cell.source(0, query, key, head=0), cell.site.module.weight[cell.head]
         series = product(
             (first.step.name, cell.site.step.matrix),
-            (cell.site.input()[:, query, key].cpu().double(), own.cpu().double()),
+            (cell.site.input()[:, query, key].cpu().double(), weights.cpu().double()),
             lambda head: f"head {head}",
             lambda head: (cell.source(0, query, key, head=head),),
         )
@@ -62,10 +62,10 @@ class MixHeads(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         head, matrix = to.row.head or 0, to.site.step.matrix
-        own, rows = to.site.module.weight[:, head].detach().to(to.g.dtype), to.g[:, to.row.place]  # (H,), (H, K)
+        weights, rows = to.site.module.weight[:, head].detach().to(to.g.dtype), to.g[:, to.row.place]  # (H,), (H, K)
         quantities = [Quantity(f"{to.symbol}, head {number}", row) for number, row in enumerate(rows)]
         lines = (f"w = {matrix}[{head}], from head {head} to each",)
-        return Summand(f"Σ w·{to.symbol} over heads", own @ rows, lines, (Quantity("w", own), *quantities))
+        return Summand(f"Σ w·{to.symbol} over heads", weights @ rows, lines, (Quantity("w", weights), *quantities))
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         return tokens * keys * config.n_heads**2

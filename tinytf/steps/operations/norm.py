@@ -115,8 +115,8 @@ class Norm(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         module, width = cell.site.module, cell.index[1]
-        own = cell.source(0, *cell.index)
-        (row, column), x = self._row(own), own.value
+        source = cell.source(0, *cell.index)
+        (row, column), x = self._row(source), source.value
         if self.centred:
             mean = float(row.mean())
             variance = float((row - mean).square().mean())
@@ -133,22 +133,22 @@ class Norm(Operation):
         factors = [("x̂", normed.value)]
         if module.weight is not None:
             factors.append(("gain", float(module.weight[column])))
-        series = single(" · ".join(name for name, _ in factors), factors, (own,))
+        series = single(" · ".join(name for name, _ in factors), factors, (source,))
         bias = getattr(module, "bias", None)
         bias_term = None if bias is None else Term("bias", (), float(bias[column]))
         before = (Value("x", x, f"d{width} of the row"), *statistics, normed)
-        return Working(((own, 1),), series, bias_term, before=before)
+        return Working(((source, 1),), series, bias_term, before=before)
 
-    def _row(self, own: Cell) -> tuple[Tensor, int]:
+    def _row(self, source: Cell) -> tuple[Tensor, int]:
         """The numbers that are normed together with a cell of the input, in float64, and its index in the gain."""
-        return own.row(), own.index[1]
+        return source.row(), source.index[1]
 
     def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
         """Gradient, input and gain of all that is normed together with a row, and the slice of them that is the row."""
         return to.incoming, to.input_at_row(0), gain_of(to.site.module).detach(), slice(None)
 
     def summand(self, to: Consumer) -> Summand:
-        g, x, gain, own = self._vectors(to)
+        g, x, gain, columns = self._vectors(to)
         normed, sigma = self.normed(x.values)
         gained = wide(g.values) * gain
         along = (gained * normed).mean()
@@ -158,10 +158,10 @@ class Norm(Operation):
         gain_line = f"ĝ = {to.symbol}{' ⊙ gain' if gains else ''}"
         if not self.centred:
             lines = (gain_line, f"x̂ = {x.name} / σ, σ = √(mean({x.name}²) + ε)")
-            result = ((gained - normed * along) / sigma)[own].to(g.values.dtype)
+            result = ((gained - normed * along) / sigma)[columns].to(g.values.dtype)
             return Summand("(ĝ − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(quantities), tuple(steps))
         quantities.insert(2, Quantity("mean", wide(x.values).mean()))
         steps.insert(2, Quantity("mean(ĝ)", gained.mean()))
         lines = (gain_line, f"x̂ = ({x.name} − mean) / σ, σ = √(variance + ε)")
-        result = ((gained - gained.mean() - normed * along) / sigma)[own].to(g.values.dtype)
+        result = ((gained - gained.mean() - normed * along) / sigma)[columns].to(g.values.dtype)
         return Summand("(ĝ − mean(ĝ) − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(quantities), tuple(steps))

@@ -142,9 +142,9 @@ class Consumer:
     @property
     def query_heads(self) -> range:
         """The heads of the later step that use the row."""
-        own, later = self.head_of(self.row.step), self.site.step
+        head, later = self.head_of(self.row.step), self.site.step
         shared = self.site.config.heads_per_kv if "kv head" in self.row.step.axes and "kv head" not in later.axes else 1
-        return range(own * shared, (own + 1) * shared)
+        return range(head * shared, (head + 1) * shared)
 
 
 class Operation(ABC):

@@ -52,13 +52,13 @@ class Prefer(Operation):
         return module
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
+        source = cell.source(0, *cell.index)
         if self.score == "softmax":
-            score, name = float(own.row().softmax(dim=-1)[cell.index[1]]), "softmax"
+            score, name = float(source.row().softmax(dim=-1)[cell.index[1]]), "softmax"
         else:
-            score, name = (1 + math.tanh(own.value / 2)) / 2, "σ(x)"
+            score, name = (1 + math.tanh(source.value / 2)) / 2, "σ(x)"
         bias = float(cell.site.module.weight[cell.index[1]])
-        before = (Value("x", own.value, own.step.name), Value(name, score), Value("bias", bias))
+        before = (Value("x", source.value, source.step.name), Value(name, score), Value("bias", bias))
         return Working(
-            ((own, 2),), before=before, after=(Value("preference", score + bias, f"{name} + bias"),), leads=(own,)
+            ((source, 2),), before=before, after=(Value("preference", score + bias, f"{name} + bias"),), leads=(source,)
         )

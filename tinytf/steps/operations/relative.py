@@ -75,25 +75,25 @@ class RelativeBias(Operation):
         (table,) = self.operands(site)
         return (
             "distance = torch.arange(T)[None, :] - torch.arange(T)[:, None]\n"
-            "apart = distance.abs()\n"
-            f"share = torch.log(apart.clamp(min=1) / {exact}) / {math.log(_FARTHEST / exact)}\n"
+            "magnitude = distance.abs()\n"
+            f"share = torch.log(magnitude.clamp(min=1) / {exact}) / {math.log(_FARTHEST / exact)}\n"
             f"far = ({exact} + (share * {half - exact}).long()).clamp(max={half - 1})\n"
-            f"bucket = torch.where(apart < {exact}, apart, far) + {half} * (distance > 0)\n"
+            f"bucket = torch.where(magnitude < {exact}, magnitude, far) + {half} * (distance > 0)\n"
             f"{site.variable} = {site.names[0]} + {table}[bucket].permute(2, 0, 1)"
         )
 
     def arithmetic(self, cell: Cell) -> Working:
-        (query, key), own = cell.index, cell.source(0, *cell.index)
+        (query, key), source = cell.index, cell.source(0, *cell.index)
         length = len(cell.site.ids)
         bucket = int(distance_buckets(length, length, self.buckets, torch.device("cpu"))[query, key])
         bias = float(cell.site.module.weight[bucket, cell.head or 0])
-        names, values = (own.step.name, f"B[{bucket}]"), torch.tensor([own.value, bias], dtype=torch.float64)
+        names, values = (source.step.name, f"B[{bucket}]"), torch.tensor([source.value, bias], dtype=torch.float64)
         before = (
             Value("distance", key - query, f"key {key} − query {query}"),
             Value("bucket", bucket, f"of {self.buckets} for distances"),
         )
-        series = Series(values, lambda i: names[i], lambda i: () if i else (own,))
-        return Working(((own, 2),), series, before=before, leads=(own,))
+        series = Series(values, lambda i: names[i], lambda i: () if i else (source,))
+        return Working(((source, 2),), series, before=before, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         return Summand(to.symbol, to.incoming.values, inputs=(to.incoming,))

@@ -162,11 +162,11 @@ class Rotate(Operation):
         """Cosine and sine come from the model's table, which rounds the angle to float32."""
         (token, width), half = cell.index, self.rope.width // 2
         if width >= self.rope.width:
-            own = cell.source(0, token, width)
-            return Working(((own, 2),), single("as it is", [(own.step.name, own.value)], (own,)))
+            source = cell.source(0, token, width)
+            return Working(((source, 2),), single("as it is", [(source.step.name, source.value)], (source,)))
         pair = width % half
         partner_width = width + half if width < half else width - half
-        own, partner = cell.source(0, token, width), cell.source(0, token, partner_width)
+        source, partner = cell.source(0, token, width), cell.source(0, token, partner_width)
         rope = self.rope.of_text(len(cell.site.ids))
         frequency = float(rotary_frequencies(rope)[pair])
         value = cell.site.value
@@ -180,12 +180,15 @@ class Rotate(Operation):
         )
         waves = (cosine, -sine if width < half else sine)
         series = product(
-            (own.step.name, "cos, −sin" if width < half else "cos, sin"),
-            (torch.tensor([own.value, partner.value], dtype=torch.float64), torch.tensor(waves, dtype=torch.float64)),
+            (source.step.name, "cos, −sin" if width < half else "cos, sin"),
+            (
+                torch.tensor([source.value, partner.value], dtype=torch.float64),
+                torch.tensor(waves, dtype=torch.float64),
+            ),
             lambda i: f"d{(width, partner_width)[i]} · {('cos', 'sin')[i]}",
-            lambda i: ((own, partner)[i],),
+            lambda i: ((source, partner)[i],),
         )
-        return Working(((own, 2), (partner, 2)), series, before=before)
+        return Working(((source, 2), (partner, 2)), series, before=before)
 
     def summand(self, to: Consumer) -> Summand:
         g, width = to.incoming, self.rope.width

@@ -65,11 +65,13 @@ class Route(Operation):
         return f"{first}\n{site.variable} = scores / (scores.sum(-1, keepdim=True) + {_EPSILON!r}){times}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own, choice = cell.source(0, *cell.index), cell.source(1, *cell.index)
+        source, choice = cell.source(0, *cell.index), cell.source(1, *cell.index)
         if not choice.value:
             nothing = (Value("weight", 0.0, "not chosen"),)
-            return Working(((own, 2), (choice, 2)), after=nothing, leads=(choice,), note="the token is not sent there")
-        scores, chosen = own.row(), choice.row() != 0
+            return Working(
+                ((source, 2), (choice, 2)), after=nothing, leads=(choice,), note="the token is not sent there"
+            )
+        scores, chosen = source.row(), choice.row() != 0
         candidates = [number for number in range(len(scores)) if chosen[number] or not self.renormed]
         x = scores[candidates]
         if self.score == "softmax":
@@ -86,7 +88,7 @@ class Route(Operation):
         if self.scale != 1.0:
             after.append(Value("weight", score * self.scale, f"· {self.scale:g}"))
         series = Series(values, lambda i: f"expert {candidates[i]}", called=name)
-        return Working(((own, 1), (choice, 2)), series, before=before, after=tuple(after), leads=(own,))
+        return Working(((source, 1), (choice, 2)), series, before=before, after=tuple(after), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         g, x, chosen = to.incoming, to.input_at_row(0), to.input_at_row(1)

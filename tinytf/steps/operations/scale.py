@@ -38,10 +38,10 @@ class Scale(Operation):
         return f"{site.variable} = {site.names[0]} / {divisor}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        before = (Value("score", own.value), Value(self.called, self.divisor, self.expression))
-        after = (Value("scaled", own.value / self.divisor, f"score / {self.called}"),)
-        return Working(((own, 2),), before=before, after=after, leads=(own,))
+        source = cell.source(0, *cell.index)
+        before = (Value("score", source.value), Value(self.called, self.divisor, self.expression))
+        after = (Value("scaled", source.value / self.divisor, f"score / {self.called}"),)
+        return Working(((source, 2),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         divisor = Quantity(

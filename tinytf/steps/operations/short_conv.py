@@ -71,10 +71,10 @@ class ShortConv(Operation):
             x = x * self._real(now.padding_mask, x.shape[-2])
         if now.cache is None:
             return self.forward(x, module.weight)
-        before = now.cache.recall(module)
-        if before is None:
-            before = self._zeros(x)
-        extended = torch.cat((before, x), dim=-2)
+        window = now.cache.recall(module)
+        if window is None:
+            window = self._zeros(x)
+        extended = torch.cat((window, x), dim=-2)
         windows = extended.unfold(-2, self.width - 1, 1)  # (…, H, T + 1, D, W − 1)
         now.cache.remember(module, x.shape[-2], *(windows[..., position, :, :].mT for position in (-2, -1)))
         return self.convolve(extended, module.weight)
@@ -120,16 +120,16 @@ class ShortConv(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         token, d = cell.index
         first = max(0, token - self.width + 1)
-        own, number = cell.source(0, token, d), (cell.head or 0)
+        source, number = cell.source(0, token, d), (cell.head or 0)
         shared = cell.site.config.heads_per_kv if "kv head" in cell.step.axes else 1
         taps = self._taps(cell.site)[number // shared, d, self.width - 1 - (token - first) :].cpu().double()
         series = product(
-            ("w", own.step.name),
-            (taps, own.column()[first : token + 1]),
+            ("w", source.step.name),
+            (taps, source.column()[first : token + 1]),
             lambda i: f"{first + i} {cell.token(first + i)}",
             lambda i: (cell.source(0, first + i, d),),
         )
-        return Working(((own, 0),), series)
+        return Working(((source, 0),), series)
 
     def summand(self, to: Consumer) -> Summand:
         position, head = to.row.place, to.head_of(to.site.step)

@@ -51,13 +51,13 @@ class Sink(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         scores = cell.source(0, cell.index[0], 0).row()
-        own = cell.source(0, cell.index[0], int(scores.argmax()))
+        source = cell.source(0, cell.index[0], int(scores.argmax()))
         logit = torch.tensor([float(cell.site.module.weight[cell.head or 0])], dtype=torch.float64)
 
         def label(index: int) -> str:
             return "the sink" if index == len(scores) else f"{index} {cell.token(index)}"
 
-        return shares(own, own.step.name, torch.cat((scores, logit)), label, len(scores))
+        return shares(source, source.step.name, torch.cat((scores, logit)), label, len(scores))
 
     def summand(self, to: Consumer) -> Summand:
         share = Quantity("share", to.at_row(to.site.value))
@@ -89,12 +89,14 @@ class SunkSoftmax(Softmax):
         return f"{site.variable} = F.softmax({scores}, dim=-1) * (1 - {sink})"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)
+        source, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)
         working = super().arithmetic(cell)
         share = working.after[-1]
         weight = Value("weight", share.value * (1 - sink.value), f"{share.name} · (1 − sink)")
         after = (*working.after, Value("sink", sink.value, "the share of the sink"), weight)
-        return Working(((own, 1), (sink, 2)), working.series, before=working.before, after=after, leads=(own, sink))
+        return Working(
+            ((source, 1), (sink, 2)), working.series, before=working.before, after=after, leads=(source, sink)
+        )
 
     def summand(self, to: Consumer) -> Summand:
         g, (scores, sink) = to.incoming, (to.input_at_row(0), to.input_at_row(1))

@@ -31,12 +31,12 @@ def softmax_gradient(g: Tensor, weights: Tensor) -> Tensor:
     return (w * (g - (g * w).sum(dim=-1, keepdim=True))).to(g.dtype)
 
 
-def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str], index: int | None = None) -> Working:
-    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of score ``index``.
+def shares(source: Cell, name: str, scores: Tensor, label: Callable[[int], str], index: int | None = None) -> Working:
+    """e^(x − max) of each of the ``scores`` in the row of ``source``, their sum, and the share of score ``index``.
 
-    ``index`` defaults to the score of ``own``.
+    ``index`` defaults to the score of ``source``.
     """
-    index, highest = own.index[-1] if index is None else index, scores.max()
+    index, highest = source.index[-1] if index is None else index, scores.max()
     shifted = scores - highest
     powers = shifted.exp()
     total, power = float(powers.sum()), float(powers[index])
@@ -46,7 +46,7 @@ def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str], in
         Value("share", power / total, "e^(x − max) / sum"),
     )
     series = Series(powers, label, names=(name, "− max"), factors=(scores, shifted), called="e^(x − max)")
-    return Working(((own, 1),), series, before=before, after=after, leads=(own,))
+    return Working(((source, 1),), series, before=before, after=after, leads=(source,))
 
 
 class Softmax(Operation):
@@ -66,8 +66,8 @@ class Softmax(Operation):
         return f"{site.variable} = F.softmax({site.names[0]}, dim=-1)"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        return shares(own, own.step.name, own.row(), lambda i: f"{i} {cell.token(i)}")
+        source = cell.source(0, *cell.index)
+        return shares(source, source.step.name, source.row(), lambda i: f"{i} {cell.token(i)}")
 
     def summand(self, to: Consumer) -> Summand:
         weights, g = Quantity("w", to.at_row(to.site.value)), to.incoming
@@ -92,9 +92,9 @@ class VocabularySoftmax(Softmax):
     def arithmetic(
         self, cell: Cell, temperature: float = 1.0, label: Callable[[int], str] = lambda i: f"#{i}"
     ) -> Working:
-        own = cell.source(0, *cell.index)
+        source = cell.source(0, *cell.index)
         working = shares(
-            own, "logits" if temperature == 1.0 else f"logits / {temperature:g}", own.row() / temperature, label
+            source, "logits" if temperature == 1.0 else f"logits / {temperature:g}", source.row() / temperature, label
         )
         note = f"at a temperature of {temperature:g}; the trace's own probabilities are at 1"
         return working if temperature == 1.0 else replace(working, note=note)
@@ -113,5 +113,5 @@ class TokenSoftmax(Operation):
         return f"{site.variable} = F.softmax({site.names[0]}, dim=0, dtype=torch.float64)"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        return shares(own, own.step.name, own.column(), lambda i: f"{i} {cell.token(i)}", cell.index[0])
+        source = cell.source(0, *cell.index)
+        return shares(source, source.step.name, source.column(), lambda i: f"{i} {cell.token(i)}", cell.index[0])

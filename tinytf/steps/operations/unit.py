@@ -41,17 +41,17 @@ class Unit(Operation):
         return f"{site.variable} = ({x} / ({x}.square().sum(-1, keepdim=True) + {self.eps}).sqrt()){back}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        square = float(own.row().square().sum())
+        source = cell.source(0, *cell.index)
+        square = float(source.row().square().sum())
         length = math.sqrt(square + self.eps)
         before = (
-            Value("x", own.value, own.step.name),
+            Value("x", source.value, source.step.name),
             Value("Σ x²", square, "over the row"),
             Value("ε", self.eps),
             Value("length", length, "√(Σ x² + ε)"),
         )
-        after = (Value("unit", own.value / length, "x / length"),)
-        return Working(((own, 1),), before=before, after=after, leads=(own,))
+        after = (Value("unit", source.value / length, "x / length"),)
+        return Working(((source, 1),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         g, x = to.incoming, to.input_at_row(0)
