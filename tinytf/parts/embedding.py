@@ -43,7 +43,7 @@ class Embedding(Part):
                 bool(self.n_token_types) and f"{self.n_token_types:,} token type{'s' * (self.n_token_types > 1)}",
                 self.embed_norm and "normed",
                 bool(self.masked_share)
-                and f"those of the mask (token {self.mask_id}) 0 and the others scaled to {1 - self.masked_share:g}",
+                and f"0 for the mask (token {self.mask_id}) and the others scaled to {1 - self.masked_share:g}",
             ),
             "positions": f"the first at row {self.position_offset}" if self.position_offset else "",
         }

@@ -49,8 +49,8 @@ class Experts(Part):
             return {"feed-forward": ""}
         weights = listed(
             f"a {self.router} router" + " with biases" * self.router_bias,
-            self.choice_bias and "a bias in the choice alone",
-            "the weights of those chosen sum to 1" if self.routes_renormed else "weights as they are",
+            self.choice_bias and "a bias in the choice only",
+            "the weights of the chosen experts sum to 1" if self.routes_renormed else "weights not normalised",
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
             self.routes_first and "multiplied before the experts",
         )

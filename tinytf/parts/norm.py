@@ -57,7 +57,7 @@ class Norms(Part):
                 f"{' and '.join(self.learned)} learned" if self.learned else "nothing learned",
                 not self.input_norm and "none before attention",
             ),
-            "residual": "both of one norm" if self.shared_norm else "",
+            "residual": "one norm for both" if self.shared_norm else "",
         }
 
 
@@ -76,7 +76,7 @@ class Residual(Part):
         return {
             "residual": listed(
                 self.residual == "parallel" and "attention and feed-forward side by side",
-                self.residual_scale != 1 and f"what is added times {self.residual_scale:g}",
+                self.residual_scale != 1 and f"additions times {self.residual_scale:g}",
             )
         }
 

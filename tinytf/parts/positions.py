@@ -63,7 +63,7 @@ class Rotary(Part):
         return listed(
             f"rotary (RoPE), θ = {self.rope_theta:g}",
             scaling[self.rope_scaling],
-            multiplied and f"what is turned times {self.rope_attention_factor:g}",
+            multiplied and f"rotated queries and keys times {self.rope_attention_factor:g}",
             rotated_width < width and f"{rotated_width} of {width} dimensions",
         )
 
@@ -136,7 +136,7 @@ class Distances(Part):
             "scores": f"{vectors} {matrices}",
             "positions": listed(
                 "distances in the scores",
-                bool(self.farthest) and f"far ones up to {self.farthest:,} several together",
+                bool(self.farthest) and f"far ones in ranges up to {self.farthest:,}",
                 self.distance_norm and "their embeddings normed",
             ),
         }

@@ -1,4 +1,4 @@
-"""The step table: every step between text and prediction, what makes it, and where the model computes it.
+"""The step table: every step between text and prediction, its operation, and where the model computes it.
 
 The model, recorder, check, taps, gradients, explanation, views, addresses, JSON and documentation all read this table.
 A model's table lists only the steps that its architecture has, layer by layer, since layers may differ; it says why
@@ -28,7 +28,7 @@ def _of_row(row_number: int, changes: dict[str, Any]) -> Step:
 
 
 def _pickled(step: Step) -> tuple[Callable[..., Step], tuple[int, dict[str, object]]]:
-    """Pickle a step as its row number in STEPS plus the fields that differ from that row, whose lambdas cannot be."""
+    """Pickle a step as its row number in STEPS and the fields that differ there, since lambdas cannot be pickled."""
     row_number = next(i for i, row in enumerate(STEPS) if (row.name, row.title) == (step.name, step.title))
     values = {field.name: getattr(step, field.name) for field in fields(step)}
     changes = {name: value for name, value in values.items() if value is not getattr(STEPS[row_number], name)}
@@ -344,7 +344,7 @@ class StepTable:
         return layer_step, next((own for own in _parameters(layer_step) if own.name == name), parameter)
 
     def synonym(self, name: str) -> str | None:
-        """The present name of a step that ``name`` is another word for in this architecture; None where there is none.
+        """The name of the step that ``name`` is a synonym of in this architecture; None where it is no synonym.
 
         ``out`` means ``norm2`` in a post-norm block, and a former name means the present one.
         """

@@ -13,7 +13,7 @@ from tinytf.steps.operations.working import Working, single
 class Concat(Operation):
     """(H, T, D) -> (T, H·D)."""
 
-    words = "a place beside others"
+    words = "a concatenation"
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return side_by_side(inputs[0])

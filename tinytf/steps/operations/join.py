@@ -20,7 +20,7 @@ def join_keys(shared: Tensor, own: Tensor) -> Tensor:
 class Join(Operation):
     """[shared | own] in every head."""
 
-    words = "a place beside others"
+    words = "a concatenation"
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return join_keys(*inputs)

@@ -204,7 +204,7 @@ class Operation(ABC):
         return self.forward(*inputs)
 
     def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
-        """A function for the step of one new token, (…, C) or (…, H, D), on arrays of ``kernels``; None for no such.
+        """A function for the step of one new token, (…, C) or (…, H, D), on arrays of ``kernels``; None without one.
 
         ``module`` runs the step in the model.
         """
