@@ -125,7 +125,7 @@ class BeamOptions(Options):
     repetition_penalty: float = 1.0
 
 
-def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> Iterator[BeamStep]:
+def search_with(model: Transformer, ids: Sequence[int], options: BeamOptions) -> Iterator[BeamStep]:
     """``beam_search`` with a model, from ``ids``, with the settings of BeamOptions.
 
     The search ends where the context is full; with ``on_overflow`` "error" it raises GenerationError at the start if
@@ -179,7 +179,7 @@ _LOGITS, _CANDIDATE, _SHARES = 12, 64, 2
 """Bytes of a logit with its log-probability and sum; of a candidate; and how many times that must be free."""
 
 
-search = by_keyword(BeamOptions)(searched)
+search = by_keyword(BeamOptions)(search_with)
 
 
 def _require_settings(beams: int, max_tokens: int, length_penalty: float) -> None:

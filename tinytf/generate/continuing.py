@@ -7,8 +7,8 @@ stop at the tokenizer's end tokens unless ``ends`` names others.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tinytf.generate.beam import BeamOptions, BeamStep, searched
-from tinytf.generate.loop import GeneratedToken, StreamOptions, streamed
+from tinytf.generate.beam import BeamOptions, BeamStep, search_with
+from tinytf.generate.loop import GeneratedToken, StreamOptions, stream_with
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.model.cache import require_decoder
@@ -57,7 +57,7 @@ def steps_after(model: TextModel, prompt: Written | Encoding, options: Streaming
     """``stream`` with the settings as one object."""
     ids, tokenizer = encoded(model, prompt, truncate=options.truncate).ids, model.tokenizer
     complete = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)
-    return streamed(model.transformer, ids, complete)
+    return stream_with(model.transformer, ids, complete)
 
 
 @by_keyword(Streaming)
@@ -91,7 +91,7 @@ def beams(model: TextModel, prompt: Written | Encoding, options: Searching) -> I
 def beams_after(model: TextModel, prompt: Written | Encoding, options: Searching) -> Iterator[BeamStep]:
     """``beams`` with the settings as one object."""
     ids = encoded(model, prompt, truncate=options.truncate).ids
-    return searched(model.transformer, ids, replace(options, ends=options.ends or model.tokenizer.end_ids))
+    return search_with(model.transformer, ids, replace(options, ends=options.ends or model.tokenizer.end_ids))
 
 
 def text_after(model: TextModel, before: Sequence[int], ids: Sequence[int]) -> str:

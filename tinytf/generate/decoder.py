@@ -212,7 +212,7 @@ class Decoder:
         return not isinstance(self.kernels, NumpyKernels)
 
     @property
-    def looks(self) -> bool:
+    def can_look(self) -> bool:
         """Whether ``look`` can see the attention of every layer."""
         return sum(isinstance(call, _Attend) for calls in self.layers for call in calls) == len(self.model.blocks)
 

@@ -131,7 +131,7 @@ def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) ->
     return model.cache(min(model.config.context, len(ids) + options.max_tokens))
 
 
-def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[GeneratedToken]:
+def stream_with(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[GeneratedToken]:
     """Continue ``ids`` and yield every token as soon as it is computed. The settings are those of StreamOptions.
 
     Raises UsageError, before the first step, for an encoder, for no ids or too many, and for settings out of range;
@@ -170,7 +170,7 @@ def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> 
     return _steps(runner, ids, options, attention)
 
 
-stream = by_keyword(StreamOptions)(streamed)
+stream = by_keyword(StreamOptions)(stream_with)
 
 
 def _require_cache(cache: KVCache, prompt: int, tokens: int, samples: int) -> None:

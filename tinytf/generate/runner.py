@@ -60,7 +60,7 @@ class Runner:
             )
         if cache is not None and Decoder.fits(model):
             decoder = Decoder(model, cache, texts, kind)
-            self._decoder = decoder if look is None or decoder.looks else None
+            self._decoder = decoder if look is None or decoder.can_look else None
         elif kind != PLAIN or (look is not None and (cache is None or is_watched(model))):
             raise UsageError(
                 "compiled and int8 decoding, and looking at attention, need a cache and a model without hooks or "

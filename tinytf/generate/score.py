@@ -25,7 +25,7 @@ _ROWS = 128
 
 
 @dataclass(frozen=True)
-class Scored:
+class TokenScore:
     """One token of a text: ``log_probability`` in nats, ``rank`` from 1, ``surprise`` and ``entropy`` in bits."""
 
     position: int
@@ -79,7 +79,7 @@ class Score(Report):
     REPR_FIRST = ("loss", "perplexity")
     EVENTS: ClassVar = {"scores": "token_score"}
 
-    tokens: tuple[Scored, ...]
+    tokens: tuple[TokenScore, ...]
     int8_cost: QuantizationCost | None = None
     windows: int = 1
     before: int = 0
@@ -94,7 +94,7 @@ class Score(Report):
         return self.loss / math.log(2)
 
     @property
-    def worst(self) -> Scored:
+    def worst(self) -> TokenScore:
         """The token with the largest surprise."""
         return max(self.tokens, key=lambda token: token.surprise)
 
@@ -151,7 +151,7 @@ def score(
     most = None if int8 else Limit(limit, "score", "--limit N takes more, --truncate only what fits the context")
     encodings = [model.encode(written, truncate=truncate, limit=most) for written in texts]
     leads = [int(encoding.tokens[0].special) for encoding in encodings]
-    scored_texts = scored_all(model.transformer, [encoding.ids for encoding in encodings], leads)
+    scored_texts = score_many(model.transformer, [encoding.ids for encoding in encodings], leads)
     scores, context = [], model.config.context
     for encoding, lead, tokens in zip(encodings, leads, scored_texts, strict=True):
         cost = quantization_cost(model.transformer, encoding.ids) if int8 else None
@@ -176,19 +176,21 @@ def _windows(tokens: int, context: int, lead: int) -> Iterator[tuple[int, int, i
         yield first, begin, end
 
 
-def scored(model: Transformer, ids: Sequence[int], lead: int = 0) -> tuple[Scored, ...]:
+def score_ids(model: Transformer, ids: Sequence[int], lead: int = 0) -> tuple[TokenScore, ...]:
     """Score all of ``ids`` but the first, in windows of the context; each begins with the first ``lead`` (0 or 1) ids.
 
     Each token has at least half a context before it, as far as the text has one. Raises UsageError for an encoder and
     for fewer than two tokens.
     """
-    (tokens,) = scored_all(model, [ids], [lead])
+    (tokens,) = score_many(model, [ids], [lead])
     return tokens
 
 
 @torch.no_grad()
-def scored_all(model: Transformer, texts: Sequence[Sequence[int]], leads: Sequence[int]) -> list[tuple[Scored, ...]]:
-    """``scored`` for several texts, whose windows go through the model in batches."""
+def score_many(
+    model: Transformer, texts: Sequence[Sequence[int]], leads: Sequence[int]
+) -> list[tuple[TokenScore, ...]]:
+    """``score_ids`` for several texts, whose windows go through the model in batches."""
     require_decoder(model.config)
     model.require_vocabulary("it predicts no next token")
     windows: list[tuple[int, int, int, list[int]]] = []  # text, first and end of its predictions, ids
@@ -200,7 +202,7 @@ def scored_all(model: Transformer, texts: Sequence[Sequence[int]], leads: Sequen
         for first, begin, end in _windows(len(ids), model.config.context, lead):
             windows.append((number, begin, end, [*ids[: lead if first else 0], *ids[first : end - 1]]))
     device, lengths = next(model.parameters()).device, [len(window) for *_, window in windows]
-    by_position: list[dict[int, Scored]] = [{} for _ in texts]
+    by_position: list[dict[int, TokenScore]] = [{} for _ in texts]
     with evaluating(model):
         for batch in batches(lengths, model):
             batched, real = padded([windows[index][-1] for index in batch], model.config, device)
@@ -209,12 +211,12 @@ def scored_all(model: Transformer, texts: Sequence[Sequence[int]], leads: Sequen
                 number, begin, end, window = windows[index]
                 predicting = hidden[row, len(window) + begin - end : len(window)]  # (end − begin, C)
                 by_position[number] |= {
-                    token.position: token for token in _scored_rows(model, predicting, texts[number], begin)
+                    token.position: token for token in _score_rows(model, predicting, texts[number], begin)
                 }
     return [tuple(tokens[position] for position in sorted(tokens)) for tokens in by_position]
 
 
-def _scored_rows(model: Transformer, hidden: Tensor, ids: Sequence[int], begin: int) -> Iterator[Scored]:
+def _score_rows(model: Transformer, hidden: Tensor, ids: Sequence[int], begin: int) -> Iterator[TokenScore]:
     """Score the tokens from ``begin`` on by the hidden states (N, C) that predict them."""
     for start in range(0, len(hidden), _ROWS):
         logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
@@ -225,12 +227,12 @@ def _scored_rows(model: Transformer, hidden: Tensor, ids: Sequence[int], begin: 
                 "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
             )
         for position, row in enumerate(logits, first):
-            yield Scored(position, ids[position], *figures(row, ids[position]))
+            yield TokenScore(position, ids[position], *figures(row, ids[position]))
 
 
 def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:
-    """Score ``ids`` with the original weights, and again in int8, token by token. Raises what ``scored`` raises."""
-    exact = Score(scored(model, ids))
+    """Score ``ids`` with the original weights, and again in int8, token by token. Raises what ``score_ids`` raises."""
+    exact = Score(score_ids(model, ids))
     kind = Kind(compile=compile, quantize=True)
     runner = Runner(model, ids[:1], model.cache(len(ids)), kind=kind, compare=False)
     logits = runner.first()

@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.delta import Write, delta_rule
-from tinytf.steps.operations.expert_linear import used
+from tinytf.steps.operations.expert_linear import used_experts
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.operation import Pass
@@ -61,12 +61,12 @@ class FusedExperts:
         routed, total = {self.router: router.flatten(0, -2)}, torch.zeros_like(tokens)
         for row in self.routing_rows:
             routed[row.name] = row.operation.run(row.module, now, *(routed[name] for name in row.inputs))
-        for number in used(routed[self.choice]):
+        for number in used_experts(routed[self.choice]):
             sent = routed[self.choice][:, number].nonzero()[:, 0]  # (N,)
             values, expert_tokens = {name: tensor[sent, number] for name, tensor in routed.items()}, tokens[sent]
             for row in self.expert_rows:
                 inputs = (values.get(name, expert_tokens) for name in row.inputs)
-                values[row.name] = row.operation.alone(row.module, number, *inputs)
+                values[row.name] = row.operation.for_expert(row.module, number, *inputs)
             total = total.index_add(0, sent, values[self.expert_rows[-1].name])
         return total.view(x.shape)
 

@@ -16,7 +16,7 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product
 
 
-def used(chosen: Tensor) -> list[int]:
+def used_experts(chosen: Tensor) -> list[int]:
     """The experts that at least one token is sent to; ``chosen`` is (…, T, E)."""
     return [int(number) for number in (chosen != 0).flatten(0, -2).any(dim=0).nonzero()]
 
@@ -40,7 +40,7 @@ class ExpertLinear(Operation):
             Parameter(step.parameter.replace("W", "b"), "bias", ("expert", step.axes[-1]), absent=absent),
         )
 
-    def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
+    def for_expert(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
         bias = None if module.bias is None else module.bias[number]
         return F.linear(inputs[0], module.weight[number], bias)
 
@@ -55,7 +55,7 @@ class ExpertLinear(Operation):
             sent = chosen[..., number] != 0  # (…, T)
             output = inputs.new_zeros(*inputs.shape[:-1], module.weight.shape[1])
             outputs.append(
-                output.index_put((sent,), self.alone(module, number, inputs[sent])) if sent.any() else output
+                output.index_put((sent,), self.for_expert(module, number, inputs[sent])) if sent.any() else output
             )
         return torch.stack(outputs, dim=-3)  # (…, E, T, out)
 
@@ -71,7 +71,7 @@ class ExpertLinear(Operation):
         """g·W of each expert: (E, T, out) -> (E, T, in), or their sum (T, in)."""
         x, chosen = site.inputs()
         g, of_x = self._sent(site, g), torch.zeros_like(x)
-        for number in used(chosen):
+        for number in used_experts(chosen):
             part = of_x[number] if x.dim() == 3 else of_x
             part += g[number] @ site.module.weight[number]
         return of_x, torch.zeros_like(chosen)
@@ -79,7 +79,7 @@ class ExpertLinear(Operation):
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         x, chosen = site.inputs()
         g, weight, bias = self._sent(site, g), torch.zeros_like(site.module.weight), site.module.bias
-        for number in used(chosen):
+        for number in used_experts(chosen):
             weight[number] = weight_gradient(g[number], x[number] if x.dim() == 3 else x)
         yield f"{site.path}.weight", weight
         if bias is not None:
@@ -117,7 +117,7 @@ class ExpertLinear(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         site, position, letter = to.site, to.row.place, f"{to.site.step.matrix}ᵀ"
-        sent = used(site.input(1)[position : position + 1])
+        sent = used_experts(site.input(1)[position : position + 1])
         if site.source_steps[0].is_split:
             sent = [number for number in sent if number == (to.row.head or 0)]
         quantities = [Quantity(f"{to.symbol} of E{number}", to.g[number, position]) for number in sent]

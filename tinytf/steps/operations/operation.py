@@ -210,7 +210,7 @@ class Operation(ABC):
         """
         return kernels.pointwise(self.forward) if self.pointwise else None
 
-    def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
+    def for_expert(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
         """The step of expert ``number``, for the tokens that are sent to it."""
         return self.forward(*inputs)
 

@@ -18,7 +18,7 @@ class Weigh(Operation):
         shared = x.dim() == routes.dim()
         return (x.unsqueeze(-3) if shared else x) * routes.transpose(-1, -2).unsqueeze(-1)
 
-    def alone(self, module: object, number: int, *inputs: Tensor) -> Tensor:
+    def for_expert(self, module: object, number: int, *inputs: Tensor) -> Tensor:
         x, weight = inputs  # (N, C), (N,)
         return x * weight[:, None]
 
