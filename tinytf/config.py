@@ -1,7 +1,7 @@
-"""The configuration of a transformer: a tree of parts, each checked once, free of torch.
+"""The configuration of a transformer: a tree of parts, each checked once. Free of torch.
 
-In files, recipes and options every setting has one flat name. Settings that differ from layer to layer are there in
-``by_layer``, each with one value a layer.
+In files, recipes and options every setting has one flat name; ``by_layer`` there lists the settings that differ from
+layer to layer, with one value a layer.
 """
 
 import math
@@ -33,19 +33,22 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("distance_norm", "distance_keys", "distance_queries", "distance_matrices"), False),
     },
 }  # fmt: skip
-"""The parts of attention that can be left out, and the fields of a configuration that lacks them."""
+"""The parts of attention that can be left out, and the settings of a configuration without them."""
 
 
 class Rope(NamedTuple):
-    """The RoPE settings: the angles of the first ``width`` dimensions of a head.
+    """The RoPE settings: how the first ``width`` dimensions of a head are rotated.
 
-    ``scaling`` stretches them to a longer context than the ``original_context`` that was trained on. ``linear`` divides
-    every frequency by ``factor``; ``llama3`` and ``yarn`` only those of long waves, which turn fewer than
-    ``low_frequency`` times within it, and leave those that turn more than ``high_frequency`` times as they are.
-    In between llama3 blends by the turns, yarn by the number of the pair, from a whole one to a whole one where it is
-    to ``truncate``. ``longrope`` divides each frequency by a number of its own, one of the ``factors``, or of
-    the ``long_factors`` in a text that is longer than ``original_context``. yarn and longrope multiply what is turned
-    by ``attention_factor``.
+    ``scaling`` stretches the angles to a context longer than ``original_context``, the one of training:
+
+    - ``linear`` divides every frequency by ``factor``.
+    - ``llama3`` and ``yarn`` divide by ``factor`` only the frequencies with fewer than ``low_frequency`` turns in the
+      original context, and leave those with more than ``high_frequency`` turns unchanged. In between, llama3 blends by
+      the number of turns, yarn by the index of the pair; with ``truncate`` yarn's range begins and ends at whole pairs.
+    - ``longrope`` divides each frequency by its own entry of ``factors``, or of ``long_factors`` in a text longer than
+      ``original_context``.
+
+    yarn and longrope also multiply the rotated queries and keys by ``attention_factor``.
     """
 
     width: int
@@ -61,7 +64,7 @@ class Rope(NamedTuple):
     long_factors: tuple[float, ...] = ()
 
     def of_text(self, length: int) -> "Rope":
-        """The settings for a text of so many tokens."""
+        """The settings for a text of ``length`` tokens."""
         if not self.long_factors or length <= self.original_context:
             return self
         return self._replace(factors=self.long_factors, long_factors=())
@@ -71,9 +74,9 @@ class Rope(NamedTuple):
 class ModelConfig(Part):
     """Everything that decides the architecture and the parameter count of a model.
 
-    ``blocks`` has one BlockConfig a layer, equal ones being one object; ``at`` gives a model of one layer's parts
-    alone. With ``layer_groups`` so many groups of layers share their weights (ALBERT). A flat name reads the setting of
-    that name wherever it is in the tree: that of all layers which have what it is of, or its default where they differ.
+    ``blocks`` has one BlockConfig a layer; layers with equal parts share the object. ``at`` gives the configuration of
+    one layer. ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
+    anywhere in the tree: the value of the layers that have the feature, or the default where they differ.
 
     Raises ConfigError, with the numbers, for combinations that cannot be built.
     """
@@ -100,15 +103,15 @@ class ModelConfig(Part):
             return value
 
     def __hash__(self) -> int:
-        if "_hash" not in self.__dict__:  # the cached tables of a model are asked for all the time
+        if "_hash" not in self.__dict__:  # every lookup of a cached table hashes the configuration
             self.__dict__["_hash"] = hash((self.d_model, self.context, self.embedding, self.head, *set(self.blocks)))
         return int(self.__dict__["_hash"])
 
     @classmethod
     def of(cls, *, n_layers: int, by_layer: Any = (), **settings: Any) -> "ModelConfig":
-        """A configuration from settings by their flat names; ``by_layer`` has pairs of a name and a value a layer.
+        """Build a configuration from settings by flat name; ``by_layer`` pairs a name with one value a layer.
 
-        Without ``d_head`` heads are ``d_model / n_heads`` wide, and without ``d_expert`` experts have ``d_ff`` units.
+        ``d_head`` defaults to ``d_model / n_heads``, and ``d_expert`` to ``d_ff``.
         """
         flat = {**settings, "n_layers": n_layers, "by_layer": by_layer}
         if unknown := flat.keys() - FIELDS.keys():
@@ -130,67 +133,71 @@ class ModelConfig(Part):
             values: build(BlockConfig, {**flat, **_of_layer(dict(zip(pairs, values, strict=True)))})
             for values in dict.fromkeys(layers)
         }
-        own = {name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat}
+        model_settings = {
+            name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat
+        }
         return cls(
-            **own,
+            **model_settings,
             embedding=build(Embedding, flat),
             blocks=tuple(kinds[values] for values in layers),
             head=build(Head, flat),
         )
 
     def setting(self, name: str) -> Any:
-        """The setting of a flat name."""
+        """The setting with this flat name; for ``head``, its kind rather than the part."""
         return self.head.kind if name == "head" else getattr(self, name)
 
     def but(self, **changes: Any) -> "ModelConfig":
-        """The configuration with some settings changed, by their flat names, in all layers."""
-        kept = tuple((name, values) for name, values in self.by_layer if name not in changes)
-        return self.of(**{**self.to_dict(), "by_layer": kept, **changes})
+        """The configuration with some settings changed in all layers, by flat name."""
+        by_layer = tuple((name, values) for name, values in self.by_layer if name not in changes)
+        return self.of(**{**self.to_dict(), "by_layer": by_layer, **changes})
 
     def require(self) -> None:
         kinds = tuple(dict.fromkeys(self.blocks))
-        for one in (self.embedding, *kinds, self.head):
-            one.fit(self.d_model, self.causal)
+        for part in (self.embedding, *kinds, self.head):
+            part.fit(self.d_model, self.causal)
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
             raise ConfigError(f"position_offset {self.embedding.position_offset} needs learned positions")
         for name, values in self.by_layer:
             if not _LEAVES[name].differs:
-                raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, DIFFERING))
+                raise ConfigError(f"{name} cannot differ by layer", did_you_mean(name, DIFFERING))
             if name in _OF_MIXERS and len({*zip(values, self._mixers, strict=True)}) > len({*self._mixers}):
                 raise ConfigError(f"{name} differs between layers with the same mixer: by_layer says {values}")
             if name == "experts" and len({*values} - {0}) > 1:
                 raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
             if name == "positions" and not {*values} <= {"rotary", "none"}:
-                raise ConfigError("positions that differ by layer are rotary in some and none in the others")
+                raise ConfigError("positions that differ by layer must be rotary in some and none in the others")
         if self.layer_groups and (self.layer_groups > self.n_layers or len(kinds) > 1):
-            also = " that differ by layer" if len(kinds) > 1 else ""
-            raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
+            differing = " that differ by layer" if len(kinds) > 1 else ""
+            raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{differing}")
 
     @property
     def _mixers(self) -> tuple[str, ...]:
         return tuple(block.mixer.called for block in self.blocks)
 
-    def _read(self, found: Leaf) -> Any:
-        if found.path[0] != "blocks":
-            return value_at(self, found.path)
-        there = {block: value_at(block, found.path[1:]) for block in dict.fromkeys(self.blocks)}
-        there = {block: value for block, value in there.items() if value is not LACKS}
-        first = min((MIXERS.index(type(block.mixer)) for block in there), default=0)
-        of_mixer = found.path[1] == "mixer" and found.path[-1] != "called"
-        values = {value for block, value in there.items() if not of_mixer or type(block.mixer) is MIXERS[first]}
-        values = values - {found.off} or values
-        if not values and found.off is not None:
-            return found.off
-        return values.pop() if len(values) == 1 else found.field.default
+    def _read(self, setting: Leaf) -> Any:
+        if setting.path[0] != "blocks":
+            return value_at(self, setting.path)
+        values_by_block = {block: value_at(block, setting.path[1:]) for block in dict.fromkeys(self.blocks)}
+        values_by_block = {block: value for block, value in values_by_block.items() if value is not LACKS}
+        first_kind = min((MIXERS.index(type(block.mixer)) for block in values_by_block), default=0)
+        of_mixer = setting.path[1] == "mixer" and setting.path[-1] != "called"
+        values = {
+            value for block, value in values_by_block.items() if not of_mixer or type(block.mixer) is MIXERS[first_kind]
+        }
+        values = values - {setting.off} or values
+        if not values and setting.off is not None:
+            return setting.off
+        return values.pop() if len(values) == 1 else setting.field.default
 
     @property
     def by_layer(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-        """The settings that differ from layer to layer, by their flat names, each with its value in every layer."""
+        """The settings that differ from layer to layer, by flat name, each with its value in every layer."""
         if self.is_even:
             return ()
-        names = sorted(name for name, found in _LEAVES.items() if found.path[0] == "blocks")
-        each = ((name, [value_at(block, _LEAVES[name].path[1:]) for block in self.blocks]) for name in names)
-        differing = ((name, values) for name, values in each if len({*values} - {LACKS}) > 1)
+        names = sorted(name for name, setting in _LEAVES.items() if setting.path[0] == "blocks")
+        in_layers = ((name, [value_at(block, _LEAVES[name].path[1:]) for block in self.blocks]) for name in names)
+        differing = ((name, values) for name, values in in_layers if len({*values} - {LACKS}) > 1)
         return tuple(
             (name, tuple(self._read(_LEAVES[name]) if value is LACKS else value for value in values))
             for name, values in differing
@@ -212,72 +219,71 @@ class ModelConfig(Part):
 
     @property
     def predicts_tokens(self) -> bool:
-        """Whether the head's logits are of the vocabulary."""
+        """Whether the head has a logit for every token of the vocabulary."""
         return self.head.kind in ("lm", "mlm")
 
     @property
     def head_width(self) -> int:
-        """What the unembedding of the head takes."""
+        """The width of the hidden states that the head unembeds."""
         return self.embed_width if self.predicts_tokens else self.d_model
 
     @property
     def n_outcomes(self) -> int:
-        """How many tokens or classes the head has a logit for."""
+        """The number of tokens or classes that the head has logits for."""
         return len(self.labels) or self.vocab_size
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a token sees those after it: in an encoder, and in a decoder without its mask."""
+        """Whether a token sees later ones: in an encoder, and in a decoder without its mask."""
         return not (self.causal and self.mask)
 
     @property
     def heads_per_kv(self) -> int:
-        """How many query heads share one key and value head."""
+        """The number of query heads that share one key-value head."""
         return self.n_heads // self.n_kv_heads
 
     @property
     def value_width(self) -> int:
-        """The width of a head's values, and of what it gives: that of its queries and keys unless ``d_value`` says."""
+        """The width of a head's values and output: ``d_value``, else ``d_head``."""
         return self.d_value or self.d_head
 
     @property
     def d_own(self) -> int:
-        """The dimensions of a latent key that are a head's own; RoPE turns the others, which all heads share."""
+        """The dimensions of a latent key that each head has to itself; RoPE turns the others, which all heads share."""
         return self.d_head - self.rope_width
 
     def at(self, layer: int | None) -> "ModelConfig":
-        """The configuration of one layer; of the model where there is None."""
+        """The configuration of one layer; the model's own for None."""
         return self if layer is None or self.is_even else _at(self, layer)
 
     def group_of(self, layer: int) -> int:
-        """Which weights a layer has: a number for each group of layers that share theirs, else that of the layer."""
-        return (
-            int(layer / (self.n_layers / self.layer_groups)) if self.layer_groups else layer
-        )  # as transformers has it
+        """The index of the group of layers that share weights with this one; ``layer`` itself without groups."""
+        # transformers divides floats too
+        return int(layer / (self.n_layers / self.layer_groups)) if self.layer_groups else layer
 
     def first_of(self, layer: int) -> int:
-        """The first layer that has the weights of this one."""
+        """The first layer with the same weights as this one."""
         group = self.group_of(layer)
         return next(first for first in range(layer + 1) if self.group_of(first) == group)
 
     @property
     def score_divisor(self) -> float:
-        """What attention scores are divided by."""
+        """The divisor of attention scores."""
         return self.attention_divisor or math.sqrt(self.d_head)
 
     @property
     def score_divisor_words(self) -> str:
-        """What scores are divided by, as an expression: √d_head, unless the configuration says otherwise."""
+        """The divisor of attention scores as an expression: √d_head, unless ``attention_divisor`` is set."""
         return divisor_words(self)
 
     @property
     def embed_width(self) -> int:
-        """The width of token embeddings, and of what the head unembeds."""
+        """The width of token embeddings, and of the hidden states that a language-model head unembeds."""
         return self.d_embed or self.d_model
 
     @property
     def summed_width(self) -> int:
-        """The width of the sum of embeddings: that of the stream, unless the sum is normed and then projected."""
+        """The width of the sum of embeddings: the stream's, unless the sum is normed and then projected."""
         return self.embed_width if self.embed_norm else self.d_model
 
     @property
@@ -333,36 +339,36 @@ class ModelConfig(Part):
 
     @property
     def rope_switch(self) -> int:
-        """The length beyond which LongRoPE turns a text by other angles, 0 where none does."""
+        """The length in tokens beyond which LongRoPE turns a text by other angles; 0 without LongRoPE."""
         scalings = {self.at(layer).rope_scaling for layer in range(self.n_layers)} if self.by_layer else ()
         return self.rope_original_context if "longrope" in (self.rope_scaling, *scalings) else 0
 
     @property
     def rotary_layers(self) -> tuple[int, ...]:
-        """The layers that turn queries and keys."""
+        """The layers that rotate queries and keys."""
         return tuple(layer for layer in range(self.n_layers) if self.at(layer).positions == "rotary")
 
     @property
     def final_norm(self) -> bool:
-        """A pre-norm stack ends with a norm of its own; a post-norm block has already normed."""
+        """Whether a norm follows the last block; a post-norm block already ends with one."""
         return self.norm_order != "post"
 
     @property
     def norm_parameters(self) -> tuple[str, ...]:
-        """What every norm has learned: a gain, and a LayerNorm a bias."""
+        """The learned parameters of every norm: ``gain``, and for a LayerNorm ``bias``."""
         return self.blocks[0].norms.learned
 
     @property
     def normed(self) -> str:
-        """Where a block norms, in words."""
+        """Where a block applies its norms, in words."""
         return NORMED[self.norm_order]
 
     def described(self) -> dict[str, str]:
-        """What there is to say of every part of the model, by row; rows of what the model lacks are left out."""
-        each = [block.words(self.causal) for block in self.blocks]
-        layers = {row: _of_layers([words.get(row, "") for words in each]) for row in _ROWS}
+        """The description of the model by row, without the rows that do not apply."""
+        descriptions = [block.words(self.causal) for block in self.blocks]
+        layers = {row: _of_layers([words.get(row, "") for words in descriptions]) for row in _ROWS}
         groups = f"the layers with {self.layer_groups} sets of weights"
-        whole = {
+        overview = {
             "attention": listed(
                 "bidirectional" if self.looks_ahead else "causal",
                 f"{self.n_layers} layers" + f" × {layers['attention']}" * bool(layers["attention"]),
@@ -373,25 +379,25 @@ class ModelConfig(Part):
             "biases": layers["biases"] or "none",
         }
         embedding, head = self.embedding.words(self.causal), self.head.words(self.causal)
-        placed = listed(layers["positions"], embedding["positions"])
-        rows = {**layers, **embedding, **head, **whole, "positions": placed}
+        positions = listed(layers["positions"], embedding["positions"])
+        rows = {**layers, **embedding, **head, **overview, "positions": positions}
         return {row: rows[row] for row in _ROWS if rows.get(row)}
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings by their flat names, as JSON takes them."""
+        """All settings by flat name, ready for JSON."""
         return {name: self.setting(name) for name in FIELDS}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
-        """A configuration from its flat settings; unknown and missing ones are ConfigErrors with their names."""
+        """Build a configuration from flat settings. Raises ConfigError that names unknown and missing ones."""
         return cls.of(**require_fields(fields, FIELDS, "the model configuration"))
 
 
 _LEAVES: dict[str, Leaf] = {
     **leaves(ModelConfig),
-    **{name: found._replace(path=("blocks", *found.path)) for name, found in leaves(BlockConfig).items()},
+    **{name: setting._replace(path=("blocks", *setting.path)) for name, setting in leaves(BlockConfig).items()},
 }
-DIFFERING = tuple(name for name, found in _LEAVES.items() if found.differs)
+DIFFERING = tuple(name for name, setting in _LEAVES.items() if setting.differs)
 """The settings that may differ from layer to layer."""
 _ROWS = (
     "attention", "recurrence", "window", "chunks", "scores", "gates", "widths", "vocabulary", "embeddings", "positions",
@@ -399,7 +405,7 @@ _ROWS = (
 )  # fmt: skip
 """The rows of ``described``, in their order."""
 _OF_MIXERS = ("n_heads", "n_kv_heads", "d_head", "d_value")
-"""What differs between kinds of mixers alone."""
+"""Settings that may differ only between kinds of mixers."""
 _FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")
 _OF_LAYERS = {
     "n_layers": Field("n_layers", int, REQUIRED, Limits(least=1, most=_MOST_LAYERS)),
@@ -409,37 +415,37 @@ FIELDS: dict[str, Field] = {
     name: _OF_LAYERS[name] if name in _OF_LAYERS else _LEAVES[name].field
     for name in dict.fromkeys([*_FIRST, *_LEAVES, *_OF_LAYERS])
 }
-"""What each setting of a configuration may hold, by its flat name."""
+"""The type and limits of each setting, by flat name."""
 CHOICES = {name: field.limits.choices for name, field in FIELDS.items() if field.limits.choices}
-"""The words that a setting may be."""
+"""The permitted words of each setting that is a choice."""
 
 
 def _pairs(by_layer: Any, n_layers: int) -> dict[str, tuple[Any, ...]]:
-    """The values of every layer by name. Raises ConfigError for what is none, or does not differ by layer."""
+    """The values of every layer by setting name. Raises ConfigError for malformed pairs or unsuitable settings."""
     try:
         pairs = dict(sorted((str(name), tuple(values)) for name, values in by_layer))
         hash(tuple(pairs.items()))
     except (TypeError, ValueError):
-        raise ConfigError("by_layer has to be pairs of a field and its values, one a layer") from None
+        raise ConfigError("by_layer must be pairs of a setting and its values, one a layer") from None
     for name, values in pairs.items():
         if name not in DIFFERING:
-            raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, DIFFERING))
+            raise ConfigError(f"{name} cannot differ by layer", did_you_mean(name, DIFFERING))
         if len(values) != n_layers:
             raise ConfigError(f"by_layer has {len(values)} values of {name} for {n_layers} layers")
     return pairs
 
 
 def _of_layers(words: Sequence[str]) -> str:
-    """What is said of every layer, and then what of some, with their number."""
-    each = [said.split(", ") for said in words]
-    of_all = [phrase for phrase in each[0] if all(phrase in phrases for phrases in each)]
-    kinds = Counter(", ".join(phrase for phrase in phrases if phrase not in of_all) for phrases in each)
-    some = (f"{said} in {count} of the layers" if len(kinds) > 1 else said for said, count in kinds.items() if said)
-    return "; ".join([", ".join(of_all)] * bool(of_all) + list(some))
+    """Merge the descriptions of all layers: what they share, then the rest with their number."""
+    layers = [description.split(", ") for description in words]
+    common = [phrase for phrase in layers[0] if all(phrase in phrases for phrases in layers)]
+    kinds = Counter(", ".join(phrase for phrase in phrases if phrase not in common) for phrases in layers)
+    rest = (f"{kind} in {count} of the layers" if len(kinds) > 1 else kind for kind, count in kinds.items() if kind)
+    return "; ".join([", ".join(common)] * bool(common) + list(rest))
 
 
 def _of_layer(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one layer that differ from the model's, given those that are said to."""
+    """The settings of one layer by its ``by_layer`` values; a layer without positions has no RoPE scaling."""
     return {"rope_scaling": "none", **values} if values.get("positions") == "none" else dict(values)
 
 

@@ -28,7 +28,7 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt2": ModelConfig.of(
         vocab_size=50_257, d_model=768, n_layers=12, n_heads=12, d_ff=3072, context=1024, activation="gelu_tanh"
     ),
-    # The same part list, small: for files that are written after GPT-2.
+    # The same parts as GPT-2, small: for code modelled on GPT-2.
     "gpt2-tiny": ModelConfig.of(
         vocab_size=50_257, d_model=128, n_layers=4, n_heads=4, d_ff=512, context=256, activation="gelu_tanh"
     ),
@@ -84,7 +84,7 @@ PRESETS["qwen3.5-tiny"] = PRESETS["llama-tiny"].but(
 
 
 def preset(name: str) -> ModelConfig:
-    """The configuration of that name; UsageError with the nearest name where there is none."""
+    """The configuration of a preset. Raises UsageError, with the nearest name, where there is none."""
     if name not in PRESETS:
         raise UsageError(f"there is no preset {name!r}", did_you_mean(name, PRESETS))
     return PRESETS[name]

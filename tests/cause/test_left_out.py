@@ -110,7 +110,7 @@ def test_a_part_that_is_not_there_cannot_be_left_out() -> None:
     model = load("tiny")
     with pytest.raises(UsageError, match="no scaling"):
         model.without("scaling").without("scaling")
-    with pytest.raises(UsageError, match="ablated already"):
+    with pytest.raises(UsageError, match="ablated steps already"):
         model.without("L0H1").without("scaling")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.beam import BeamStep, Hypothesis, beam_search
 from tinytf.generate.loop import stream
-from tinytf.generate.score import scored
+from tinytf.generate.score import score_ids
 from tinytf.model.transformer import Transformer
 
 FAMILIES = ["gpt2", "llama", "mistral", "qwen2", "qwen3, with biases"]
@@ -197,7 +197,7 @@ def test_log_probabilities_are_those_of_the_whole_text_and_scores_are_by_length(
     every = [one for step in steps for one in (*step.running, *step.finished)]
     assert {len(one.ids) for one in steps[-1].finished} > {MAX_TOKENS}
     for one in every:
-        tokens = scored(transformer, PROMPT + list(one.ids))[len(PROMPT) - 1 :]
+        tokens = score_ids(transformer, PROMPT + list(one.ids))[len(PROMPT) - 1 :]
         assert one.log_probability == pytest.approx(sum(token.log_probability for token in tokens), abs=1e-5)
         assert one.score == pytest.approx(one.log_probability / len(one.ids) ** 0.7)
         assert one.ended == (one.ids[-1] == end)

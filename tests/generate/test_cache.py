@@ -38,7 +38,7 @@ def test_cached_logits_are_the_uncached_ones(kind: str, lengths: list[int], core
     expected = model(ids)
     model.fuse(core == "fused")
     if core == "steps" and any(isinstance(block.mixer, GatedDelta) for block in model.config.blocks):
-        with pytest.raises(UsageError, match="is seen for whole texts only"):
+        with pytest.raises(UsageError, match="is only computed for whole texts"):
             in_pieces(model, ids, lengths)
         return
     assert furthest(in_pieces(model, ids, lengths), expected) < 1e-5
@@ -96,7 +96,7 @@ def test_more_than_there_is_room_for_is_refused_with_the_numbers_and_changes_not
     with pytest.raises(UsageError, match="room for 8 tokens: it holds 6, 3 more came"):
         model.hidden(some_ids(model.config, batch=1, length=3), cache=cache)
     assert cache.position == 6
-    with pytest.raises(UsageError, match="2 texts cannot continue in a cache that was made for 1"):
+    with pytest.raises(UsageError, match="2 texts cannot continue in a cache for 1"):
         model.hidden(some_ids(model.config, batch=2, length=1), cache=cache)
     for capacity in (0, 33):
         with pytest.raises(UsageError, match="not between 1 and the model's context of 32"):

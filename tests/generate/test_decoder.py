@@ -202,7 +202,7 @@ def test_a_full_cache_is_refused_with_the_numbers_and_keeps_what_is_in(texts: in
     before = cache.layers[1].keys.clone()
     with pytest.raises(UsageError, match="room for 3 tokens: it holds 3, 1 more came"):
         decoder(ids[:, 3])
-    with pytest.raises(UsageError, match=f"{texts + 1} texts cannot continue in a cache that was made for {texts}"):
+    with pytest.raises(UsageError, match=f"{texts + 1} texts cannot continue in a cache for {texts}"):
         decoder(torch.zeros(texts + 1, dtype=torch.int64))
     assert cache.position == 3
     assert torch.equal(cache.layers[1].keys, before)

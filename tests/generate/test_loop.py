@@ -17,7 +17,7 @@ from tinytf.generate.beam import BeamOptions, search
 from tinytf.generate.loop import StreamOptions, stream
 from tinytf.generate.pieces import PieceDecoder
 from tinytf.generate.samplers import Sampling
-from tinytf.generate.score import Score, scored
+from tinytf.generate.score import Score, score_ids
 from tinytf.loading import Model
 from tinytf.model.transformer import Transformer
 from tinytf.text.train import train_bpe
@@ -82,7 +82,7 @@ def test_the_figures_of_a_step_are_those_of_the_whole_text() -> None:
         assert step.candidates[0].probability == pytest.approx(float(before.max().exp()), abs=1e-5)
         nine = (before / 2).topk(9).values.softmax(-1)
         assert step.candidates[0].drawn == pytest.approx(float(nine[0]), abs=1e-5)
-    found = scored(transformer, ids)[len(PROMPT) - 1 :]
+    found = score_ids(transformer, ids)[len(PROMPT) - 1 :]
     assert [(s.id, s.rank) for s in found] == [(s.id, s.rank) for s in steps]
 
 
@@ -110,7 +110,7 @@ def test_a_full_context_can_be_an_error_with_the_numbers() -> None:
     transformer = lively(config_of("gpt2"))
     steps = stream(transformer, PROMPT, max_tokens=100, on_overflow="error")
     assert len(list(itertools.islice(steps, 29))) == 29
-    with pytest.raises(GenerationError, match="context of 32 tokens is full after 29 new ones, and 100 were asked"):
+    with pytest.raises(GenerationError, match="context of 32 tokens is full after 29 new ones, but 100 were asked"):
         next(steps)
     assert len(list(stream(transformer, PROMPT, max_tokens=29, on_overflow="error"))) == 29
 
@@ -153,7 +153,7 @@ def test_a_cache_of_the_callers_goes_on_from_what_it_holds() -> None:
     assert cache.position == len(PROMPT) + 4
     more = [step.id for step in stream(transformer, PROMPT + first, max_tokens=5, cache=cache)]
     assert first + more == tokens_of(transformer, max_tokens=10)
-    with pytest.raises(UsageError, match="the cache holds 13 tokens, and the text has 4"):
+    with pytest.raises(UsageError, match="the cache holds 13 tokens, but the text has only 4"):
         stream(transformer, PROMPT, cache=cache)
 
 
@@ -211,7 +211,7 @@ def test_the_loss_of_a_text_is_that_of_transformers(family: str) -> None:
     models = decoder(family)
     ids = torch.randint(1, 41, (1, 29), generator=torch.Generator().manual_seed(2))
     expected = float(models.theirs(ids, labels=ids).loss)
-    found = Score(scored(models.ours, ids[0].tolist()))
+    found = Score(score_ids(models.ours, ids[0].tolist()))
     assert found.loss == pytest.approx(expected, abs=1e-5)
     assert found.perplexity == pytest.approx(math.exp(expected), rel=1e-5)
     assert len(found.tokens) == 28
@@ -233,14 +233,14 @@ def test_a_long_text_slides_and_each_token_sees_half_a_context_or_more(lead: int
         window = [*ids[: lead if begins else 0], *ids[begins:place]]
         assert len(window) == place or len(window) >= half
         expected.append(float(transformer(torch.tensor([window]))[0, -1].double().log_softmax(-1)[ids[place]]))
-    found = scored(transformer, ids, lead)
+    found = score_ids(transformer, ids, lead)
     assert [one.position for one in found] == list(range(1, length))
     assert [one.log_probability for one in found] == pytest.approx(expected, abs=1e-5)
 
 
 def test_one_token_alone_has_no_score() -> None:
     with pytest.raises(UsageError, match="1 token is too few"):
-        scored(lively(config_of("gpt2")), [3])
+        score_ids(lively(config_of("gpt2")), [3])
 
 
 def test_the_keywords_of_a_stream_are_the_fields_of_its_options() -> None:

@@ -114,7 +114,7 @@ def test_a_global_hook_sees_every_module() -> None:
 
 def test_a_cache_that_is_too_small_is_refused_at_once_and_one_of_several_texts_is_used_again() -> None:
     model = lively(config_of("gpt2"))
-    with pytest.raises(UsageError, match="room for 8 tokens, and 13 can come"):
+    with pytest.raises(UsageError, match="room for 8 tokens, but up to 13 will come"):
         steps_of(model, cache=model.cache(8))
     cache = model.cache()
     steps_of(model, samples=3, sampling=WARM, cache=cache)

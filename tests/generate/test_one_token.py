@@ -154,7 +154,7 @@ def test_a_kernel_that_is_wrong_gives_way_to_the_modules_and_the_stream_says_so(
     assert {step.note for step in looked} == {""}
     monkeypatch.setattr(kernels, "attend", attend)
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(runner_module, "_apart", lambda *_: 0.0)
+        unchecked.setattr(runner_module, "_difference", lambda *_: 0.0)
         wrong = [step.log_probability for step in steps_of(model, **settings)]
         assert wrong != pytest.approx([step.log_probability for step in expected], abs=1e-3)
     found = steps_of(model, **settings)
@@ -231,7 +231,7 @@ def test_one_token_goes_both_ways_and_only_one(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_logit_that_can_never_come_is_no_difference() -> None:
     found, expected = torch.tensor([[1.0, -torch.inf, 50.0]]), torch.tensor([[1.5, -torch.inf, 50.0]])
-    assert runner_module._apart(found, expected) == pytest.approx(0.01)
-    assert runner_module._apart(found[:, :2], expected[:, :2]) == pytest.approx(0.5 / 1.5)
-    assert runner_module._apart(torch.tensor([[0.1, torch.inf]]), torch.tensor([[0.0, 0.0]])) == torch.inf
-    assert not runner_module._apart(torch.tensor([[torch.nan, 0.0]]), torch.tensor([[0.0, 0.0]])) <= 1e9
+    assert runner_module._difference(found, expected) == pytest.approx(0.01)
+    assert runner_module._difference(found[:, :2], expected[:, :2]) == pytest.approx(0.5 / 1.5)
+    assert runner_module._difference(torch.tensor([[0.1, torch.inf]]), torch.tensor([[0.0, 0.0]])) == torch.inf
+    assert not runner_module._difference(torch.tensor([[torch.nan, 0.0]]), torch.tensor([[0.0, 0.0]])) <= 1e9

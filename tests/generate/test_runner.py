@@ -210,7 +210,7 @@ def test_looking_with_a_prompt_of_one_token_sees_itself_alone() -> None:
         (Looking(layer=-1), {}, "there is no layer -1"),
         (Looking(layer=0, head=4), {}, "there is no head 4"),
         (Looking(head=-1), {}, "there is no head -1"),
-        (Looking(), {"use_cache": False}, "read from the cache, and there is none"),
+        (Looking(), {"use_cache": False}, "read from the cache, but there is none"),
     ],
 )
 def test_what_cannot_be_looked_at_is_said_at_once(looking: Looking, more: dict[str, object], said: str) -> None:

@@ -19,14 +19,14 @@ REFUSED = [
     ({"n_heads": 6, "n_kv_heads": 4}, "n_heads 6 is not divisible by n_kv_heads 4"),
     ({"n_kv_heads": 8}, "n_heads 4 is not divisible by n_kv_heads 8"),
     ({"n_kv_heads": -2}, "n_kv_heads -2 is below 0"),
-    ({"positions": "rotary", "d_head": 5}, "d_head 5 is odd, and RoPE rotates pairs of dimensions"),
+    ({"positions": "rotary", "d_head": 5}, "d_head 5 is odd, but RoPE rotates pairs of dimensions"),
     (
         {"positions": "sinusoidal", "d_model": 21, "d_head": 4},
-        "d_model 21 is odd, and sinusoidal positions fill pairs of dimensions",
+        "d_model 21 is odd, but sinusoidal positions fill pairs of dimensions",
     ),
-    ({"head": "mlm"}, "head 'mlm' fills masks from both sides, and causal is true"),
-    ({"pooler": True}, "a pooler reads the first token, which in a causal model has seen nothing else"),
-    ({"head": "none", "head_bias": True}, "head_bias is true, and head is 'none'"),
+    ({"head": "mlm"}, "head 'mlm' fills masks from both sides, but causal is true"),
+    ({"pooler": True}, "a pooler reads the first token, which in a causal model sees only itself"),
+    ({"head": "none", "head_bias": True}, "head_bias is true, but head is 'none'"),
     ({"norm": "layrnorm"}, "norm 'layrnorm' is not one of layernorm, rmsnorm"),
     (
         {"positions": "relative"},
@@ -42,8 +42,8 @@ REFUSED = [
     ({"embed_scale": 0.0}, "embed_scale 0.0 is not above 0"),
     ({"n_token_types": -1}, "n_token_types -1 is below 0"),
     ({"window": -1}, "window -1 is below 0"),
-    ({"window": 4, "mask": False}, "a window of 4 tokens needs a mask, and mask is false"),
-    ({"relative_buckets": 6}, "relative_buckets 6 is no multiple of 4"),
+    ({"window": 4, "mask": False}, "a window of 4 tokens needs a mask, but mask is false"),
+    ({"relative_buckets": 6}, "relative_buckets 6 is not a multiple of 4"),
     ({"layer_groups": 3}, "layer_groups 3 do not fit 2 layers"),
     (
         {"layer_groups": 1, "by_layer": (("window", (0, 4)),)},
@@ -51,7 +51,7 @@ REFUSED = [
     ),
     (
         {"positions": "sinusoidal_halves", "d_model": 2, "d_head": 2},
-        "d_model 2 is below 4, and sinusoidal_halves needs two frequencies",
+        "d_model 2 is below 4, but sinusoidal_halves needs two frequencies",
     ),
     ({"position_offset": 2, "positions": "sinusoidal"}, "position_offset 2 needs learned positions"),
     ({"rope_scaling": "linear"}, "rope_scaling 'linear' needs rotary positions"),
@@ -63,7 +63,7 @@ REFUSED = [
     ({"positions": "rotary", "rope_factor": 0.0}, "rope_factor 0.0 is not above 0"),
     (
         {"positions": "rotary", "rope_scaling": "yarn", "rope_original_context": 8, "rope_theta": 1.0},
-        "rope_scaling 'yarn' needs a rope_theta above 1, and it is 1.0",
+        "rope_scaling 'yarn' needs a rope_theta above 1, not 1.0",
     ),
     (
         {"positions": "rotary", "rope_scaling": "longrope", "rope_original_context": 8, "rope_short_factors": (1.0,)},
@@ -71,7 +71,7 @@ REFUSED = [
     ),
     (
         {"by_layer": (("positions", ("learned", "none")),)},
-        "positions that differ by layer are rotary in some and none in the others",
+        "positions that differ by layer must be rotary in some and none in the others",
     ),
 ]
 

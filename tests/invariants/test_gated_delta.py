@@ -85,7 +85,7 @@ def test_a_state_can_go_one_token_back_and_be_chosen_among_texts(changes: dict) 
     found = model.unembed(model.hidden(ids[[2, 0], 7:], cache=cache))
     assert furthest(found, model(ids[[2, 0]])[:, 7:]) < 1e-5
     cache.position -= 5
-    with pytest.raises(UsageError, match="a state of so many tokens ago is not kept"):
+    with pytest.raises(UsageError, match="the state that far back is not cached"):
         model.hidden(ids[[2, 0], :1], cache=cache)
     cache.clear()
     assert furthest(model.unembed(model.hidden(ids[[2, 0]], cache=cache)), model(ids[[2, 0]])) < 1e-5
@@ -99,7 +99,7 @@ def test_what_is_kept_of_a_text_does_not_grow() -> None:
     for token in range(5):
         model.hidden(torch.tensor([[token]]), cache=cache)
         sizes.add(sum(one.used_bytes for one in cache.use()))
-    assert sizes == {2 * 4 * model.config.blocks[0].mixer.kept}
+    assert sizes == {2 * 4 * model.config.blocks[0].mixer.state_size}
 
 
 def test_one_step_of_training_moves_every_parameter() -> None:
@@ -129,14 +129,14 @@ def test_what_such_layers_do_not_have_is_said() -> None:
     alone = record(lively(config_of(KIND, **ALONE)), encoding_of([1, 2, 3]))
     with pytest.raises(UsageError, match="no layer of this model has attention weights"):
         measures_of(alone, ["entropy"])
-    with pytest.raises(UsageError, match="several texts in a row would run into each other"):
+    with pytest.raises(UsageError, match="several texts in one row would mix"):
         alone.model(torch.tensor([[1, 2, 3]]), padding_mask=torch.tensor([[1, 1, 2]]))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"causal": False}, "reads from left to right, and causal is false"),
+        ({"causal": False}, "reads from left to right, but causal is false"),
         ({"by_layer": (("n_heads", (4, 2)),)}, "n_heads differs between layers with the same mixer"),
         ({**ALONE, "n_kv_heads": 4}, "n_heads 6 is not divisible by n_kv_heads 4"),
         ({"mixer": "recurrent"}, "mixer 'recurrent' is not one of attention, gated_delta"),

@@ -160,7 +160,7 @@ def test_no_cache_is_used_or_made_of_an_edited_model(model: tinytf.Model) -> Non
             model.generate(SENTENCE, max_tokens=2, cache=cache)
         with pytest.raises(UsageError, match="has no cache"):
             model.transformer.cache(16)
-        with pytest.raises(UsageError, match="read from the cache, and there is none"):
+        with pytest.raises(UsageError, match="read from the cache, but there is none"):
             model.generate(SENTENCE, max_tokens=2, looking=tinytf.Looking())
 
 

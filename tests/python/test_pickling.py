@@ -76,7 +76,7 @@ def test_every_row_of_the_step_table_comes_back() -> None:
 
 
 def test_what_functions_of_this_process_replace_is_refused(model: tinytf.Model) -> None:
-    with pytest.raises(UsageError, match=r"L1H2\.head_out is replaced is not pickled"):
+    with pytest.raises(UsageError, match=r"L1H2\.head_out is replaced cannot be pickled"):
         pickle.dumps(model.without("L1H2"))
     with model.edited({"L0.ffn": 0.0}), pytest.raises(UsageError, match=r"L0\.ffn is replaced"):
         pickle.dumps(model)

@@ -1,1 +1,1 @@
-"""What a model says after a text, and of one."""
+"""Generation and scoring of texts."""

@@ -1,7 +1,7 @@
-"""Beam search: the most probable continuations, several side by side (Graves 2012; Sutskever et al. 2014).
+"""Beam search: the most probable continuations, several at a time (Graves 2012; Sutskever et al. 2014).
 
-``beam_search`` knows logits and ids only, ``search`` runs a model for it. What is kept, when it ends and how length
-counts are those of transformers' ``generate`` with ``num_beams``, ``do_sample=False`` and ``early_stopping=False``.
+``beam_search`` works on logits and ids, ``search`` runs a model for it. Selection, termination and length penalty match
+transformers' ``generate`` with ``num_beams``, ``do_sample=False`` and ``early_stopping=False``.
 """
 
 import math
@@ -23,15 +23,15 @@ from tinytf.steps.work import cache_bytes_per_token
 GoOn = Callable[[Sequence[int], Sequence[int]], Tensor]
 Adjust = Callable[[Tensor, Sequence[Sequence[int]]], Tensor]
 
-_LARGEST_EXPONENT = 690.0  # e to this is near the largest double, and leaves room for a log-probability
+_LARGEST_EXPONENT = 690.0  # e^690 is near the largest double, with room for a factor of a log-probability
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A continuation: its new ``ids``, and how probable they are together.
+    """A continuation: its new ``ids`` and their joint probability.
 
-    ``log_probability`` is the sum over the ids, in nats. ``score`` is log_probability / len(ids) ** length_penalty, by
-    which continuations of different lengths are compared. ``ended`` says whether the last id is an end token.
+    ``log_probability`` is the sum over the ids, in nats. ``score``, log_probability / len(ids) ** length_penalty,
+    compares continuations of different lengths. ``ended`` says whether the last id is an end token.
     """
 
     ids: tuple[int, ...]
@@ -42,11 +42,11 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class BeamStep:
-    """The hypotheses after ``number`` tokens: those that go on and those that have ended, both best first.
+    """The hypotheses after ``number`` tokens: ``running`` and ``finished``, both best first.
 
-    ``ended`` says why the last step is the last. After ``max_tokens`` nothing goes on: what still ran is among the
-    ``finished``, where it is good enough. After an end token ``running`` is what was given up. ``note`` is explained at
-    ``loop.Step``.
+    In the last step ``ended`` says why the search ended. After ``max_tokens`` none is running: those that still ran
+    count as ``finished`` where they are good enough. After an end token ``running`` are those that were given up.
+    ``note`` is explained at ``loop.GeneratedToken``.
     """
 
     number: int
@@ -66,19 +66,19 @@ def beam_search(
     ends: Collection[int] = (),
     adjust: Adjust | None = None,
 ) -> Iterator[BeamStep]:
-    """Keep the ``beams`` most probable continuations at every token; the last step has the best that ended.
+    """Keep the ``beams`` most probable continuations at every token; the last step has the best finished ones.
 
-    ``first`` are the logits (V,) after the prompt. ``go_on(rows, ids)`` keeps those ``rows`` of the batch that runs,
-    in that order and some of them repeatedly (there is one row, 0, before the first call), appends one id to each,
-    and returns the logits (len(rows), V) after it. ``adjust`` may change log-probabilities (B, V) before they are
-    added up; it also gets each row's new ids so far. What it sets to −∞ cannot come.
+    ``first`` are the logits (V,) after the prompt. ``go_on(rows, ids)`` selects ``rows`` of the running batch, in this
+    order and possibly repeated (before the first call there is one row, 0), appends one id to each, and returns the
+    logits (len(rows), V) after it. ``adjust`` may change log-probabilities (B, V) before they are summed; it also gets
+    each row's new ids so far. A token at −∞ cannot come next.
 
-    A hypothesis that ends is kept when it is among the best ``beams`` of its step, running or not. The search is over
-    when ``beams`` are kept and the best that runs scores no more than the worst of them, at its present length: a
-    ``length_penalty`` above 0 favours longer texts, so a longer one might still have overtaken. Where there are fewer
-    continuations than ``beams``, all of them are kept.
+    A hypothesis that ends counts as finished if it is among the best ``beams`` of its step, running or not. The search
+    ends when ``beams`` are finished and the best running one scores no more than the worst of them, at its present
+    length. (With a ``length_penalty`` above 0, which favours longer texts, it might have overtaken later.) Where there
+    are fewer continuations than ``beams``, all of them are kept.
 
-    Raises UsageError for a number outside its range; GenerationError when nothing can come next.
+    Raises UsageError for a number outside its range; GenerationError when no token can come next.
     """
     _require_settings(beams, max_tokens, length_penalty)
     ends = frozenset(ends)
@@ -88,15 +88,15 @@ def beam_search(
     for number in range(1, max_tokens + 1):
         log_probabilities = logits.float().log_softmax(-1)  # (B, V)
         if adjust is not None:
-            log_probabilities = adjust(log_probabilities, [one.ids for one in running])
-        found = []
+            log_probabilities = adjust(log_probabilities, [hypothesis.ids for hypothesis in running])
+        candidates = []
         for total, row, new in _candidates(log_probabilities, running, beams, len(ends)):
             score = total / number**length_penalty
-            found.append((row, Hypothesis((*running[row].ids, new), total, score, new in ends)))
-        # Only the first ``beams`` may end here, or a poor early end would be kept for want of competitors.
-        finished = _best([*finished, *(one for _, one in found[:beams] if one.ended)], beams)
-        going = [(row, one) for row, one in found if not one.ended][:beams]
-        running = tuple(one for _, one in going)
+            candidates.append((row, Hypothesis((*running[row].ids, new), total, score, new in ends)))
+        # Only the first ``beams`` may end here, or a poor early end would be kept for lack of competitors.
+        finished = _best([*finished, *(hypothesis for _, hypothesis in candidates[:beams] if hypothesis.ended)], beams)
+        survivors = [(row, hypothesis) for row, hypothesis in candidates if not hypothesis.ended][:beams]
+        running = tuple(hypothesis for _, hypothesis in survivors)
         if not running and not finished:
             raise GenerationError(
                 f"none of the {logits.shape[-1]:,} tokens can be new token {number:,} of any hypothesis",
@@ -110,14 +110,14 @@ def beam_search(
         yield BeamStep(number, running, finished, ended)
         if ended:
             return
-        logits = go_on([row for row, _ in going], [one.ids[-1] for _, one in going])
+        logits = go_on([row for row, _ in survivors], [hypothesis.ids[-1] for _, hypothesis in survivors])
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeamOptions(Options):
     """The settings of ``search``, explained at ``beam_search`` and at Options.
 
-    The ``repetition_penalty`` is on log-probabilities, so one beam with a penalty is not quite greedy.
+    The ``repetition_penalty`` acts on log-probabilities, so one beam with a penalty is not quite greedy decoding.
     """
 
     beams: int = 4
@@ -125,11 +125,11 @@ class BeamOptions(Options):
     repetition_penalty: float = 1.0
 
 
-def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> Iterator[BeamStep]:
-    """``beam_search`` by a model, from ``ids``, with the settings of BeamOptions.
+def search_with(model: Transformer, ids: Sequence[int], options: BeamOptions) -> Iterator[BeamStep]:
+    """``beam_search`` with a model, from ``ids``, with the settings of BeamOptions.
 
-    Where the context is full the search is over; with ``on_overflow`` "error" GenerationError is raised before it
-    begins when that could happen. Raises what ``beam_search`` and ``loop.stream`` raise, at once.
+    The search ends where the context is full; with ``on_overflow`` "error" it raises GenerationError at the start if
+    that could happen. Raises what ``beam_search`` and ``loop.stream`` raise, before the first step.
     """
     max_tokens, penalty = options.max_tokens, options.repetition_penalty
     require_prompt(model, ids, max_tokens)
@@ -139,10 +139,10 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
     room = context - len(ids) + 1
     if room < max_tokens and options.on_overflow == "error":
         raise GenerationError(
-            f"the context of {context:,} tokens has room for {room:,} new ones, and {max_tokens:,} were asked for",
+            f"the context of {context:,} tokens has room for {room:,} new ones, but {max_tokens:,} were asked for",
             "ask for fewer, or let it end there with --on-overflow stop",
         )
-    Sampling(repetition_penalty=penalty)  # for its range
+    Sampling(repetition_penalty=penalty)  # checks the range
     steps = min(max_tokens, room)
     _require_settings(options.beams, steps, options.length_penalty)
     _require_beams(model, options.beams, min(context, len(ids) + steps) if options.use_cache else 0)
@@ -153,13 +153,13 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
         cache.require_memory(options.beams)
 
     def adjust(log_probabilities: Tensor, texts: Sequence[Sequence[int]]) -> Tensor:
-        seen = [[*ids, *new] for new in texts]
-        rows = zip(log_probabilities, seen, strict=True)
+        texts_so_far = [[*ids, *new] for new in texts]
+        rows = zip(log_probabilities, texts_so_far, strict=True)
         return torch.stack([penalise_repetition(row, text, penalty) for row, text in rows])
 
     def steps_of_search() -> Iterator[BeamStep]:
         runner = Runner(model, ids, cache, texts=options.beams, chunk=options.chunk, kind=options.kind)
-        found = beam_search(
+        search_steps = beam_search(
             runner.first()[0],
             runner.go_on,
             beams=options.beams,
@@ -168,7 +168,7 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
             ends=options.ends,
             adjust=None if penalty == 1 else adjust,
         )
-        for step in found:
+        for step in search_steps:
             full = step.ended == MAX_TOKENS and steps < max_tokens
             yield replace(step, ended=CONTEXT_FULL if full else step.ended, note=runner.note)
 
@@ -176,10 +176,10 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
 
 
 _LOGITS, _CANDIDATE, _SHARES = 12, 64, 2
-"""Bytes of a logit, its log-probability and the sum so far; of a candidate; and how much more must be free."""
+"""Bytes of a logit with its log-probability and sum; of a candidate; and how many times that must be free."""
 
 
-search = by_keyword(BeamOptions)(searched)
+search = by_keyword(BeamOptions)(search_with)
 
 
 def _require_settings(beams: int, max_tokens: int, length_penalty: float) -> None:
@@ -188,17 +188,17 @@ def _require_settings(beams: int, max_tokens: int, length_penalty: float) -> Non
     if max_tokens < 1:
         raise UsageError(f"{max_tokens} new tokens are fewer than 1", "ask for at least 1")
     if not math.isfinite(length_penalty):
-        raise UsageError(f"a length penalty of {length_penalty} is not a finite number", "0 leaves the length out")
+        raise UsageError(f"a length penalty of {length_penalty} is not a finite number", "use 0 to ignore the length")
     if abs(length_penalty) * math.log(max_tokens) > _LARGEST_EXPONENT:
         limit = _LARGEST_EXPONENT / math.log(max_tokens)
         raise UsageError(
             f"a length penalty of {length_penalty} is outside ±{limit:.0f}, the limit for {max_tokens:,} tokens",
-            "1 scores by the mean log-probability of a token, 0 leaves the length out",
+            "1 scores by the mean log-probability per token, 0 ignores the length",
         )
 
 
 def _require_beams(model: Transformer, beams: int, cached: int) -> None:
-    """Raise UsageError for more beams than tokens, MemoryShortage where a step takes over half of the free memory."""
+    """Raise UsageError for more beams than tokens; MemoryShortage if a step takes more than half of the free memory."""
     weight, vocabulary = next(model.parameters()), model.config.vocab_size
     if beams > vocabulary:
         raise UsageError(f"{beams:,} beams are more than the {vocabulary:,} tokens that can come next", "4 is usual")
@@ -210,15 +210,15 @@ def _require_beams(model: Transformer, beams: int, cached: int) -> None:
 def _candidates(
     log_probabilities: Tensor, running: Sequence[Hypothesis], beams: int, ends: int
 ) -> list[tuple[float, int, int]]:
-    """(log-probability of the whole, row, id) of the best next tokens (B, V), best first, lowest row and id at a tie.
+    """(joint log-probability, row, id) of the best next tokens, best first; ties go to the lowest row and id.
 
-    They are as many as leave ``beams`` to go on when every row's best are its ``ends`` end tokens.
+    Returns enough of them that ``beams`` can go on even where the best of every row are its ``ends`` end tokens.
     """
-    values, ids = (one.cpu() for one in log_probabilities.topk(min(beams + ends, log_probabilities.shape[-1])))
+    values, ids = (tensor.cpu() for tensor in log_probabilities.topk(min(beams + ends, log_probabilities.shape[-1])))
     ids, order = ids.sort(dim=-1)
-    # In 64 bits: float32 would lose digits over a long text.
-    before = torch.tensor([one.log_probability for one in running], dtype=torch.float64)
-    totals = (before[:, None] + values.gather(-1, order).double()).flatten()
+    # In float64: float32 would lose digits over a long text.
+    sums = torch.tensor([tensor.log_probability for tensor in running], dtype=torch.float64)
+    totals = (sums[:, None] + values.gather(-1, order).double()).flatten()
     best = totals.sort(descending=True, stable=True).indices[: beams * (1 + ends)]
     rows = (best // ids.shape[-1]).tolist()
     candidates = zip(totals[best].tolist(), rows, ids.flatten()[best].tolist(), strict=True)
@@ -226,4 +226,4 @@ def _candidates(
 
 
 def _best(hypotheses: Iterable[Hypothesis], beams: int) -> tuple[Hypothesis, ...]:
-    return tuple(sorted(hypotheses, key=lambda one: -one.score)[:beams])
+    return tuple(sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:beams])

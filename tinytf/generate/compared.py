@@ -1,4 +1,4 @@
-"""A text's tokens computed with a cache and without."""
+"""Decoding with a cache and without it, compared token by token."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from tinytf.model.transformer import Transformer
 from tinytf.tolerance import DECODED, allowed
 
 RUNS = 3
-"""How often each token is computed in each way; the least time counts, which other programs disturbed least."""
+"""How often each token is computed in each way; the shortest time counts, as the least disturbed by other programs."""
 
 
 @dataclass(frozen=True)
 class CachedStep:
-    """The least seconds that one more token took after ``tokens`` others, with a cache and without, of RUNS each.
+    """The shortest seconds of RUNS for one more token after ``tokens`` others, with a cache and without.
 
-    ``apart`` is the largest difference between the two sets of logits, of which ``allowed`` is what rounding may make.
+    ``apart`` is the largest difference between the two sets of logits; rounding may cause up to ``allowed``.
     """
 
     number: int
@@ -32,10 +32,10 @@ class CachedStep:
 
 
 def cached_steps(model: Transformer, ids: Sequence[int], max_tokens: int) -> Iterator[CachedStep]:
-    """Continue ``ids`` greedily; compute every token RUNS times with a cache and without, in turns.
+    """Continue ``ids`` greedily; compute every token RUNS times with a cache and without, alternating.
 
-    The first step is the prompt's, where both do the same work. It ends where the context is full. Raises what
-    ``loop.stream`` raises.
+    The first step computes the prompt, where both do the same work. The steps end where the context is full. Raises
+    what ``loop.stream`` raises.
     """
     require_prompt(model, ids, max_tokens)
     return _cached_steps(model, ids, min(max_tokens, model.config.context - len(ids) + 1))
@@ -46,17 +46,17 @@ def _cached_steps(model: Transformer, ids: Sequence[int], steps: int) -> Iterato
     cached = [Runner(model, ids, model.cache(room), compare=False) for _ in range(RUNS)]  # every token is compared here
     plain = [Runner(model, ids) for _ in range(RUNS)]
     turns = [runner for pair in zip(cached, plain, strict=True) for runner in pair]
-    Runner(model, ids).first()  # a warm-up: what torch sets up once is not timed
-    chosen, dtype = 0, next(model.parameters()).dtype
+    Runner(model, ids).first()  # a warm-up, so that torch's one-time setup is not timed
+    token_id, dtype = 0, next(model.parameters()).dtype
     for number in range(1, steps + 1):
         logits: dict[Runner, Tensor] = {}
         seconds: dict[Runner, float] = {}
         for runner in turns if number % 2 else reversed(turns):
             start = time.perf_counter()
-            logits[runner] = runner.first() if number == 1 else runner.go_on([0], [chosen])
+            logits[runner] = runner.first() if number == 1 else runner.go_on([0], [token_id])
             seconds[runner] = time.perf_counter() - start
-        apart = float((logits[cached[0]] - logits[plain[0]]).abs().max())
+        difference = float((logits[cached[0]] - logits[plain[0]]).abs().max())
         limit = allowed(DECODED, dtype) * max(1.0, float(logits[plain[0]].abs().max()))
-        chosen = int(logits[cached[0]][0].argmax())
-        with_cache, without = (min(seconds[runner] for runner in runners) for runners in (cached, plain))
-        yield CachedStep(number, len(ids) + number - 1, chosen, with_cache, without, apart, limit)
+        token_id = int(logits[cached[0]][0].argmax())
+        seconds_with, seconds_without = (min(seconds[runner] for runner in runners) for runners in (cached, plain))
+        yield CachedStep(number, len(ids) + number - 1, token_id, seconds_with, seconds_without, difference, limit)

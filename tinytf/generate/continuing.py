@@ -1,14 +1,14 @@
-"""A model continues a text.
+"""Continuations of a text by a model.
 
-A prompt is a text, which ``truncate`` shortens where it is too long, or what ``Model.prompt`` made of one. What follows
-it stops at the tokenizer's end tokens unless ``ends`` names others.
+A prompt is a text, which ``truncate`` shortens where it is too long, or the result of ``Model.prompt``. Continuations
+stop at the tokenizer's end tokens unless ``ends`` names others.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tinytf.generate.beam import BeamOptions, BeamStep, searched
-from tinytf.generate.loop import GeneratedToken, StreamOptions, streamed
+from tinytf.generate.beam import BeamOptions, BeamStep, search_with
+from tinytf.generate.loop import GeneratedToken, StreamOptions, stream_with
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.model.cache import require_decoder
@@ -39,61 +39,61 @@ class Searching(BeamOptions):
 
 
 def encoded(model: TextModel, prompt: Written | Encoding, *, truncate: bool) -> Encoding:
-    """The tokens of a prompt. Raises UsageError for an encoder, and as ``Model.prompt`` does."""
+    """The tokens of a prompt. Raises UsageError for an encoder, and whatever ``Model.prompt`` raises."""
     require_decoder(model.config)
     return prompt if isinstance(prompt, Encoding) else model.prompt(prompt, truncate=truncate)
 
 
 @by_keyword(Streaming)
 def stream(model: TextModel, prompt: Written | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
-    """Continue ``prompt``, token by token, each as soon as it is computed; greedy unless ``sampling`` says otherwise.
+    """Continue ``prompt`` and yield each token as soon as it is computed; greedy unless ``sampling`` says otherwise.
 
-    Settings are those of ``tinytf.generate.loop.StreamOptions``; raises as ``stream`` there does.
+    Settings are those of ``tinytf.generate.loop.StreamOptions``; raises as ``tinytf.generate.loop.stream`` does.
     """
     return steps_after(model, prompt, options)
 
 
 def steps_after(model: TextModel, prompt: Written | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
-    """``stream`` with its settings as one object."""
+    """``stream`` with the settings as one object."""
     ids, tokenizer = encoded(model, prompt, truncate=options.truncate).ids, model.tokenizer
-    known = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)
-    return streamed(model.transformer, ids, known)
+    complete = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)
+    return stream_with(model.transformer, ids, complete)
 
 
 @by_keyword(Streaming)
 def generate(model: TextModel, prompt: Written | Encoding, options: Streaming) -> str:
-    """The text that follows ``prompt``, without it; settings are those of ``stream``."""
+    """The text that follows ``prompt``, without the prompt; settings are those of ``stream``."""
     return _texts(model, prompt, replace(options, samples=1))[0]
 
 
 @by_keyword(Several)
 def samples(model: TextModel, prompt: Written | Encoding, options: Several) -> list[str]:
-    """``n`` texts that follow ``prompt``, drawn side by side; settings are those of ``stream``."""
+    """``n`` texts that follow ``prompt``, drawn together; settings are those of ``stream``."""
     return _texts(model, prompt, replace(options, samples=options.n))
 
 
 def _texts(model: TextModel, prompt: Written | Encoding, options: Streaming) -> list[str]:
-    found = [""] * options.samples
+    texts = [""] * options.samples
     for step in steps_after(model, prompt, options):
-        found[step.sample - 1] += step.text
-    return found
+        texts[step.sample - 1] += step.text
+    return texts
 
 
 @by_keyword(Searching)
 def beams(model: TextModel, prompt: Written | Encoding, options: Searching) -> Iterator[BeamStep]:
     """Beam search from ``prompt``; settings are ``tinytf.generate.beam.BeamOptions``; raises as ``search`` does.
 
-    The last step's ``finished`` are the continuations, the best first; ``text_after`` makes text of their ids.
+    The last step's ``finished`` are the continuations, best first; ``text_after`` turns their ids into text.
     """
     return beams_after(model, prompt, options)
 
 
 def beams_after(model: TextModel, prompt: Written | Encoding, options: Searching) -> Iterator[BeamStep]:
-    """``beams`` with its settings as one object."""
+    """``beams`` with the settings as one object."""
     ids = encoded(model, prompt, truncate=options.truncate).ids
-    return searched(model.transformer, ids, replace(options, ends=options.ends or model.tokenizer.end_ids))
+    return search_with(model.transformer, ids, replace(options, ends=options.ends or model.tokenizer.end_ids))
 
 
 def text_after(model: TextModel, before: Sequence[int], ids: Sequence[int]) -> str:
-    """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
+    """The text of ``ids`` after the ids ``before``; decoded alone, a piece can lose its leading space."""
     return text_of(model.tokenizer.decode, before, ids)

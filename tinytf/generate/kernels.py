@@ -1,8 +1,8 @@
-"""The parts of a decoder, on tensors of torch or on vectors of numpy: norms, products, rotation, attention.
+"""The kernels of a decoder, on torch tensors or numpy arrays: norms, products, rotation, attention.
 
-A product with one vector reads the whole matrix, and reading it is what takes time. numpy's BLAS reads it up to twice
-as fast as the one that torch comes with, and a call of numpy takes a fraction of a call of torch. So one text in
-float32 on the processor is computed by numpy, everything else by torch.
+A product with one vector is bound by reading the matrix. numpy's BLAS reads it up to twice as fast as torch's, and a
+numpy call takes a fraction of the time of a torch call. So numpy computes a single text in float32 on the processor,
+and torch everything else.
 
 Shapes: B batch, H query heads, G key-value heads, K keys, D head width; numpy's have no batch axis.
 """
@@ -24,7 +24,7 @@ from tinytf.steps.linear import linear, onednn
 
 Vector: TypeAlias = NDArray[np.float32]
 Array: TypeAlias = Any
-"""A tensor or an array, whichever the kernels take: what is written with slices, sums and products suits both."""
+"""A tensor or an array, whichever the kernels take; slices, sums and products work on both."""
 Map: TypeAlias = Callable[..., Array]
 Stored: TypeAlias = tuple[Tensor, Tensor]
 """Keys and values of one layer, (B, G, T_max, D) each; the first tokens of T_max are in use."""
@@ -44,11 +44,11 @@ class _TorchRotation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """``at`` holds the position, (1,). ``past`` is one longer than the keys, the new token's included.
+class _Span:
+    """The visible span of a new token: ``at`` holds its position, (1,); ``past`` is one longer than all keys with it.
 
-    A compiler treats the length of a tensor as dynamic, but would compile again for every value of a number. So the
-    keys that are seen begin at the number ``first``, or, for a compiler, at the number that ``since`` holds, (1,).
+    A compiler treats the length of a tensor as dynamic, but compiles again for every value of a number. So the visible
+    keys begin at the number ``first``, or for a compiler at the position in the tensor ``since``, (1,).
     """
 
     at: Tensor
@@ -58,30 +58,30 @@ class _Place:
 
 
 class Kernels:
-    """The parts of a decoder that differ, here for any device, any dtype and any number of texts.
+    """Kernels of torch, for any device, any dtype and any number of texts.
 
-    ``compiled`` is for a compiler that is to see what is done.
+    ``compiled`` says that torch's compiler will compile them.
     """
 
     def __init__(self, *, compiled: bool = False) -> None:
         self.compiled = compiled
         self._positions = torch.arange(0)
 
-    def arriving(self, x: Tensor) -> Array:
-        """The embeddings (B, C) in the form that the others take."""
+    def from_torch(self, x: Tensor) -> Array:
+        """The embeddings (B, C) in the form that the other kernels take."""
         return x
 
-    def leaving(self, x: Array) -> Tensor:
+    def to_torch(self, x: Array) -> Tensor:
         """Logits (B, V) as a tensor."""
         return x
 
-    def whole(self, x: Array) -> Tensor:
-        """What modules take: (…, C) -> (B, 1, C), (…, H, D) -> (B, H, 1, D)."""
-        made: Tensor = x.unsqueeze(-2)
-        return made
+    def to_module(self, x: Array) -> Tensor:
+        """The input of a module: (…, C) -> (B, 1, C), (…, H, D) -> (B, H, 1, D)."""
+        batched: Tensor = x.unsqueeze(-2)
+        return batched
 
-    def alone(self, x: Tensor) -> Array:
-        """The other way."""
+    def from_module(self, x: Tensor) -> Array:
+        """The output of a module, the inverse of ``to_module``: (B, 1, C) -> (…, C), (B, H, 1, D) -> (…, H, D)."""
         return x.squeeze(-2)
 
     def norm(self, module: nn.Module) -> Map:
@@ -94,51 +94,51 @@ class Kernels:
         return partial(F.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=module.eps)
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
-        """x·Wᵀ + b with a matrix (out, in); ``exact`` asks for results in at least the numbers' own precision."""
+        """x·Wᵀ + b with a matrix (out, in); ``exact`` forbids results less precise than the dtype of x."""
         if weight.is_cpu and weight.dtype is torch.bfloat16 and packs():
             return partial(onednn, weight=pack(weight), bias=bias)
         return partial(linear, weight=weight, bias=bias)
 
     def pointwise(self, function: Callable[..., Tensor]) -> Map:
-        """A function of torch's."""
+        """A torch function as a kernel."""
         return function
 
     def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
-        """RoPE: turns heads (…, D) by the angles of one position, whose cosines and sines are (D,)."""
+        """RoPE: rotates heads (…, D) by the angles of one position, given by cosines and sines (D,)."""
         half = len(sine) // 2
         return _TorchRotation(cosine, torch.cat((-sine[:half], sine[half:])))
 
-    def joined(self, *parts: Array) -> Array:
-        """The dimensions of heads one beside the other."""
+    def concatenate(self, *parts: Array) -> Array:
+        """Concatenate along the last axis."""
         return torch.cat(parts, dim=-1)
 
-    def place(self, first: int, at: int, device: torch.device) -> Any:
-        """The new token's position ``at`` and the ``first`` one that it sees, in the form that ``attend`` takes."""
+    def span_from(self, first: int, at: int, device: torch.device) -> Any:
+        """The span from the ``first`` visible key to the new token's position ``at``, in the form for ``attend``."""
         if len(self._positions) < at + 2:
             self._positions = torch.arange(2 * (at + 2), device=device)
         past = self._positions[: at + 2]
         if not self.compiled:
-            return _Place(past[at : at + 1], past, first, None)
+            return _Span(past[at : at + 1], past, first, None)
         torch._dynamo.maybe_mark_dynamic(past, 0)
-        return _Place(past[at : at + 1], past, 0, past[first : first + 1] if first else None)
+        return _Span(past[at : at + 1], past, 0, past[first : first + 1] if first else None)
 
-    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any, scale: float) -> Array:
-        """Store k and v (…, G, D) at the place; what q (…, H, D) brings from all that it sees, (…, H, D)."""
+    def attend(self, q: Array, k: Array, v: Array, stored: Stored, span: Any, scale: float) -> Array:
+        """Store k and v (…, G, D) at the new position, and return the weighted values for q (…, H, D), (…, H, D)."""
         keys, values = stored
-        keys.index_copy_(2, place.at, k[:, :, None])
-        values.index_copy_(2, place.at, v[:, :, None])
-        seen = slice(place.first, len(place.past) - 1)
-        # The heads of a group are queries of one key-value head, which is not repeated for each of them.
+        keys.index_copy_(2, span.at, k[:, :, None])
+        values.index_copy_(2, span.at, v[:, :, None])
+        seen = slice(span.first, len(span.past) - 1)
+        # The query heads of a group become several queries of one key-value head, which need not be repeated.
         grouped = q.unflatten(1, (keys.shape[1], -1))  # (B, G, H/G, D)
-        mask = None if place.since is None else place.past[None, :-1] >= place.since
-        brought = F.scaled_dot_product_attention(grouped, keys[:, :, seen], values[:, :, seen], mask, scale=scale)
-        return brought.flatten(1, 2)
+        mask = None if span.since is None else span.past[None, :-1] >= span.since
+        outputs = F.scaled_dot_product_attention(grouped, keys[:, :, seen], values[:, :, seen], mask, scale=scale)
+        return outputs.flatten(1, 2)
 
 
 class Int8Kernels(Kernels):
-    """Kernels of torch with matrices in int8. Without a compiler products are in bfloat16, too coarse for logits.
+    """Kernels of torch with matrices in int8.
 
-    So the head, which is ``exact``, is not quantised then.
+    Without a compiler products are in bfloat16, too coarse for logits, so the head (``exact``) is not quantised then.
     """
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
@@ -148,7 +148,7 @@ class Int8Kernels(Kernels):
 
 
 class CompiledKernels(Kernels):
-    """Kernels of torch for a compiler, which compiles a product with one vector to a loop."""
+    """Kernels for torch's compiler, which compiles a product with one vector to a loop."""
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         return partial(_summed, weight=weight, bias=bias)
@@ -157,7 +157,7 @@ class CompiledKernels(Kernels):
 def _summed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if len(x) > 1:
         return F.linear(x, weight, bias)
-    # A loop takes two rows together: each number of x is read once for both, an eighth faster than row by row.
+    # The loop takes two rows together and reads each number of x once for both: an eighth faster than row by row.
     product = torch.cat([(half * x).sum(-1) for half in weight.chunk(2)])[None]
     return product if bias is None else product + bias
 
@@ -170,7 +170,7 @@ class _NumpyNorm:
 
     def __call__(self, x: Vector) -> Vector:
         if x.ndim > 1:  # a norm of every head by itself
-            return np.stack([self(one) for one in x])
+            return np.stack([self(head) for head in x])
         if self.bias is None:
             return x * (1 / math.sqrt(float(x @ x) / len(x) + self.eps)) * self.weight
         x = x - x.sum() / len(x)
@@ -178,18 +178,18 @@ class _NumpyNorm:
 
 
 class NumpyKernels(Kernels):
-    """One text, in float32, on the processor. Arrays share their memory with the model's tensors and its cache."""
+    """Kernels of numpy for one text in float32 on the processor; arrays share memory with model and cache."""
 
-    def arriving(self, x: Tensor) -> Array:
+    def from_torch(self, x: Tensor) -> Array:
         return x[0].numpy()
 
-    def leaving(self, x: Array) -> Tensor:
+    def to_torch(self, x: Array) -> Tensor:
         return torch.from_numpy(x)[None]
 
-    def whole(self, x: Array) -> Tensor:
+    def to_module(self, x: Array) -> Tensor:
         return torch.from_numpy(x).unsqueeze(-2)[None]
 
-    def alone(self, x: Tensor) -> Array:
+    def from_module(self, x: Tensor) -> Array:
         return x.squeeze(-2)[0].numpy()
 
     def norm(self, module: nn.Module) -> Map:
@@ -206,32 +206,32 @@ class NumpyKernels(Kernels):
         matrix: Vector = weight.detach().numpy()
         if bias is None:
             return lambda x: matrix @ x
-        added: Vector = bias.detach().numpy()
-        return lambda x: matrix @ x + added
+        offset: Vector = bias.detach().numpy()
+        return lambda x: matrix @ x + offset
 
     def pointwise(self, function: Callable[..., Tensor]) -> Map:
         return lambda *parts: function(*map(torch.from_numpy, parts)).numpy()
 
     def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
         half = len(sine) // 2
-        across, along = cosine.numpy(), sine.numpy()[:half]
+        cosines, sines = cosine.numpy(), sine.numpy()[:half]
 
         def turn(x: Vector) -> Vector:
-            turned = x * across  # (heads, D)
-            turned[:, :half] -= x[:, half:] * along
-            turned[:, half:] += x[:, :half] * along
-            return turned
+            rotated = x * cosines  # (heads, D)
+            rotated[:, :half] -= x[:, half:] * sines
+            rotated[:, half:] += x[:, :half] * sines
+            return rotated
 
         return turn
 
-    def joined(self, *parts: Array) -> Array:
+    def concatenate(self, *parts: Array) -> Array:
         return np.concatenate(parts, axis=-1)
 
-    def place(self, first: int, at: int, device: torch.device) -> Any:
+    def span_from(self, first: int, at: int, device: torch.device) -> Any:
         return first, at
 
-    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any, scale: float) -> Array:
-        first, at = place
+    def attend(self, q: Array, k: Array, v: Array, stored: Stored, span: Any, scale: float) -> Array:
+        first, at = span
         keys, values = stored[0].numpy()[0], stored[1].numpy()[0]  # (G, T_max, D)
         keys[:, at] = k
         values[:, at] = v

@@ -1,4 +1,4 @@
-"""One token after the other, each with the model's own figures."""
+"""Generation token by token, each with the model's own figures."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ END_TOKEN, STOP_STRING, MAX_TOKENS, CONTEXT_FULL = "end token", "stop string", "
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that could come next: its ``probability`` by the model, and the one by which it is ``drawn``."""
+    """A token that could come next: its ``probability`` by the model, and the one with which it is ``drawn``."""
 
     id: int
     probability: float
@@ -38,13 +38,12 @@ class Candidate:
 class GeneratedToken:
     """One generated token.
 
-    ``text`` is the whole characters that it completes; what could still become a stop string is held back, and comes
-    with a later step. ``log_probability`` (in nats), ``rank`` (1 is the most probable), ``surprise`` (−log₂ of its
-    probability) and ``entropy`` (of the whole distribution), both in bits, are the model's own, before temperature and
-    truncation. ``ended`` says why the last step of a sample is the last. ``sample`` counts from 1. ``dropped`` is how
-    many of the oldest tokens the model no longer saw. ``attention`` (rows, K) is that of the token before, which
-    predicts this one; its last column is that token itself. ``note`` says, from that step on, that fast decoding was
-    wrong and was given up.
+    ``text`` is the complete characters that it adds; a possible beginning of a stop string is held back for a later
+    step. ``log_probability`` (in nats), ``rank`` (1 is the most probable), ``surprise`` (−log₂ of its probability, in
+    bits) and ``entropy`` (of the whole distribution, in bits) are the model's own, before temperature and truncation.
+    ``ended`` says why a sample ended, in its last step. ``sample`` counts from 1. ``dropped`` is how many of the oldest
+    tokens the model no longer saw. ``attention`` (rows, K) belongs to the previous token, which predicts this one; its
+    last column is that token itself. ``note`` says that fast decoding was wrong and was given up, from that step on.
     """
 
     number: int
@@ -63,20 +62,20 @@ class GeneratedToken:
 
     @property
     def saw(self) -> Tensor | None:
-        """The mean of the rows of ``attention`` (K,): of all heads that were looked at."""
+        """The mean over the rows of ``attention``, (K,): over all heads that were looked at."""
         return None if self.attention is None else self.attention.mean(0)
 
 
 @dataclass(frozen=True)
 class Looking:
-    """Which attention comes with a step: one row per layer, its heads averaged, or one ``head`` of one ``layer``."""
+    """Which attention comes with a step: of all layers or one ``layer``; averaged over heads or of one ``head``."""
 
     layer: int | None = None
     head: int | None = None
 
 
 class _Sample:
-    """One of the texts that continue the prompt."""
+    """One of the texts that continue the prompt, with its generator of random numbers."""
 
     def __init__(self, number: int, prompt: Sequence[int], seed: int, pieces: PieceDecoder) -> None:
         self.number, self.ids, self.pieces = number, list(prompt), pieces
@@ -84,7 +83,7 @@ class _Sample:
 
 
 def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> None:
-    """Raise UsageError where no token can follow: an encoder, no head, no token or too many, none asked for."""
+    """Raise UsageError where no token can follow: an encoder, no head, an empty or too long prompt, no max_tokens."""
     require_decoder(model.config)
     model.require_vocabulary("it predicts no next token")
     if not ids:
@@ -101,10 +100,10 @@ def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> N
 class StreamOptions(Options):
     """The settings of ``stream``, in addition to those explained at Options.
 
-    It also ends before one of ``stops`` in the text. ``on_overflow`` "slide" continues without the older half of a full
-    context. ``samples`` texts are made side by side, with the prompt computed once; sample i draws with ``seed`` + i −
-    1, so that the same seed gives the same tokens on every device. ``decode`` makes text of ids; without it steps have
-    none. ``top`` candidates come with every step, and the chosen one; ``looking`` adds attention. A ``cache`` of the
+    A text also ends before one of ``stops``. ``on_overflow`` "slide" continues without the older half of a full
+    context. ``samples`` texts are generated together, with the prompt computed once; sample i draws with ``seed`` + i −
+    1, and the same seed gives the same tokens on every device. ``decode`` turns ids into text; without it steps have no
+    text. Every step has its ``top`` candidates and the chosen one; ``looking`` adds attention. A ``cache`` of the
     caller may already hold the beginning of the text; without one, ``use_cache`` makes one of the right size.
     """
 
@@ -119,10 +118,10 @@ class StreamOptions(Options):
 
 
 def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) -> KVCache | None:
-    """The caller's cache, one that has room for the prompt and all new tokens, or None with ``use_cache`` false.
+    """The caller's cache, or a new one with room for the prompt and all new tokens; None with ``use_cache`` false.
 
-    None, too, for a decoder without its mask: each new token changes those before it; and for an edited one: a function
-    of a step is given all of the text. Raises UsageError for a cache of the caller there.
+    Also None for a decoder without its mask, where each new token changes the earlier ones, and for an edited model,
+    whose functions need the whole text. Raises UsageError for a cache of the caller with an edited model.
     """
     if options.cache is not None and model.edited:
         raise UsageError("a model whose steps are edited is decoded without a cache", "leave it out")
@@ -132,11 +131,11 @@ def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) ->
     return model.cache(min(model.config.context, len(ids) + options.max_tokens))
 
 
-def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[GeneratedToken]:
-    """Continue ``ids``; yield every token as soon as it is computed. The settings are those of StreamOptions.
+def stream_with(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[GeneratedToken]:
+    """Continue ``ids`` and yield every token as soon as it is computed. The settings are those of StreamOptions.
 
-    Raises UsageError at once for an encoder, for no ids or too many, for a wrong number; MemoryShortage for a cache
-    that does not fit; GenerationError for logits that are NaN.
+    Raises UsageError, before the first step, for an encoder, for no ids or too many, and for settings out of range;
+    MemoryShortage for a cache that does not fit; GenerationError for logits that are not finite.
     """
     require_prompt(model, ids, options.max_tokens)
     cache, chunk, looking = options.cache, options.chunk, options.looking
@@ -147,39 +146,39 @@ def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> 
     if options.on_overflow not in ON_OVERFLOW:
         raise UsageError(f"on_overflow {options.on_overflow!r} is not one of {', '.join(ON_OVERFLOW)}")
     if any(not stop for stop in options.stops):
-        raise UsageError("a stop string is empty, and every text contains that", "leave it out")
+        raise UsageError("a stop string is empty, but every text contains the empty string", "leave it out")
     if options.stops and options.decode is None:
         raise UsageError("stop strings need a tokenizer's decode")
     context = model.config.context
     cache = cache_for(model, ids, options)
-    without = "a model without its mask has no cache" if model.config.looks_ahead else "leave out --no-cache"
-    remedy = "a model whose steps are edited has no cache" if model.edited else without
+    mask_hint = "a model without its mask has no cache" if model.config.looks_ahead else "leave out --no-cache"
+    cache_hint = "a model whose steps are edited has no cache" if model.edited else mask_hint
     if options.kind != PLAIN and cache is None:
-        raise UsageError("only decoding with a cache is compiled or in int8", remedy)
+        raise UsageError("only decoding with a cache can be compiled or in int8", cache_hint)
     if cache is not None:
         _require_cache(cache, len(ids), min(context, len(ids) + options.max_tokens - 1), options.samples)
     if chunk and cache is None:
-        raise UsageError("a prompt is computed in chunks only with a cache", remedy)
+        raise UsageError("a prompt is computed in chunks only with a cache", cache_hint)
     if looking is not None and cache is None:
-        raise UsageError("attention to the past is read from the cache, and there is none", remedy)
+        raise UsageError("attention is read from the cache, but there is none", cache_hint)
     _require_looking(model.config, looking)
-    seen = _Seen(looking) if looking else None
+    attention = _Seen(looking) if looking else None
 
     def runner() -> Runner:
-        return Runner(model, ids, cache, chunk=chunk, texts=options.samples, kind=options.kind, look=seen)
+        return Runner(model, ids, cache, chunk=chunk, texts=options.samples, kind=options.kind, look=attention)
 
-    return _steps(runner, ids, options, seen)
+    return _steps(runner, ids, options, attention)
 
 
-stream = by_keyword(StreamOptions)(streamed)
+stream = by_keyword(StreamOptions)(stream_with)
 
 
 def _require_cache(cache: KVCache, prompt: int, tokens: int, samples: int) -> None:
     if cache.position >= prompt:
-        raise UsageError(f"the cache holds {cache.position:,} tokens, and the text has {prompt:,}")
+        raise UsageError(f"the cache holds {cache.position:,} tokens, but the text has only {prompt:,}")
     if cache.capacity < tokens:
         raise UsageError(
-            f"the cache has room for {cache.capacity:,} tokens, and {tokens:,} can come", "make a larger one"
+            f"the cache has room for {cache.capacity:,} tokens, but up to {tokens:,} will come", "make a larger one"
         )
     cache.require_memory(samples)
 
@@ -187,9 +186,9 @@ def _require_cache(cache: KVCache, prompt: int, tokens: int, samples: int) -> No
 def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
     if looking is None:
         return
-    for what, number, count in (("layer", looking.layer, config.n_layers), ("head", looking.head, config.n_heads)):
+    for kind, number, count in (("layer", looking.layer, config.n_layers), ("head", looking.head, config.n_heads)):
         if number is not None and not 0 <= number < count:
-            raise UsageError(f"there is no {what} {number}", f"the model has {count}: 0 to {count - 1}")
+            raise UsageError(f"there is no {kind} {number}", f"the model has {count}: 0 to {count - 1}")
     attending = table_of(config).attending
     if not attending:
         raise UsageError("no layer of this model has attention weights", "generate without --watch and --head")
@@ -198,7 +197,7 @@ def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
 
 
 class _Seen:
-    """Keeps the rows of every layer's weights (B, H, K) that are looked at."""
+    """Collects the rows of every layer's attention weights (B, H, K) that are looked at."""
 
     def __init__(self, looking: Looking) -> None:
         self.looking = looking
@@ -214,7 +213,7 @@ class _Seen:
             self.rows.append((weights.mean(1) if head is None else weights[:, head]).float().cpu())
 
     def of(self, row: int) -> Tensor:
-        return torch.stack([found[row] for found in self.rows])
+        return torch.stack([layer_rows[row] for layer_rows in self.rows])
 
 
 def _steps(
@@ -227,14 +226,14 @@ def _steps(
     sampling, max_tokens, ends = options.sampling or Sampling(), options.max_tokens, frozenset(options.ends)
     runner = make_runner()
     logits = runner.first().expand(len(running), -1)  # (B, V)
-    places = [0] * len(running)  # where each sample is in the runner's batch
+    batch_rows = [0] * len(running)  # the row of each sample in the runner's batch
     context = runner.model.config.context
     for number in range(1, max_tokens + 1):
-        rows, chosen_ids, over = [], [], set()
+        rows, chosen_ids, ended_samples = [], [], set()
         for row, sample in enumerate(running):
             with runner.undisturbed():
                 chosen, candidates = _choose(logits[row], sampling, sample, options.top)
-                known = figures(logits[row], chosen)
+                stats = figures(logits[row], chosen)
             sample.ids.append(chosen)
             text = sample.pieces.add(chosen)
             ended = ""
@@ -249,29 +248,29 @@ def _steps(
             if ended or (runner.full and options.on_overflow == "error"):
                 text += sample.pieces.rest()
             if ended:
-                over.add(sample.number)
+                ended_samples.add(sample.number)
             else:
-                rows.append(places[row])
+                rows.append(batch_rows[row])
                 chosen_ids.append(chosen)
-            attention = seen.of(places[row]) if seen else None
+            attention = seen.of(batch_rows[row]) if seen else None
             yield GeneratedToken(
-                number, chosen, text, *known, candidates, ended, sample.number, runner.dropped, attention, runner.note
+                number, chosen, text, *stats, candidates, ended, sample.number, runner.dropped, attention, runner.note
             )
         if not rows:
             return
         if runner.full and options.on_overflow == "error":
             raise GenerationError(
                 f"the context of {context:,} tokens is full after {number:,} new ones, "
-                f"and {max_tokens:,} were asked for",
+                f"but {max_tokens:,} were asked for",
                 "ask for fewer, or choose --on-overflow stop or slide",
             )
-        running = [sample for sample in running if sample.number not in over]
+        running = [sample for sample in running if sample.number not in ended_samples]
         logits = runner.go_on(rows, chosen_ids)
-        places = list(range(len(running)))
+        batch_rows = list(range(len(running)))
 
 
 def _choose(logits: Tensor, sampling: Sampling, sample: _Sample, top: int) -> tuple[int, tuple[Candidate, ...]]:
-    if sampling.greedy and not top:  # the largest is the largest after warping, too
+    if sampling.greedy and not top:  # warping does not change which is largest
         penalised = penalise_repetition(logits, sample.ids, sampling.repetition_penalty)
         return choose(penalised, sampling, sample.generator), ()
     warped = warp(logits, sampling, sample.ids)
@@ -279,18 +278,18 @@ def _choose(logits: Tensor, sampling: Sampling, sample: _Sample, top: int) -> tu
     if not top:
         return chosen, ()
     best = logits.topk(min(top, len(logits))).indices.tolist()
-    listed = best if chosen in best else [*best, chosen]
-    drawn = warped.double().softmax(-1)[listed].tolist()
-    own = logits.double().softmax(-1)[listed].tolist()
-    return chosen, tuple(Candidate(*one) for one in zip(listed, own, drawn, strict=True))
+    ids = best if chosen in best else [*best, chosen]
+    drawn_shares = warped.double().softmax(-1)[ids].tolist()
+    model_shares = logits.double().softmax(-1)[ids].tolist()
+    return chosen, tuple(Candidate(*entry) for entry in zip(ids, model_shares, drawn_shares, strict=True))
 
 
 def figures(logits: Tensor, chosen: int) -> tuple[float, int, float, float]:
     """Log-probability (nats), rank, surprise and entropy (bits) of a token, from float32 logits (V,)."""
     values: NDArray[np.float32] = logits.numpy()
-    below = np.maximum(values - values.max(), np.float32(-1e4))  # an impossible token adds nothing: exp is 0 there
-    shares = np.exp(below)
+    shifted = np.maximum(values - values.max(), np.float32(-1e4))  # exp is 0 there, so an impossible token adds nothing
+    shares = np.exp(shifted)
     total = float(shares.sum(dtype=np.float64))
-    own = float(below[chosen]) - math.log(total)
-    entropy = (math.log(total) - float(shares @ below) / total) / math.log(2)
-    return own, int(np.count_nonzero(values > values[chosen])) + 1, -own / math.log(2), entropy
+    log_probability = float(shifted[chosen]) - math.log(total)
+    entropy = (math.log(total) - float(shares @ shifted) / total) / math.log(2)
+    return log_probability, int(np.count_nonzero(values > values[chosen])) + 1, -log_probability / math.log(2), entropy

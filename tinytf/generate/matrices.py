@@ -1,7 +1,7 @@
 """Matrices stored for decoding: in oneDNN's own layout, which it reads faster in bfloat16, or in int8.
 
-In int8 there is a quarter of the memory to read for every token, and one scale for each output channel: each row w
-becomes round(w / s) with s = max|w| / 127, so that a weight is off by at most s / 2.
+int8 needs a quarter of the memory reads of float32, with one scale per output channel: each row w becomes round(w / s)
+with s = max|w| / 127, so a weight is off by at most s / 2.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from tinytf.steps.linear import onednn, works
 
 
 def pack(weight: Tensor) -> Tensor:
-    """A copy (out, in) in the layout that ``onednn`` reads faster. A later change of ``weight`` is not in it."""
-    laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 1)
-    return laid_out
+    """A copy (out, in) in the layout that ``onednn`` reads faster; later changes of ``weight`` do not reach it."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 1)
+    return packed
 
 
 @cache
 def packs() -> bool:
-    """Whether torch multiplies by packed matrices here."""
+    """Whether torch can multiply by packed matrices on this machine."""
     return works(lambda x, weight, bias: onednn(x, pack(weight), bias), torch.bfloat16, 0.1)
 
 
@@ -33,18 +33,20 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     largest = weight.detach().float().abs().amax(dim=1)
     scale = (largest / 127).clamp_min(torch.finfo(torch.float32).tiny)
-    short = scale.bfloat16()
-    up = torch.where(short.float() < scale, torch.nextafter(short, torch.full_like(short, torch.inf)), short).float()
-    return (weight.detach().float() / up[:, None]).round_().to(torch.int8), up
+    rounded = scale.bfloat16()
+    scale_up = torch.where(
+        rounded.float() < scale, torch.nextafter(rounded, torch.full_like(rounded, torch.inf)), rounded
+    ).float()
+    return (weight.detach().float() / scale_up[:, None]).round_().to(torch.int8), scale_up
 
 
-_WHOLE = 16
-"""torch's operator reads rows in pieces of 16 numbers, and past the end of a row that is no multiple of that."""
+_INT8_MULTIPLE = 16
+"""torch's operator reads rows in pieces of 16 numbers, past the end of a row whose length is not a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Product:
-    """x (B, in) -> (B, out) with a matrix in int8. ``compiled`` leaves the arithmetic to a compiler, in float32."""
+    """x (B, in) -> (B, out) with a matrix in int8; ``compiled`` leaves float32 arithmetic to torch's compiler."""
 
     weight: Tensor
     scale: Tensor
@@ -53,10 +55,10 @@ class Int8Product:
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None, *, compiled: bool) -> "Int8Product":
-        """The product with a matrix of floating point numbers (out, in), which is quantised here."""
+        """The product with a floating-point matrix (out, in), which this quantises."""
         numbers, scale = quantize(weight)
         if not compiled:
-            numbers = F.pad(numbers, (0, -numbers.shape[1] % _WHOLE))
+            numbers = F.pad(numbers, (0, -numbers.shape[1] % _INT8_MULTIPLE))
         return cls(numbers, scale, bias, compiled)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -72,5 +74,5 @@ class Int8Product:
 
 @cache
 def multiplies_int8() -> bool:
-    """Whether torch multiplies by int8 weights here."""
+    """Whether torch can multiply by int8 weights on this machine."""
     return works(lambda x, weight, bias: Int8Product.of(weight, bias, compiled=False)(x), torch.float32, 0.2)

@@ -1,4 +1,4 @@
-"""The settings of a generation: declared once in a frozen object, given as keywords."""
+"""The settings of a generation: declared once as a frozen object, passed as keywords."""
 
 import functools
 import inspect
@@ -11,7 +11,7 @@ from tinytf.generate.decoder import PLAIN, Kind
 P = ParamSpec("P")
 First = TypeVar("First")
 Second = TypeVar("Second")
-Made = TypeVar("Made")
+OptionsT = TypeVar("OptionsT")
 Result = TypeVar("Result")
 
 
@@ -19,9 +19,9 @@ Result = TypeVar("Result")
 class Options:
     """The settings that every generation has.
 
-    It ends at a token of ``ends``, after ``max_tokens``, or where the context is full: ``on_overflow`` "error" raises
-    GenerationError then. ``use_cache`` keeps keys and values. The prompt is computed ``chunk`` tokens at a time (0: all
-    at once). ``kind`` is how to compute: compiled, or with weights in int8.
+    Generation ends at a token of ``ends``, after ``max_tokens``, or where the context is full; ``on_overflow`` "error"
+    raises GenerationError there instead. ``use_cache`` keeps keys and values. The prompt is computed ``chunk`` tokens
+    at a time (0: all at once). ``kind`` selects compiled kernels or int8 weights.
     """
 
     max_tokens: int = 50
@@ -33,18 +33,20 @@ class Options:
 
 
 def by_keyword(
-    options: Callable[P, Made],
-) -> Callable[[Callable[[First, Second, Made], Result]], Callable[Concatenate[First, Second, P], Result]]:
-    """Let a function of two arguments and an options object take the fields of that object as keywords."""
+    options: Callable[P, OptionsT],
+) -> Callable[[Callable[[First, Second, OptionsT], Result]], Callable[Concatenate[First, Second, P], Result]]:
+    """Let a function of two arguments and an options object take the options as keywords."""
 
-    def decorate(function: Callable[[First, Second, Made], Result]) -> Callable[Concatenate[First, Second, P], Result]:
+    def decorate(
+        function: Callable[[First, Second, OptionsT], Result],
+    ) -> Callable[Concatenate[First, Second, P], Result]:
         @functools.wraps(function)
         def wrapped(first: First, second: Second, /, *args: P.args, **kwargs: P.kwargs) -> Result:
             return function(first, second, options(*args, **kwargs))
 
         *leading, _ = inspect.signature(function).parameters.values()
-        told: Any = wrapped
-        told.__signature__ = inspect.Signature([*leading, *inspect.signature(options).parameters.values()])
+        described: Any = wrapped
+        described.__signature__ = inspect.Signature([*leading, *inspect.signature(options).parameters.values()])
         return wrapped
 
     return decorate

@@ -1,24 +1,24 @@
-"""The text of tokens that arrive one by one: whole characters only, and nothing that may be part of a stop string."""
+"""The text of tokens that arrive one by one: complete characters only, and no beginning of a stop string."""
 
 from collections.abc import Callable, Sequence
 
-_UNFINISHED = "\ufffd"  # what decoding makes of bytes that are no character, or not yet
+_UNFINISHED = "\ufffd"  # the decoding of bytes that are no character, or not yet a complete one
 _CONTEXT = 8
 
 
 class PieceDecoder:
-    """``add`` a token, and get the text that is now certain; ``rest`` is what was still held back.
+    """``add`` takes a token and returns the text that is now certain; ``rest`` returns what was held back at the end.
 
-    Tokens are decoded after a few that come before them, since a piece by itself can lose its leading space.
+    Tokens are decoded together with a few earlier ones, since a piece decoded alone can lose its leading space.
     """
 
     def __init__(self, decode: Callable[[list[int]], str] | None, prompt: Sequence[int], stops: Sequence[str]) -> None:
         self.decode = decode
         self.stops = tuple(stops)
         self.stopped = False
-        self._known = list(prompt[-_CONTEXT:])
+        self._context = list(prompt[-_CONTEXT:])
         self._new: list[int] = []
-        self._held = ""
+        self._held_back = ""
 
     def add(self, token_id: int) -> str:
         if self.decode is None or self.stopped:
@@ -31,42 +31,42 @@ class PieceDecoder:
         return self._certain(text)
 
     def rest(self) -> str:
-        """What is left when no token follows; a character that was never finished is U+FFFD."""
+        """The text held back when no more tokens follow; an incomplete character becomes U+FFFD."""
         if self.decode is None or self.stopped:
             return ""
         text = self._certain(self._text_of_new())
         if not self.stopped:
-            text += self._held
-        self._held, self._new = "", []
+            text += self._held_back
+        self._held_back, self._new = "", []
         return text
 
     def _text_of_new(self) -> str:
         assert self.decode is not None
         if not self._new:
             return ""
-        return self.decode(self._known + self._new)[len(self.decode(self._known)) :]
+        return self.decode(self._context + self._new)[len(self.decode(self._context)) :]
 
     def _settle(self) -> None:
-        self._known = (self._known + self._new)[-max(_CONTEXT, len(self._new)) :]
+        self._context = (self._context + self._new)[-max(_CONTEXT, len(self._new)) :]
         self._new = []
 
     def _certain(self, text: str) -> str:
-        """The part of the held and the new text that comes before a stop string, and cannot be one's beginning."""
-        text = self._held + text
-        found = [place for place in (text.find(stop) for stop in self.stops) if place >= 0]
-        if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
+        """The part of the held-back and new text that precedes any stop string and cannot begin one."""
+        text = self._held_back + text
+        hits = [position for position in (text.find(stop) for stop in self.stops) if position >= 0]
+        if hits:
+            self.stopped, self._held_back = True, ""
+            return text[: min(hits)]
         longest = max((len(stop) for stop in self.stops), default=1) - 1
         for size in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-size:]) for stop in self.stops):
-                self._held = text[-size:]
+                self._held_back = text[-size:]
                 return text[:-size]
-        self._held = ""
+        self._held_back = ""
         return text
 
 
 def text_of(decode: Callable[[list[int]], str], before: Sequence[int], ids: Sequence[int]) -> str:
-    """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
+    """The text of ``ids`` after the ids ``before``; decoded alone, a piece can lose its leading space."""
     pieces = PieceDecoder(decode, before, ())
     return "".join(pieces.add(token_id) for token_id in ids) + pieces.rest()

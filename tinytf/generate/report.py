@@ -1,4 +1,4 @@
-"""What follows a prompt, as reports: texts that were drawn, hypotheses of a beam search, a cache compared with none."""
+"""Reports of generation: drawn texts, the hypotheses of a beam search, and decoding with and without a cache."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ from tinytf.report import SCHEMA_VERSION, About, Report, Verified, plain, text_d
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
 from tinytf.text.tokenizer import Encoding
 
-Made = TypeVar("Made")
+StepT = TypeVar("StepT")
 AnyContinued = TypeVar("AnyContinued", bound="Continued[Any]")
 
 INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continued(Report, Generic[Made]):
-    """What follows a ``prompt``, step by step; ``interrupted`` says that somebody ended it before its time.
+class Continued(Report, Generic[StepT]):
+    """The continuation of a ``prompt``, step by step; ``interrupted`` says that the user ended it early.
 
-    Its events can be sent while it is made: ``first_event`` needs no step, ``step_event`` is of one, ``last_events``
-    need them all. ``kind`` is how it was computed, ``int8_cost`` what 8-bit weights did to the loss of the text.
-    ``times`` are the seconds (of time.perf_counter) at which each step was there.
+    Its events can be sent while it is computed: ``first_event`` needs no step, ``step_event`` one, ``last_events``
+    all of them. ``kind`` is how it was computed, ``int8_cost`` the effect of 8-bit weights on the loss of the text.
+    ``times`` are the seconds (of time.perf_counter) when each step was ready.
     """
 
     prompt: Encoding
-    steps: tuple[Made, ...] = ()
+    steps: tuple[StepT, ...] = ()
     times: tuple[float, ...] = ()
     interrupted: bool = False
     kind: Kind = PLAIN
@@ -45,14 +45,14 @@ class Continued(Report, Generic[Made]):
         """The report with the steps that are there: all of them, unlike one that is ``Underway``."""
         return self
 
-    def coming(self) -> Iterator[Made]:
+    def coming(self) -> Iterator[StepT]:
         """Yield the steps."""
         return iter(self.steps)
 
     def _settings(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _step(self, step: Made) -> dict[str, Any]:
+    def _step(self, step: StepT) -> dict[str, Any]:
         raise NotImplementedError
 
     def _outcome(self) -> dict[str, Any]:
@@ -60,22 +60,22 @@ class Continued(Report, Generic[Made]):
 
     @property
     def text_ids(self) -> list[int]:
-        """The prompt and the ids that follow it; of several texts in the first."""
+        """The ids of the prompt and of the first text that follows it."""
         return self.prompt.ids
 
     @property
     def tokens_per_second(self) -> float | None:
-        """How fast it was, where that was measured."""
+        """The measured speed; None where it was not measured."""
         return None
 
     @property
     def note(self) -> str:
-        """Why fast decoding was given up, where it was."""
+        """Why fast decoding was given up; empty where it was not."""
         return getattr(self.steps[-1], "note", "") if self.steps else ""
 
     @property
     def dropped(self) -> int:
-        """How many of the oldest tokens the model no longer saw in the end."""
+        """How many of the oldest tokens the model no longer saw at the end."""
         return max((getattr(step, "dropped", 0) for step in self.steps), default=0)
 
     def _noted(self) -> dict[str, str]:
@@ -86,11 +86,11 @@ class Continued(Report, Generic[Made]):
         return {"prompt": text_data(self.prompt), **self._settings(), **self._outcome(), "steps": steps}
 
     def first_event(self) -> dict[str, Any]:
-        of = {} if self.about is None else self.about.to_dict()
-        known = {"prompt": text_data(self.prompt), **self._settings()}
-        return {"type": self.KIND, "schema_version": SCHEMA_VERSION, **of, **known}
+        about = {} if self.about is None else self.about.to_dict()
+        settings = {"prompt": text_data(self.prompt), **self._settings()}
+        return {"type": self.KIND, "schema_version": SCHEMA_VERSION, **about, **settings}
 
-    def step_event(self, step: Made) -> dict[str, Any]:
+    def step_event(self, step: StepT) -> dict[str, Any]:
         return {"type": "step", **self._step(step)}
 
     def last_events(self) -> Iterator[dict[str, Any]]:
@@ -107,7 +107,7 @@ class Continued(Report, Generic[Made]):
 class Generation(Continued[GeneratedToken]):
     """Texts that follow a prompt: ``samples`` of them, numbered from 1; sample i was drawn with ``seed`` + i − 1.
 
-    ``cache`` is what the cache held in the end, a row a layer.
+    ``cache`` is the use of the cache at the end, a row per layer.
     """
 
     KIND = "generation"
@@ -135,7 +135,7 @@ class Generation(Continued[GeneratedToken]):
         return "".join(step.text for step in self.of(sample))
 
     def ended(self, sample: int = 1) -> str:
-        """Why a sample ended; empty where it did not."""
+        """Why a sample ended; empty if it has not."""
         steps = self.of(sample)
         return (steps[-1].ended if steps else "") or (INTERRUPTED if self.interrupted else "")
 
@@ -145,7 +145,7 @@ class Generation(Continued[GeneratedToken]):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all samples together, without their first two tokens, which prepare what the others use."""
+        """The speed of all samples together, without their first two tokens, which include one-time setup."""
         start = 2 * self.samples
         if len(self.times) <= start + 1:
             return None
@@ -155,7 +155,7 @@ class Generation(Continued[GeneratedToken]):
         return {"sampling": {**plain(self.sampling), "seed": self.seed}}
 
     def _step(self, step: GeneratedToken) -> dict[str, Any]:
-        """One token; attention only where it was looked at, as rows of weights."""
+        """The fields of one token; attention, where it was looked at, as rows of weights."""
         return {
             "sample": step.sample,
             "number": step.number,
@@ -167,7 +167,8 @@ class Generation(Continued[GeneratedToken]):
             "entropy_bits": step.entropy,
             "dropped": step.dropped,
             "candidates": [
-                {**self.named(one.id), "probability": one.probability, "drawn": one.drawn} for one in step.candidates
+                {**self.named(candidate.id), "probability": candidate.probability, "drawn": candidate.drawn}
+                for candidate in step.candidates
             ],
             **({} if step.attention is None else {"attention": step.attention.tolist()}),
         }
@@ -195,7 +196,7 @@ class Generation(Continued[GeneratedToken]):
 
 @dataclass(frozen=True, kw_only=True)
 class BeamSearch(Continued[BeamStep]):
-    """The hypotheses of every step of a beam search, and the best ``count`` of those that ended."""
+    """The hypotheses of every step of a beam search, and the best ``count`` of the finished ones."""
 
     KIND = "beam_search"
     TABLE = ("hypotheses",)
@@ -214,7 +215,7 @@ class BeamSearch(Continued[BeamStep]):
 
     @property
     def best(self) -> tuple[Hypothesis, ...]:
-        """What ended, the best first; of an interrupted search what ran."""
+        """The finished hypotheses, best first; of an interrupted search without any, the running ones."""
         return (self.steps[-1].finished or self.steps[-1].running)[: self.count] if self.steps else ()
 
     @property
@@ -228,8 +229,8 @@ class BeamSearch(Continued[BeamStep]):
     def text_of(self, hypothesis: Hypothesis) -> str:
         """The text of a hypothesis, without its end token."""
         assert self.about is not None
-        kept = hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids
-        return text_of(self.about.model.tokenizer.decode, self.prompt.ids, kept)
+        ids = hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids
+        return text_of(self.about.model.tokenizer.decode, self.prompt.ids, ids)
 
     def _settings(self) -> dict[str, Any]:
         return {"beams": self.beams, "length_penalty": self.length_penalty}
@@ -242,7 +243,7 @@ class BeamSearch(Continued[BeamStep]):
         }
 
     def _outcome(self) -> dict[str, Any]:
-        best = [{"text": self.text_of(one), **plain(one)} for one in self.best]
+        best = [{"text": self.text_of(hypothesis), **plain(hypothesis)} for hypothesis in self.best]
         cost = {} if self.int8_cost is None else {"int8_cost": plain(self.int8_cost)}
         return {
             "text": best[0]["text"] if best else "",
@@ -255,7 +256,7 @@ class BeamSearch(Continued[BeamStep]):
 
 @dataclass(frozen=True)
 class Spent:
-    """What all steps together took in one way: work in multiply-adds, and the least seconds that were measured."""
+    """The totals of all steps in one way: work in multiply-adds, and the shortest measured seconds."""
 
     keys_values: int
     attention: int
@@ -265,7 +266,7 @@ class Spent:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheComparison(Continued[CachedStep]):
-    """Time and work of every step, with a cache and without; ``bytes_per_token`` is what the cache takes for one."""
+    """Time and work of every step, with a cache and without; ``bytes_per_token`` is the cache's memory for a token."""
 
     KIND = "cache_comparison"
     TABLE = ("steps",)
@@ -276,11 +277,11 @@ class CacheComparison(Continued[CachedStep]):
     @classmethod
     def begin(cls, about: About, prompt: Encoding, model: Transformer) -> Self:
         """The report before its first step."""
-        each = cache_bytes_per_token(model.config, next(model.parameters()).itemsize)
-        return cls(about=about, prompt=prompt, config=model.config, bytes_per_token=each)
+        cache_bytes = cache_bytes_per_token(model.config, next(model.parameters()).itemsize)
+        return cls(about=about, prompt=prompt, config=model.config, bytes_per_token=cache_bytes)
 
     def works(self, step: CachedStep) -> tuple[StepWork, StepWork]:
-        """With the cache and without; the first step computes the whole prompt in both."""
+        """The work of a step with the cache and without; the first step computes the whole prompt in both."""
         without = step_work(self.config, step.tokens, cached=False)
         return (without if step.number == 1 else step_work(self.config, step.tokens, cached=True)), without
 
@@ -289,16 +290,16 @@ class CacheComparison(Continued[CachedStep]):
         """The sums over all steps, with the cache and without."""
         cached, plain = zip(*map(self.works, self.steps), strict=True)
         seconds = [(step.with_cache, step.without_cache) for step in self.steps]
-        return _spent(cached, [one for one, _ in seconds]), _spent(plain, [one for _, one in seconds])
+        return _spent(cached, [t for t, _ in seconds]), _spent(plain, [t for _, t in seconds])
 
     @property
     def cache_bytes(self) -> int:
-        """What the cache holds in the end."""
+        """The bytes that the cache holds at the end."""
         return self.bytes_per_token * self.steps[-1].tokens if self.steps else 0
 
     @property
     def check(self) -> Verified | None:
-        """Whether the logits of both agree, at the step where they come nearest to not doing so; None before any."""
+        """Whether the logits of both agree, at the step that is nearest to its limit; None without steps."""
         if not self.steps:
             return None
         step = max(self.steps, key=lambda step: step.apart / step.allowed)
@@ -331,7 +332,7 @@ class CacheComparison(Continued[CachedStep]):
 
 
 def _spent(works: Sequence[StepWork], seconds: Sequence[float]) -> Spent:
-    keys_values, attention, whole = (
-        sum(getattr(one, name) for one in works) for name in ("keys_values", "attention", "whole")
+    keys_values, attention, multiply_adds = (
+        sum(getattr(work, name) for work in works) for name in ("keys_values", "attention", "whole")
     )
-    return Spent(keys_values, attention, whole, sum(seconds))
+    return Spent(keys_values, attention, multiply_adds, sum(seconds))

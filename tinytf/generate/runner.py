@@ -1,4 +1,4 @@
-"""The logits after texts that grow by a token at a time, with or without a cache of what was computed before."""
+"""The logits of texts that grow by a token at a time, with or without a cache."""
 
 import itertools
 import math
@@ -22,17 +22,17 @@ from tinytf.trace.record import record
 
 
 class Runner:
-    """Texts of one length that share their beginning, the ``prompt``.
+    """Runs texts of equal length that begin with the same ``prompt``.
 
-    ``first`` runs the prompt, once for all of them; ``go_on`` appends a token to each. Where the context is full,
-    its older half is dropped and the rest computed again: ``dropped`` counts the tokens. ``chunk`` is how many
-    tokens of a prompt go through at a time (0: all), ``look`` is explained at Decoder. Logits are (B, V), on the
-    processor and in float32, so that a seed draws the same everywhere.
+    ``first`` runs the prompt, once for all texts; ``go_on`` appends a token to each. Where the context is full, its
+    older half is dropped and the rest computed again; ``dropped`` counts these tokens. ``chunk`` is how many tokens of
+    a prompt go through at a time (0: all), ``look`` is explained at Decoder. Logits are (B, V) in float32 on the
+    processor, so that a seed draws the same everywhere.
 
-    A token after the prompt goes through the fast Decoder where that ``fits``, else through the model's modules. The
-    first one goes through both, unless ``compare`` is false: where their logits differ (with int8 weights, by more than
-    those may), the modules go on alone, and ``note`` says so. Raises UsageError for a ``kind`` or ``look`` that the
-    model cannot have.
+    Tokens after the prompt go through the fast Decoder where it ``fits``, else through the model's modules. The first
+    one goes through both, unless ``compare`` is false: where their logits differ by more than rounding (or int8
+    weights) may cause, the modules continue alone, and ``note`` says so. Raises UsageError for a ``kind`` or ``look``
+    that the model does not support.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Runner:
         self._device = next(model.parameters()).device
         self._decoder: Decoder | None = None
         self._compare = compare
-        if kind != PLAIN and (missing := without_kernel(model)):
+        if kind != PLAIN and (lacking := without_kernel(model)):
             raise UsageError(
-                f"compiled and int8 decoding have no kernel for: {'; '.join(missing)}",
+                f"compiled and int8 decoding have no kernel for: {'; '.join(lacking)}",
                 "leave out --compile and --quantize",
             )
         if cache is not None and Decoder.fits(model):
             decoder = Decoder(model, cache, texts, kind)
-            self._decoder = decoder if look is None or decoder.looks else None
+            self._decoder = decoder if look is None or decoder.can_look else None
         elif kind != PLAIN or (look is not None and (cache is None or is_watched(model))):
             raise UsageError(
                 "compiled and int8 decoding, and looking at attention, need a cache and a model without hooks or "
@@ -72,7 +72,7 @@ class Runner:
 
     @property
     def full(self) -> bool:
-        """Whether one more token needs more than the context."""
+        """Whether one more token would exceed the context."""
         return len(self.texts[0]) >= self.model.config.context
 
     def first(self) -> Tensor:
@@ -80,7 +80,7 @@ class Runner:
         return self._ready(self._whole())
 
     def go_on(self, rows: Sequence[int], ids: Sequence[int]) -> Tensor:
-        """Keep the texts of ``rows``, append one of ``ids`` to each: the logits after that, (rows, V)."""
+        """Keep the texts of ``rows``, append one of ``ids`` to each, and return the logits after it, (rows, V)."""
         full = self.full
         self.texts = [[*self.texts[row], token_id] for row, token_id in zip(rows, ids, strict=True)]
         if self.cache is not None:
@@ -99,14 +99,14 @@ class Runner:
             return self._decoded(self._decoder, ids)
         self._compare = False
         expected = self._by_modules(cache, ids, None)
-        cache.position -= 1  # the same token again, in the same place
-        found = self._decoded(self._decoder, ids)
+        cache.position -= 1  # decode the same token again, at the same position
+        logits = self._decoded(self._decoder, ids)
         tolerance = INT8 if self._kind.quantize else DECODED
-        apart, limit = _apart(found, expected), allowed(tolerance, found.dtype)
-        if apart <= limit or (not math.isfinite(apart) and self._fault(found)):
-            return found
+        difference, limit = _difference(logits, expected), allowed(tolerance, logits.dtype)
+        if difference <= limit or (not math.isfinite(difference) and self._fault(logits)):
+            return logits
         self.note = (
-            f"fast decoding had a relative error of {apart:.2g} at its first token (limit {limit:g}), "
+            f"fast decoding had a relative error of {difference:.2g} at its first token (limit {limit:g}), "
             "so the model's own modules decoded the text"
         )
         self._decoder = None
@@ -124,17 +124,17 @@ class Runner:
         except RuntimeError as error:
             if not self._kind.compile:
                 raise
-            said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise GenerationError(
-                f"torch cannot compile this: {said[:200]}",
+                f"torch cannot compile this: {message[:200]}",
                 "--compile needs a C++ compiler, such as g++",
             ) from None
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """A stretch in which torch starts no threads of its own where numpy's do the work.
+        """Context in which torch uses one thread while numpy does the work.
 
-        Idle threads of either spin, and would take the processor from the others.
+        Idle threads of either library spin, and would take the processor from the other.
         """
         if self._decoder is None or self._decoder.threads_of_torch:
             yield
@@ -142,25 +142,25 @@ class Runner:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            with np.errstate(all="ignore"):  # what is not finite is found in the logits, and explained there
+            with np.errstate(all="ignore"):  # numbers that are not finite are reported at the logits
                 yield
         finally:
             torch.set_num_threads(threads)
 
     @property
     def _is_turned(self) -> bool:
-        """Whether the text has become so long that LongRoPE turns it by other angles than the keys in the cache."""
+        """Whether the text is now so long that LongRoPE turns it by other angles than the cached keys."""
         return self.cache is not None and self.cache.is_turned(len(self.texts[0]))
 
     def _slide(self) -> None:
-        kept = max(1, (self.model.config.context + 1) // 2)
-        self.dropped += len(self.texts[0]) - kept
-        self.texts = [text[-kept:] for text in self.texts]
+        retained = max(1, (self.model.config.context + 1) // 2)
+        self.dropped += len(self.texts[0]) - retained
+        self.texts = [text[-retained:] for text in self.texts]
         if self.cache is not None:
             self.cache.clear()
 
     def _whole(self) -> Tensor:
-        """Compute what is not in the cache yet, and the last token again where it is looked at: logits (B, V)."""
+        """Compute all tokens that are not cached yet, and the last one again if it is looked at: logits (B, V)."""
         ids = torch.tensor(self.texts, device=self._device)  # (B, T)
         length, turn = ids.shape[1], self.model.config.rope_switch
         if self.cache is not None:
@@ -168,7 +168,7 @@ class Runner:
                 self.cache.clear()
             ids = ids[:, self.cache.position :]
         size = self.chunk if self.chunk and self.cache is not None else length
-        if 0 < turn < length:  # the first piece is turned as the whole text is
+        if 0 < turn < length:  # the first piece must be turned by the angles of the whole text
             size = max(size, turn + 1)
         with evaluating(self.model), torch.inference_mode():
             for piece in ids.split(size, dim=1):
@@ -182,7 +182,7 @@ class Runner:
     def _ready(self, logits: Tensor) -> Tensor:
         """The logits in float32 on the processor.
 
-        Raises GenerationError where those of a text are not finite, with the token and the first step that is not.
+        Raises GenerationError where the logits of a text are not finite, naming the token and the first such step.
         """
         logits = logits.float().cpu()
         if np.isfinite(logits.numpy().max(-1)).all():
@@ -197,7 +197,7 @@ class Runner:
         )
 
     def _fault(self, logits: Tensor) -> str | None:
-        """The first step of the model's own forward pass that is not finite, for the text whose logits are not."""
+        """The first step that is not finite in the model's own forward pass, for the text with such logits."""
         text = self.texts[_broken_row(logits)]
         tokens = tuple(Token(token_id, f"#{token_id}", 0, 0, b"", False) for token_id in text)
         return first_not_finite(record(self.model, Encoding("", tokens, ""), force=True))
@@ -207,16 +207,16 @@ def _broken_row(logits: Tensor) -> int:
     return int((~logits.amax(-1).isfinite()).long().argmax())
 
 
-def _apart(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, as a share of the largest expected logit that is finite, or of 1 where that is less."""
-    found, expected = found.cpu().double(), expected.cpu().double()
-    apart = torch.where(found == expected, 0.0, (found - expected).abs())  # −∞ of both is no difference
-    return float(apart.max()) / max(1.0, float(expected.where(expected.isfinite(), 0.0).abs().max()))
+def _difference(logits: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest finite expected logit, or to 1 where that is less."""
+    logits, expected = logits.cpu().double(), expected.cpu().double()
+    differences = torch.where(logits == expected, 0.0, (logits - expected).abs())  # −∞ in both is no difference
+    return float(differences.max()) / max(1.0, float(expected.where(expected.isfinite(), 0.0).abs().max()))
 
 
 @contextmanager
 def _looked_at(model: Transformer, look: Look | None) -> Iterator[None]:
-    """A stretch in which the weights of the last token can be looked at."""
+    """Context in which ``look`` is called with the attention weights of the last token."""
     if look is None:
         yield
         return

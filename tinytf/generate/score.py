@@ -1,4 +1,4 @@
-"""How well a model predicts a text: the probability of each token, given those before it; and again in int8."""
+"""How well a model predicts a text: the probability of each token after the earlier ones, and the cost of int8."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,11 @@ from tinytf.text.library import Limit
 from tinytf.text_model import TextModel
 
 _ROWS = 128
-"""How many positions have their logits in memory at a time."""
+"""The number of positions whose logits are in memory at a time."""
 
 
 @dataclass(frozen=True)
-class Scored:
+class TokenScore:
     """One token of a text: ``log_probability`` in nats, ``rank`` from 1, ``surprise`` and ``entropy`` in bits."""
 
     COLUMNS: ClassVar = {
@@ -50,7 +50,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class QuantizationCost:
-    """The loss of a text of ``tokens`` tokens without and with int8 weights, in nats per token (each but the first).
+    """The loss of a text of ``tokens`` tokens without and with int8 weights, in nats per token (without the first).
 
     ``worst`` is the largest change of one token's log-probability.
     """
@@ -66,7 +66,7 @@ class QuantizationCost:
 
     @property
     def in_bits(self) -> "QuantizationCost":
-        """This cost in bits per token."""
+        """The same figures in bits per token."""
         nats = math.log(2)
         return replace(self, loss=self.loss / nats, int8_loss=self.int8_loss / nats, worst=self.worst / nats)
 
@@ -77,17 +77,17 @@ class QuantizationCost:
 
 @dataclass(frozen=True)
 class Score(Report):
-    """Every token but the first, which nothing predicts; ``loss`` is their mean −log p in nats.
+    """The scores of every token but the first, which nothing predicts; ``loss`` is the mean −log p in nats.
 
-    ``int8_cost`` is the cost of 8-bit weights, where it was measured. A text longer than the context was read in
-    several ``windows``; the tokens of all but the first have at least ``before`` others before them in theirs.
+    ``int8_cost`` is the cost of 8-bit weights, where it was measured. A text longer than the context is read in several
+    ``windows``; from the second on, every scored token has at least ``before`` tokens before it in its window.
     """
 
     KIND = "score"
     REPR_FIRST = ("loss", "perplexity")
     EVENTS: ClassVar = {"scores": "token_score"}
 
-    tokens: tuple[Scored, ...]
+    tokens: tuple[TokenScore, ...]
     int8_cost: QuantizationCost | None = None
     windows: int = 1
     before: int = 0
@@ -98,13 +98,13 @@ class Score(Report):
 
     @property
     def bits(self) -> float:
-        """The mean surprise in bits per token: the loss, to another base; 2 to its power is the perplexity."""
+        """The mean surprise in bits per token: the loss to base 2; the perplexity is 2 ** bits."""
         return self.loss / math.log(2)
 
     @property
-    def worst(self) -> Scored:
-        """The token that was least expected."""
-        return max(self.tokens, key=lambda one: one.surprise)
+    def worst(self) -> TokenScore:
+        """The token with the largest surprise."""
+        return max(self.tokens, key=lambda token: token.surprise)
 
     @property
     def perplexity(self) -> float:
@@ -118,21 +118,21 @@ class Score(Report):
             **({} if self.int8_cost is None else {"int8_cost": self.int8_cost.to_dict()}),
             "scores": [
                 {
-                    "index": one.position,
-                    "shown": self.encoding.tokens[one.position].shown,
-                    "id": one.id,
-                    "log_probability": one.log_probability,
-                    "rank": one.rank,
-                    "surprise_bits": one.surprise,
-                    "entropy_bits": one.entropy,
+                    "index": token.position,
+                    "shown": self.encoding.tokens[token.position].shown,
+                    "id": token.id,
+                    "log_probability": token.log_probability,
+                    "rank": token.rank,
+                    "surprise_bits": token.surprise,
+                    "entropy_bits": token.entropy,
                 }
-                for one in self.tokens
+                for token in self.tokens
             ],
         }
 
 
 SCORED = 2**15
-"""Tokens that are scored unless more are asked for: minutes of work for a model of a hundred million parameters."""
+"""The default limit of tokens to score: minutes of work for a model of a hundred million parameters."""
 
 
 @overload
@@ -151,31 +151,31 @@ def score(
     """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
 
     A text longer than the context is read in overlapping windows, unless ``truncate`` cuts it. A list of texts goes
-    through the model in batches, and has a list of scores. Raises UsageError as ``encode`` does, for a text of one
-    token and for one of more than ``limit``; with ``int8`` also for one that is longer than the context.
+    through the model in batches and returns a list of scores. Raises UsageError as ``encode`` does, for a text of one
+    token and for one of more than ``limit`` tokens; with ``int8`` also for a text longer than the context.
     """
     require_decoder(model.config)
     texts = text if isinstance(text, list) else [text]
     most = None if int8 else Limit(limit, "score", "--limit N takes more, --truncate only what fits the context")
-    encodings = [model.encode(one, truncate=truncate, limit=most) for one in texts]
+    encodings = [model.encode(written, truncate=truncate, limit=most) for written in texts]
     leads = [int(encoding.tokens[0].special) for encoding in encodings]
-    every = scored_all(model.transformer, [encoding.ids for encoding in encodings], leads)
-    found, context = [], model.config.context
-    for encoding, lead, tokens in zip(encodings, leads, every, strict=True):
+    scored_texts = score_many(model.transformer, [encoding.ids for encoding in encodings], leads)
+    scores, context = [], model.config.context
+    for encoding, lead, tokens in zip(encodings, leads, scored_texts, strict=True):
         cost = quantization_cost(model.transformer, encoding.ids) if int8 else None
         windows = len(list(_windows(len(encoding.ids), context, lead)))
         before = _overlap(context, lead) + lead if windows > 1 else 0
-        found.append(Score(tokens, cost, windows, before, about=About(model, encoding)))
-    return found if isinstance(text, list) else found[0]
+        scores.append(Score(tokens, cost, windows, before, about=About(model, encoding)))
+    return scores if isinstance(text, list) else scores[0]
 
 
 def _overlap(context: int, lead: int) -> int:
-    """How many tokens a window repeats of the one before it."""
+    """The number of tokens that a window repeats from the previous one."""
     return min(-(-context // 2), context - lead)
 
 
 def _windows(tokens: int, context: int, lead: int) -> Iterator[tuple[int, int, int]]:
-    """Where each window begins, the first token that it predicts, and the one after its last."""
+    """Yield for each window its first token, the first token that it predicts, and the end of its predictions."""
     end = min(tokens, context + 1)
     yield 0, 1, end
     while end < tokens:
@@ -184,22 +184,24 @@ def _windows(tokens: int, context: int, lead: int) -> Iterator[tuple[int, int, i
         yield first, begin, end
 
 
-def scored(model: Transformer, ids: Sequence[int], lead: int = 0) -> tuple[Scored, ...]:
-    """Score ``ids``, all but the first, in windows of the context, each after the first ``lead`` (0 or 1) of them.
+def score_ids(model: Transformer, ids: Sequence[int], lead: int = 0) -> tuple[TokenScore, ...]:
+    """Score all of ``ids`` but the first, in windows of the context; each begins with the first ``lead`` (0 or 1) ids.
 
-    Each token has at least half a context before it, where there is so much. Raises UsageError for an encoder and for
-    fewer than two tokens.
+    Each token has at least half a context before it, as far as the text has one. Raises UsageError for an encoder and
+    for fewer than two tokens.
     """
-    (found,) = scored_all(model, [ids], [lead])
-    return found
+    (tokens,) = score_many(model, [ids], [lead])
+    return tokens
 
 
 @torch.no_grad()
-def scored_all(model: Transformer, texts: Sequence[Sequence[int]], leads: Sequence[int]) -> list[tuple[Scored, ...]]:
-    """``scored`` for each of several texts, whose windows go through the model in batches."""
+def score_many(
+    model: Transformer, texts: Sequence[Sequence[int]], leads: Sequence[int]
+) -> list[tuple[TokenScore, ...]]:
+    """``score_ids`` for several texts, whose windows go through the model in batches."""
     require_decoder(model.config)
     model.require_vocabulary("it predicts no next token")
-    windows: list[tuple[int, int, int, list[int]]] = []  # of which text, from and to where it predicts, its ids
+    windows: list[tuple[int, int, int, list[int]]] = []  # text, first and end of its predictions, ids
     for number, (ids, lead) in enumerate(zip(texts, leads, strict=True)):
         if len(ids) < 2:
             raise UsageError(
@@ -208,43 +210,45 @@ def scored_all(model: Transformer, texts: Sequence[Sequence[int]], leads: Sequen
         for first, begin, end in _windows(len(ids), model.config.context, lead):
             windows.append((number, begin, end, [*ids[: lead if first else 0], *ids[first : end - 1]]))
     device, lengths = next(model.parameters()).device, [len(window) for *_, window in windows]
-    found: list[dict[int, Scored]] = [{} for _ in texts]
+    by_position: list[dict[int, TokenScore]] = [{} for _ in texts]
     with evaluating(model):
         for batch in batches(lengths, model):
-            batched, real = padded([windows[place][-1] for place in batch], model.config, device)
+            batched, real = padded([windows[index][-1] for index in batch], model.config, device)
             hidden = model.hidden(batched, padding_mask=real)  # (B, T, C)
-            for row, place in enumerate(batch):
-                number, begin, end, window = windows[place]
-                own = hidden[row, len(window) + begin - end : len(window)]  # (end − begin, C)
-                found[number] |= {one.position: one for one in _scored_rows(model, own, texts[number], begin)}
-    return [tuple(one[place] for place in sorted(one)) for one in found]
+            for row, index in enumerate(batch):
+                number, begin, end, window = windows[index]
+                predicting = hidden[row, len(window) + begin - end : len(window)]  # (end − begin, C)
+                by_position[number] |= {
+                    token.position: token for token in _score_rows(model, predicting, texts[number], begin)
+                }
+    return [tuple(tokens[position] for position in sorted(tokens)) for tokens in by_position]
 
 
-def _scored_rows(model: Transformer, hidden: Tensor, ids: Sequence[int], begin: int) -> Iterator[Scored]:
-    """The tokens from ``begin`` on, by the hidden states (N, C) that predict them."""
+def _score_rows(model: Transformer, hidden: Tensor, ids: Sequence[int], begin: int) -> Iterator[TokenScore]:
+    """Score the tokens from ``begin`` on by the hidden states (N, C) that predict them."""
     for start in range(0, len(hidden), _ROWS):
         logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
-        place = begin + start
+        first = begin + start
         if not bool(logits.amax(-1).isfinite().all()):
             raise GenerationError(
-                f"the logits of tokens {place} to {place + len(logits) - 1} are not finite",
+                f"the logits of tokens {first} to {first + len(logits) - 1} are not finite",
                 "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
             )
-        for at, row in enumerate(logits, place):
-            yield Scored(at, ids[at], *figures(row, ids[at]))
+        for position, row in enumerate(logits, first):
+            yield TokenScore(position, ids[position], *figures(row, ids[position]))
 
 
 def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:
-    """Score ``ids`` with the original weights, and again in int8, token by token. Raises what ``scored`` raises."""
-    exact = Score(scored(model, ids))
+    """Score ``ids`` with the original weights, and again in int8, token by token. Raises what ``score_ids`` raises."""
+    exact = Score(score_ids(model, ids))
     kind = Kind(compile=compile, quantize=True)
     runner = Runner(model, ids[:1], model.cache(len(ids)), kind=kind, compare=False)
     logits = runner.first()
     changes, losses = [], []
-    for place, token in enumerate(exact.tokens):
-        if place:
-            logits = runner.go_on([0], [ids[place]])
-        own = float(logits[0].log_softmax(-1)[token.id])
-        losses.append(-own)
-        changes.append(abs(own - token.log_probability))
+    for index, token in enumerate(exact.tokens):
+        if index:
+            logits = runner.go_on([0], [ids[index]])
+        log_probability = float(logits[0].log_softmax(-1)[token.id])
+        losses.append(-log_probability)
+        changes.append(abs(log_probability - token.log_probability))
     return QuantizationCost(len(ids), exact.loss, math.fsum(losses) / len(losses), max(changes))

@@ -1,4 +1,4 @@
-"""The transformer itself: parts, attention, blocks, heads."""
+"""The model that runs: embeddings, blocks and heads, with its cache."""
 
 from tinytf.model.transformer import Transformer
 

@@ -1,4 +1,4 @@
-"""Texts of several lengths through a model together: which of them, and what fills up the shorter ones."""
+"""Batches of texts of several lengths: which texts go together, and the padding of the shorter ones."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,20 +9,20 @@ from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 
 _TOKENS = {"cpu": 1024}
-"""Tokens of a batch; more take memory and gain no speed."""
+"""Tokens in a batch by kind of device; more take memory and gain no speed."""
 _TOKENS_ELSEWHERE = 16_384
 
 
 def most_tokens(device: torch.device) -> int:
-    """How many tokens to put into one batch."""
+    """The most tokens to put into one batch."""
     return _TOKENS.get(device.type, _TOKENS_ELSEWHERE)
 
 
 def batches(lengths: Sequence[int], model: Transformer) -> Iterator[list[int]]:
-    """The numbers of the texts of each batch, those of like lengths together.
+    """Yield batches as indices of texts, with texts of similar lengths together.
 
-    Interventions and edits are made for one text, so each goes alone then. LongRoPE turns a long text by other angles
-    than a short one, so the two do not go together.
+    With interventions or edits, which are made for one text, every text goes alone. Texts that LongRoPE turns by
+    different angles, below and above its switch, do not go together.
     """
     most, switch = most_tokens(model.embed.tokens.weight.device), model.config.rope_switch
     batch: list[int] = []
@@ -38,7 +38,7 @@ def batches(lengths: Sequence[int], model: Transformer) -> Iterator[list[int]]:
 
 
 def padded(texts: Sequence[Sequence[int]], config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Ids (B, T), filled up on the right, and which of them are real (B, T); None where no token sees what is not."""
+    """Ids (B, T), padded on the right, and the padding mask (B, T); None if no token sees padding."""
     length = max(map(len, texts))
     ids = torch.tensor([[*text, *[0] * (length - len(text))] for text in texts], device=device)
     if not config.looks_ahead or all(len(text) == length for text in texts):

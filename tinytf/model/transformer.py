@@ -1,4 +1,4 @@
-"""Embeddings, blocks and heads, and the Transformer that they make.
+"""The Transformer and its parts: embeddings, blocks and heads.
 
 Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
@@ -27,11 +27,11 @@ from tinytf.steps.program import STREAM, Program
 from tinytf.steps.table import table_of
 
 ADDED = (".o", ".down")
-"""The ends of the paths of the matrices whose products are added to the residual stream."""
+"""Path suffixes of the matrices whose outputs are added to the residual stream."""
 
 
 class Embeddings(Program):
-    """Token vectors, plus positions and token types, normed and projected: each where the architecture has it."""
+    """Token vectors, plus positions and token types, normed and projected, as far as the architecture has these."""
 
     tokens: Embedding
 
@@ -47,31 +47,31 @@ class Embeddings(Program):
 
 
 class Block(Program):
-    """One layer: what its rows make of the stream, in their order."""
+    """One layer of the stack."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
-        table, own = table_of(config), config.at(layer)
+        table, layer_config = table_of(config), config.at(layer)
         rows = table.in_layer(layer)
         sums = [step for step in rows if step.role == "residual" and isinstance(step.operation, Add)]
         added = [name for step in sums for name in step.inputs[1:]]
-        super().__init__(own, rows, dropped=added, find=partial(kernels, own))
+        super().__init__(layer_config, rows, dropped=added, find=partial(kernels, layer_config))
 
     def forward(
         self, x: Tensor, start: int = 0, padding_mask: Tensor | None = None, cache: LayerCache | None = None
     ) -> Tensor:
-        """The stream of tokens whose first is at position ``start``: (B, T, C) -> (B, T, C)."""
+        """The residual stream after the layer: (B, T, C) -> (B, T, C); the first token is at position ``start``."""
         return self.run({STREAM: x}, Pass(start=start, padding_mask=padding_mask, cache=cache))
 
 
 class Head(Program):
-    """From the last hidden states to logits of tokens or classes, and what the table has on the way."""
+    """The head: from the last hidden states to logits of tokens or classes, by all steps of the table."""
 
     decoder: Unembedding
 
     def __init__(self, config: ModelConfig) -> None:
         table = table_of(config)
         rows = [step for step in table.after if step.runs and not step.from_stream]
-        super().__init__(config, rows, "head.", given=(table.final,))
+        super().__init__(config, rows, "head.", outside=(table.final,))
         self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Head(Program):
         return self.run({self.takes: x}, Pass(table=embedding))
 
     def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
-        """Every step over the vocabulary, by its name; the logits come last."""
+        """All steps over the vocabulary by name; the logits come last."""
         values = {self.takes: x}
         self.run(values, Pass(table=embedding), keep=True)
         return {name: values[name] for name in self.over_vocabulary}
@@ -89,52 +89,55 @@ _DECISIONS = {"several": "a probability to each class by itself", "number": "a n
 
 
 class Transformer(nn.Module):
-    """One stack for decoders and encoders; every choice is resolved from the configuration here, once."""
+    """One model for decoders and encoders; ``__init__`` resolves all choices of the configuration, once."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embed = Embeddings(config)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
-        own = {step.module: step for step in table_of(config).after if step.module in ("final_norm", "pooler")}
-        made = {path: step.operation.make_module(config, step) for path, step in own.items()}
-        self.final_norm, self.pooler = made.get("final_norm", nn.Identity()), made.get("pooler")
+        steps_by_module = {
+            step.module: step for step in table_of(config).after if step.module in ("final_norm", "pooler")
+        }
+        modules = {path: step.operation.make_module(config, step) for path, step in steps_by_module.items()}
+        self.final_norm, self.pooler = modules.get("final_norm", nn.Identity()), modules.get("pooler")
         self.head = Head(config) if config.head.kind != "none" else None
         self.share_layers()
-        # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
+        # address and bytes of the buffers that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
-        # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
-        # what the model computes, see tinytf.cause.interventions
+        # full names of the steps that an intervention replaces, such as L3H5.head_out, where a recording differs from
+        # what the model itself computes, see tinytf.cause.interventions
         self.exchanged: tuple[str, ...] = ()
-        self.edited: tuple[str, ...] = ()  # those of them that a function makes, see Model.edited
+        self.edited: tuple[str, ...] = ()  # the replaced steps that a function computes, see Model.edited
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
 
     def __reduce__(self) -> Any:
-        """Pickled as its configuration and a copy of its weights, which may be views of a whole file.
+        """Pickle the configuration and a copy of the weights, which may be views of a whole file.
 
-        Raises UsageError for a model with interventions or edits, whose functions are in this process alone.
+        Raises UsageError for a model with interventions or edits, whose functions exist only in this process.
         """
         if self.exchanged:
-            raise UsageError(f"a model in which {self.exchanged[0]} is replaced is not pickled", "pickle the whole one")
-        return _unpickled, (self.config, {name: one.detach().clone() for name, one in self.state_dict().items()})
+            raise UsageError(
+                f"a model in which {self.exchanged[0]} is replaced cannot be pickled", "pickle the original model"
+            )
+        return _unpickled, (self.config, {name: tensor.detach().clone() for name, tensor in self.state_dict().items()})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Transformer":
-        """As of any module, with its hooks."""
-        other = memo[id(self)] = type(self).__new__(type(self))
-        other.__dict__ = copy.deepcopy(self.__dict__, memo)
-        return other
+        """Copy like any module, with its hooks, instead of by ``__reduce__``."""
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return copied
 
     @classmethod
     def initialised(
         cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu", *, look_back: bool = False
     ) -> "Transformer":
-        """Random weights from ``seed``: normal 1/√d_model, so that a map keeps the size of what it maps.
+        """A model with random weights from ``seed``: normal with 1/√d_model, so that a map keeps the size of its input.
 
-        What is added to the residual stream starts smaller by √(2·layers) (Radford et al. 2019). Norms start at 1,
-        biases at 0. With ``look_back`` rotary queries and keys that have biases get others: in the first block half of
-        the key heads begin with a preference for the token before. Copying takes such a head and another one above it
-        that matches what it brings, and neither is of use, so neither is learned for long, without the other (Olsson
-        et al. 2022).
+        Matrices that add to the residual stream start smaller by √(2·layers) (Radford et al. 2019). Norms start at 1,
+        biases at 0. With ``look_back`` the biases of rotary queries and keys in the first block start so that half of
+        the key heads prefer the previous token. Copying takes such a head and another one above it that matches what
+        it brings; neither is useful without the other, so training alone takes long to find them (Olsson et al. 2022).
 
         Raises MemoryShortage where the weights do not fit.
         """
@@ -148,14 +151,14 @@ class Transformer(nn.Module):
         std = config.d_model**-0.5
         residual = std / (2 * config.n_layers) ** 0.5
         rows = table_of(config).rows
-        made = {step.path if layer is None else f"blocks.{layer}.{step.path}": step for step, layer in rows}
+        step_at = {step.path if layer is None else f"blocks.{layer}.{step.path}": step for step, layer in rows}
         drawn: set[int] = set()  # layers may share their parameters
         with torch.no_grad():
             for path, module in model.named_modules():
-                own = {id(parameter) for parameter in module.parameters(recurse=False)} - drawn
-                if own:
-                    drawn |= own
-                    made[path].operation.initialise(module, residual if path.endswith(ADDED) else std, generator)
+                undrawn = {id(parameter) for parameter in module.parameters(recurse=False)} - drawn
+                if undrawn:
+                    drawn |= undrawn
+                    step_at[path].operation.initialise(module, residual if path.endswith(ADDED) else std, generator)
             for buffer in model.buffers():
                 buffer.zero_()
             if look_back:
@@ -163,7 +166,7 @@ class Transformer(nn.Module):
         return model.to(device).eval()
 
     def share_layers(self) -> None:
-        """Give the layers that share parameters those of the first one that has them."""
+        """Point the layers that share parameters to the parameters of the first one."""
         table = table_of(self.config)
         for layer, block in enumerate(self.blocks if table.shares else ()):
             for path, module in block.named_modules():
@@ -172,29 +175,29 @@ class Transformer(nn.Module):
                     setattr(module, leaf, getattr(first.get_submodule(path), leaf))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As torch's, but that layers which share their weights need those of the first one alone."""
-        table, found = table_of(self.config), dict(state_dict)
+        """As in torch, but ``state_dict`` needs only the first of the layers that share weights."""
+        table, weights = table_of(self.config), dict(state_dict)
         for name, _ in self.named_parameters(remove_duplicate=False) if table.shares else ():
             if name.startswith("blocks."):
                 _, layer, rest = name.split(".", 2)
-                found[name] = found[f"blocks.{table.first_with(rest.rpartition('.')[0], int(layer))}.{rest}"]
-        loaded = super().load_state_dict(found, strict, assign)
+                weights[name] = weights[f"blocks.{table.first_with(rest.rpartition('.')[0], int(layer))}.{rest}"]
+        loaded = super().load_state_dict(weights, strict, assign)
         self.share_layers()
         return loaded
 
     def fuse(self, fused: bool) -> None:
-        """Whether kernels may stand in for several steps, as they do unless this says no."""
+        """Allow or forbid kernels that replace several steps; they are allowed at first."""
         for block in self.blocks:
             assert isinstance(block, Block)
             block.fused = fused
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
-        """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``.
+        """An empty cache for this model, on its device and in its dtype; ``capacity`` defaults to the context.
 
-        Raises UsageError for a model that a new token makes compute the others again.
+        Raises UsageError for a model whose earlier tokens change with every new one (see ``recomputes``).
         """
         if self.edited:
-            raise UsageError("a model whose steps are edited has no cache: a function is given all of the text")
+            raise UsageError("a model whose steps are edited has no cache: their functions need the whole text")
         weight = next(self.parameters())
         return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
 
@@ -208,9 +211,9 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The last hidden states, after the final norm: ids (B, T) -> (B, T, C).
 
-        ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids come after those that are in it,
-        and are added to it (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
-        beyond the context, beyond the room of the cache, and where a text that is in the cache gets longer than
+        ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids follow the cached tokens and are
+        added to the cache (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
+        beyond the context, beyond the capacity of the cache, and where a cached text grows longer than
         ``config.rope_switch``.
         """
         length, start = ids.shape[1], 0 if cache is None else cache.position
@@ -236,17 +239,17 @@ class Transformer(nn.Module):
 
     @property
     def recomputes(self) -> bool:
-        """Whether a new token changes what the others have, so no cache can hold it: without the mask, or edited."""
+        """Whether a new token changes earlier ones, so that no cache works: without the mask, or edited."""
         return self.config.looks_ahead or bool(self.edited)
 
     @property
     def unembedding(self) -> Tensor:
-        """The matrix (V, C) that makes logits: the head's own, or the token embeddings where they are tied."""
-        own = None if self.head is None else self.head.decoder.weight
-        return self.embed.tokens.weight if own is None else own
+        """The matrix (V, C) of the logits: the head's own, or the token embeddings for a tied or missing head."""
+        matrix = None if self.head is None else self.head.decoder.weight
+        return self.embed.tokens.weight if matrix is None else matrix
 
     def require_head(self, so: str) -> nn.Module:
-        """The head. Raises UsageError for a model without one; ``so`` says what is missing for that reason."""
+        """The head. Raises UsageError for a model without one; ``so`` says what is impossible without it."""
         if self.head is None:
             raise UsageError(
                 f"this model has no language-model head, so {so}",
@@ -255,15 +258,15 @@ class Transformer(nn.Module):
         return self.head
 
     def require_choice(self, so: str) -> nn.Module:
-        """The head, where it gives a distribution over tokens or classes. Raises UsageError; ``so`` as above."""
+        """The head if it gives shares over tokens or classes, else UsageError; ``so`` as in ``require_head``."""
         head, config = self.require_head(so), self.config
         if not table_of(config).chooses:
-            what = "where an answer starts and ends" if config.head.kind == "question" else _DECISIONS[config.decides]
-            raise UsageError(f"the head of this model gives {what}, not one choice, so {so}")
+            output = "where an answer starts and ends" if config.head.kind == "question" else _DECISIONS[config.decides]
+            raise UsageError(f"the head of this model gives {output}, not one choice, so {so}")
         return head
 
     def require_vocabulary(self, so: str) -> nn.Module:
-        """The head, where it predicts tokens. Raises UsageError; ``so`` as above."""
+        """The head if it predicts tokens, else UsageError; ``so`` as in ``require_head``."""
         head = self.require_head(so)
         if not self.config.predicts_tokens:
             raise UsageError(
@@ -278,11 +281,11 @@ class Transformer(nn.Module):
         return head(hidden, self.embed.tokens.weight)
 
     def over_vocabulary(self, hidden: Tensor) -> dict[str, Tensor]:
-        """The steps from hidden states (…, C) to logits by name, (…, V) each; the logits come last."""
+        """The steps from hidden states (…, C) to logits, by name, (…, V) each; the logits come last."""
         return {} if self.head is None else self.head.named(hidden, self.embed.tokens.weight)
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """BERT's pooled vector, tanh(W·x + b) of the first token: (B, T, C) -> (B, C)."""
+        """BERT's pooled vector, tanh(W·x + b) of the first token: (B, T, C) -> (B, C). UsageError without one."""
         if self.pooler is None:
             raise UsageError("this model has no pooler")
         return torch.tanh(self.pooler(hidden[:, 0]))
@@ -290,7 +293,7 @@ class Transformer(nn.Module):
     def forward(self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """Logits at every position, or the hidden states of a model without a head: ids (B, T) -> (B, T, V or C).
 
-        A head that reads one token has logits at every position too; they mean something at that token.
+        A head that reads one token has logits at every position too, which only mean something at that token.
         """
         hidden = self.hidden(ids, padding_mask=padding_mask, token_types=token_types)
         return hidden if self.head is None else self.unembed(hidden)
@@ -298,9 +301,9 @@ class Transformer(nn.Module):
 
 @torch.no_grad()
 def look_back_first(block: Any, config: ModelConfig, generator: torch.Generator) -> None:
-    """Set the rotary biases of half of the key heads so that their queries prefer the token before.
+    """Set the rotary biases of half of the key heads so that their queries prefer the previous token.
 
-    Of the pairs that turn fast enough to tell neighbours apart, a query's bias is the key's, one position back.
+    In pairs that turn fast enough to tell neighbours apart, a query's bias is the key's, turned one position back.
     """
     turn, q, k = rotary_frequencies(config.rope), block.attention.q, block.attention.k
     turn = turn[turn > 0.1]
@@ -323,9 +326,9 @@ def _unpickled(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A stretch in evaluation mode, without dropout."""
+    """Context in evaluation mode, without dropout."""
     training = model.training
-    if training:  # a walk through all modules, which decoding does not want for every token
+    if training:  # eval() walks through all modules, too slow for every decoded token
         model.eval()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A model with parts of its attention left out: the same weights under a configuration whose table lacks the steps."""
+"""Models with parts of attention left out: the same weights under a configuration whose table lacks those steps."""
 
 from collections.abc import Sequence
 
@@ -11,22 +11,22 @@ from tinytf.steps.table import table_of
 
 
 def lacking(config: ModelConfig, part: str) -> ModelConfig:
-    """The configuration without one of ``LEFT_OUT``."""
+    """The configuration without one part of ``LEFT_OUT``."""
     changes = LEFT_OUT[part]
-    kept = tuple((name, values) for name, values in config.by_layer if name not in changes)
-    return config.but(by_layer=kept, **changes)
+    by_layer = tuple((name, values) for name, values in config.by_layer if name not in changes)
+    return config.but(by_layer=by_layer, **changes)
 
 
 def removable(config: ModelConfig) -> tuple[str, ...]:
-    """The parts of ``LEFT_OUT`` that a model has: those without which its table has fewer steps."""
+    """The parts of ``LEFT_OUT`` that a model has: leaving one out changes its table."""
     return tuple(part for part in LEFT_OUT if table_of(lacking(config, part)).rows != table_of(config).rows)
 
 
 def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
-    """Another model of the same weights, no copies, without ``parts``; in evaluation.
+    """A model without ``parts`` that shares the weights of ``model``, in evaluation mode.
 
-    Raises UsageError for a part that the model does not have, and for a model with steps ablated, whose hooks would
-    be lost.
+    Raises UsageError for a part that the model does not have, and for a model with ablated steps, whose hooks would be
+    lost.
     """
     config, has = model.config, removable(model.config)
     for part in parts:
@@ -34,11 +34,11 @@ def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
             raise UsageError(f"this model has no {part} to leave out", f"it has {' and '.join(has)}" if has else "")
         config = lacking(config, part)
     if model.exchanged:
-        raise UsageError("the model has steps ablated already", "name all that it should go without at once")
+        raise UsageError("the model has ablated steps already", "name everything to leave out at once")
     with torch.device("meta"):
-        other = Transformer(config)
-    for name in list(other.state_dict()):
+        result = Transformer(config)
+    for name in list(result.state_dict()):
         path, _, leaf = name.rpartition(".")
-        setattr(other.get_submodule(path), leaf, getattr(model.get_submodule(path), leaf))
-    other.rooms = model.rooms
-    return other.eval()
+        setattr(result.get_submodule(path), leaf, getattr(model.get_submodule(path), leaf))
+    result.rooms = model.rooms
+    return result.eval()

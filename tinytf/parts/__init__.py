@@ -1,1 +1,1 @@
-"""What a model is made of: one frozen configuration a part, with its own checks. Free of torch."""
+"""The parts of a model: a frozen configuration each, with its own checks and its rows of the table. Free of torch."""

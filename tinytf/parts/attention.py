@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 POSITIONS = ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "none")
 _ACROSS = {"head": "", "heads": " with a gain for each head", "all": " over all heads"}
 LATENT_EPS = 1e-6
-"""ε of the norms of latent attention, whatever that of the other norms is."""
+"""ε of the norms of latent attention, independent of ``norm_eps``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latent(Part):
-    """With a ``kv_rank`` keys and values are made of a normed vector of that width (DeepSeek-V2).
+    """Latent attention: keys and values are computed from a normed vector ``kv_rank`` wide (DeepSeek-V2).
 
-    Every key then begins with ``rope_width`` dimensions that all heads share and RoPE turns. With a ``q_rank`` queries
-    are made of such a vector too.
+    Every key then begins with ``rope_width`` dimensions that all heads share and RoPE rotates. With a ``q_rank``
+    queries too are computed from a vector of that width.
     """
 
     q_rank: int = leaf(0, COUNT)
@@ -55,10 +55,10 @@ class Latent(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class QKNorm(Part):
-    """A norm of every query and key head, with one gain for all (``head``) or one for each (``heads``).
+    """A norm of queries and keys: of each head with one gain for all heads (``head``) or one for each (``heads``).
 
-    Or of all heads at once (``all``). With ``qk_norm_last`` it follows the rotation, without ``qk_norm_gain`` it learns
-    nothing.
+    Or of all heads at once (``all``). With ``qk_norm_last`` it follows the rotation; without ``qk_norm_gain`` it has
+    no parameters.
     """
 
     qk_norm: bool = leaf(False, differs=True)
@@ -68,7 +68,7 @@ class QKNorm(Part):
 
     def require(self) -> None:
         if self.qk_norm_last and self.qk_norm_across != "head":
-            raise ConfigError("qk_norm_last needs a norm of every head, with one gain for all")
+            raise ConfigError("qk_norm_last needs qk_norm_across 'head': a norm of each head, with one gain for all")
 
     def words(self, causal: bool) -> dict[str, str]:
         after = " after the rotation" if self.qk_norm_last else ""
@@ -78,20 +78,21 @@ class QKNorm(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Part):
-    """Attention with ``n_heads`` query heads, and as many key and value heads unless ``n_kv_heads`` says fewer.
+    """Attention with ``n_heads`` query heads and ``n_kv_heads`` key and value heads (0: as many).
 
-    Values are ``d_value`` wide (0: as queries and keys). Without its ``mask`` a decoder looks both ways. ``window``
-    lets a token see only itself and the window − 1 before it, in an encoder as many after it; with ``chunk`` it sees
-    those before it in its own chunk of so many tokens. Scores are divided by ``attention_divisor`` (0: √d_head) and
-    softly capped by ``attention_cap``; ``attention_sinks`` are a learned logit per head that takes a share of every
-    softmax. Queries, keys and values are clipped to ±``clip_qkv``. ``relative_buckets`` of distances have each a bias
-    of scores, the same in all layers (MPNet). ``sinusoidal_halves`` has all its sines before its cosines (XGLM).
-    ``talking_heads`` mix the maps of all heads before and after the softmax. With an ``attention_gate`` what each head
-    gives is multiplied by the sigmoid of a vector of its own, made of what attention reads (Qiu et al. 2025).
+    Values are ``d_value`` wide (0: as queries and keys). Without its ``mask`` a decoder looks both ways. With a
+    ``window`` a token sees only itself and the window − 1 tokens before it, in an encoder as many after it too; with
+    ``chunk`` it sees only the earlier tokens of its own chunk of that many. Scores are divided by ``attention_divisor``
+    (0: √d_head) and softly capped at ``attention_cap``; ``attention_sinks`` adds a learned logit per head that takes a
+    share of every softmax. Queries, keys and values are clipped to ±``clip_qkv``. Each of ``relative_buckets`` of
+    distances adds a learned bias to the scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines
+    before all cosines (XGLM). ``talking_heads`` mixes the maps of all heads before and after the softmax.
+    ``attention_gate`` multiplies the output of each head by a sigmoid, computed from the input of attention
+    (Qiu et al. 2025).
     """
 
     called = "attention"
-    kept = 0  # keys and values grow with the text
+    state_size = 0  # keys and values grow with the text instead
     n_heads: int = leaf(limits=POSITIVE, differs=True)
     n_kv_heads: int = leaf(0, COUNT, differs=True)
     d_head: int = leaf(0, COUNT, differs=True)
@@ -129,7 +130,7 @@ class Attention(Part):
         if self.latent.kv_rank:
             self._require_latent()
         if self.relative_buckets % 4:
-            raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
+            raise ConfigError(f"relative_buckets {self.relative_buckets} is not a multiple of 4")
         of_distances = self.by_distance.distances
         if of_distances and (self.n_kv_heads != self.n_heads or self.latent.kv_rank):
             raise ConfigError(f"distances {of_distances} need a key head for each query head")
@@ -137,28 +138,28 @@ class Attention(Part):
     def _require_latent(self) -> None:
         rank, turned = self.latent.kv_rank, self.rotary.rope_width
         if not 0 < turned < self.d_head:
-            said = f"a rope_width between 0 and d_head {self.d_head}, and it is {turned}"
-            raise ConfigError(f"kv_rank {rank} needs {said}")
+            need = f"a rope_width between 0 and d_head {self.d_head}, not {turned}"
+            raise ConfigError(f"kv_rank {rank} needs {need}")
         needed = {
             "n_kv_heads": (self.n_kv_heads, self.n_heads),
             "qkv_bias": (self.qkv_bias, False),
             "qk_norm": (self.qk_norms.qk_norm, False),
             "clip_qkv": (self.clip_qkv, 0),
         }
-        for name, (value, wanted) in needed.items():
-            if value != wanted:
-                raise ConfigError(f"kv_rank {rank} needs {name} {wanted}, and it is {value}")
+        for name, (value, required) in needed.items():
+            if value != required:
+                raise ConfigError(f"kv_rank {rank} needs {name} {required}, not {value}")
 
     def fit(self, d_model: int, causal: bool) -> None:
         super().fit(d_model, causal)
         if self.positions == "sinusoidal_halves" and d_model < 4:
-            raise ConfigError(f"d_model {d_model} is below 4, and sinusoidal_halves needs two frequencies")
+            raise ConfigError(f"d_model {d_model} is below 4, but sinusoidal_halves needs two frequencies")
         if self.positions.startswith("sinusoidal") and d_model % 2:
-            raise ConfigError(f"d_model {d_model} is odd, and sinusoidal positions fill pairs of dimensions")
+            raise ConfigError(f"d_model {d_model} is odd, but sinusoidal positions fill pairs of dimensions")
         if self.positions == "alibi" and not causal:
-            raise ConfigError("ALiBi counts back from each query, and causal is false")
+            raise ConfigError("ALiBi counts back from each query, but causal is false")
         if self.window and causal and not self.mask:
-            raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")
+            raise ConfigError(f"a window of {self.window} tokens needs a mask, but mask is false")
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
 
@@ -166,7 +167,7 @@ class Attention(Part):
         shared = self.n_heads // self.n_kv_heads
         groups = f"{self.n_kv_heads:,} key-value head{'s' * (self.n_kv_heads > 1)} ({shared} query heads share one)"
         sides = f"{self.window:,} tokens" if causal else f"{self.window - 1:,} tokens to each side"
-        own = {
+        rows = {
             "attention": listed(f"{self.n_heads} heads", shared > 1 and groups),
             "window": sides if self.window else "",
             "chunks": f"of {self.chunk:,} tokens" if self.chunk else "",
@@ -183,13 +184,15 @@ class Attention(Part):
                 f"d_head {self.d_head}",
                 bool(self.d_value) and self.d_value != self.d_head and f"values {self.d_value}",
             ),
-            "positions": listed(self._placed(causal), bool(self.relative_buckets) and "distances in the scores"),
+            "positions": listed(
+                self._positions_words(causal), bool(self.relative_buckets) and "distances in the scores"
+            ),
             "biases": listed(self.qkv_bias and "q/k/v", self.o_bias and "o"),
         }
         parts = (self.growth, self.by_distance, self.latent, self.qk_norms)
-        return merged(own, *(part.words(causal) for part in parts))
+        return merged(rows, *(part.words(causal) for part in parts))
 
-    def _placed(self, causal: bool) -> str:
+    def _positions_words(self, causal: bool) -> str:
         if self.positions == "rotary":
             return self.rotary.words_of(self.d_head)
         if self.positions == "alibi":
@@ -197,9 +200,9 @@ class Attention(Part):
         return self.positions.replace("_halves", ", sines before cosines")
 
 
-def divisor_words(one: Any) -> str:
-    """What attention scores are divided by, as an expression: √d_head, unless the part or configuration says so."""
-    return f"{one.attention_divisor:.4g}" if one.attention_divisor else f"√{one.d_head}"
+def divisor_words(part: Any) -> str:
+    """The divisor of attention scores as an expression: √d_head, unless ``attention_divisor`` is set."""
+    return f"{part.attention_divisor:.4g}" if part.attention_divisor else f"√{part.d_head}"
 
 
 def _latent(c: Config) -> bool:
@@ -235,8 +238,8 @@ def _clip(o: "ModuleType", c: Config) -> Any:
 
 
 def _scale(o: "ModuleType", c: Config) -> Any:
-    called = "divisor" if c.attention_divisor else "√d_head"
-    return o.Scale(c.score_divisor, called, c.score_divisor_words)
+    name = "divisor" if c.attention_divisor else "√d_head"
+    return o.Scale(c.score_divisor, name, c.score_divisor_words)
 
 
 def _talking(c: Config) -> bool:
@@ -247,11 +250,11 @@ def _gated(c: Config) -> bool:
     return c.attention_gate
 
 
-_NOT_GATED = "what heads give is not gated in this model"
-_NOT_TALKING = "every head has its own scores and weights in this model, of which no other takes any"
+_NOT_GATED = "head outputs are not gated in this model"
+_NOT_TALKING = "heads are not mixed in this model: each has its own scores and weights"
 _SINK = ("head", "query", "sink")
-_NOT_LATENT = "keys and values are made of the stream directly in this model"
-_NO_Q_RANK = "queries are made of the stream directly in this model"
+_NOT_LATENT = "keys and values are computed from the stream directly in this model"
+_NO_Q_RANK = "queries are computed from the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
 _NOT_CLIPPED = "queries, keys and values are not clipped in this model"
 
@@ -312,7 +315,7 @@ ROWS: tuple[Step, ...] = (
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
-         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
+         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys take all the weight",
          make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit", late=True),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", MAP, ("<map>",), "attention",
          when=lambda c: not c.attention_sinks, make=lambda o, _: o.Softmax(), core=True),
@@ -331,14 +334,14 @@ ROWS: tuple[Step, ...] = (
     Step("attn", "attention output", "concat·W_O{o_bias}", WIDE, ("concat",), "attention", recorded=True,
          make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O"),
 )  # fmt: skip
-"""From what attention reads to what it gives."""
+"""From the input of attention to its output."""
 
 
 _ACROSS_HEADS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
 
 
 def formulas(c: Config) -> dict[str, str]:
-    """The words that these rows have for a model, by their places in the formulas."""
+    """The words that fill each placeholder in the formulas of these rows."""
     read = "n" if normed_input(c) else "x"
     scored = "p2c" if c.distance_queries else "c2p" if c.distance_keys else "scores"
     scale = f"{scored} / {c.score_divisor_words}"
@@ -359,7 +362,7 @@ def formulas(c: Config) -> dict[str, str]:
 
 
 def _hidden(c: Config) -> str:
-    """Which keys a query may not look at."""
+    """Which keys are hidden from a query, in words."""
     ahead = "key > query" if not c.looks_ahead else f"key ≥ query + {c.window:,}"
     if c.chunk:
         return f"{ahead} or in another chunk of {c.chunk:,}"
@@ -367,7 +370,7 @@ def _hidden(c: Config) -> str:
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that a place among the inputs of these rows stands for."""
+    """The steps that each placeholder among the inputs of these rows stands for."""
     return {
         "<into q>": ("q_a_norm",) if c.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(c) else ("<residual>",),

@@ -25,11 +25,11 @@ class BlockConfig(Part):
     def require(self) -> None:
         norms, kind = self.norms, self.residual.residual
         if norms.shared_norm and kind != "parallel":
-            raise ConfigError(f"a shared norm needs a parallel residual, and it is {kind!r}")
+            raise ConfigError(f"a shared norm needs a parallel residual, not {kind!r}")
         if kind == "parallel" and norms.norm_order != "pre":
-            raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {norms.norm_order!r}")
+            raise ConfigError(f"a parallel residual needs norm_order 'pre', not {norms.norm_order!r}")
         if not norms.input_norm and (norms.norm_order != "pre" or kind == "parallel"):
-            raise ConfigError("input_norm is false, and only a sequential pre-norm block can do without that norm")
+            raise ConfigError("input_norm is false, but only a sequential pre-norm block can do without that norm")
 
     def words(self, causal: bool) -> dict[str, str]:
         parts = (self.residual, self.norms, self.mixer, self.feed_forward)
@@ -39,12 +39,12 @@ class BlockConfig(Part):
 MIXERS: tuple[type[Part], ...] = kinds_of(BlockConfig.__dataclass_fields__["mixer"].type)
 
 
-def _of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
+def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
     return tuple(replace(row, mixer=kind.called) for row in part.ROWS)
 
 
 ROWS: tuple[Step, ...] = (
-    *norm.BEFORE_MIXER, *_of(Attention, attention), *_of(GatedDelta, gated_delta),
+    *norm.BEFORE_MIXER, *_rows_of(Attention, attention), *_rows_of(GatedDelta, gated_delta),
     *norm.BETWEEN, *feed_forward.ROWS, *norm.AFTER,
 )  # fmt: skip
-"""From the stream to the stream."""
+"""One layer, from residual stream to residual stream."""

@@ -1,4 +1,4 @@
-"""What a token's vector begins as."""
+"""The embeddings: the first vector of every token."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding(Part):
-    """Embeddings of tokens, and what is added to them.
+    """Token embeddings, and the position and type embeddings that are added to them.
 
-    ``embed_scale`` multiplies those of tokens (√d_model in the paper). With a ``masked_share``, that of training, those
-    of ``mask_id`` are 0, and the others are multiplied by (1 − ``masked_share``) / (1 − the share of masks in the text)
-    (ESM). Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias``
-    or without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
-    The head then unembeds hidden states that it has made ``d_embed`` wide. ``position_offset`` rows of the position
-    table come before that of the first token (RoBERTa has 2).
+    ``embed_scale`` multiplies token embeddings (√d_model in the paper). ``masked_share`` is the share of masks in
+    training: embeddings of ``mask_id`` become 0, the others are multiplied by (1 − ``masked_share``) / (1 − the share
+    of masks in the text) (ESM). Token embeddings ``d_embed`` wide (0: d_model) are projected to d_model, with an
+    optional ``projection_bias``; with ``embed_norm`` positions and types are as narrow, and the projection follows the
+    norm. A language-model head then projects hidden states to ``d_embed`` before it unembeds them. The first token has
+    row ``position_offset`` of the position table (2 in RoBERTa).
     """
 
     vocab_size: int = leaf(limits=POSITIVE)
@@ -43,7 +43,7 @@ class Embedding(Part):
                 bool(self.n_token_types) and f"{self.n_token_types:,} token type{'s' * (self.n_token_types > 1)}",
                 self.embed_norm and "normed",
                 bool(self.masked_share)
-                and f"those of the mask (token {self.mask_id}) 0 and the others scaled to {1 - self.masked_share:g}",
+                and f"0 for the mask (token {self.mask_id}) and the others scaled to {1 - self.masked_share:g}",
             ),
             "positions": f"the first at row {self.position_offset}" if self.position_offset else "",
         }
@@ -73,14 +73,14 @@ def _drops_masks(c: Config) -> bool:
     return c.masked_share > 0
 
 
-def _placed(c: Config) -> bool:
+def _adds_positions(c: Config) -> bool:
     return c.positions.startswith(("learned", "sinusoidal"))
 
 
-def _summed(c: Config) -> tuple[str, ...]:
-    """The steps that are added to each other: token vectors, positions and types."""
+def _summands(c: Config) -> tuple[str, ...]:
+    """The steps that are summed: token vectors, positions and types."""
     tokens = "embed.kept" if _drops_masks(c) else "embed.projected" if _tokens_widened(c) else "embed.tokens"
-    return (tokens, *("embed.positions",) * _placed(c), *("embed.types",) * (c.n_token_types > 0))
+    return (tokens, *("embed.positions",) * _adds_positions(c), *("embed.types",) * (c.n_token_types > 0))
 
 
 ROWS: tuple[Step, ...] = (
@@ -96,7 +96,7 @@ ROWS: tuple[Step, ...] = (
          absent="masks have embeddings like other tokens in this model",
          make=lambda o, c: o.Keep(c.masked_share, c.mask_id)),
     Step("embed.positions", "positions", "{position_formula}", SUMMED, (), "embed", False, True,
-         when=_placed,
+         when=_adds_positions,
          absent="{no_added_positions}",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, c.positions.endswith("halves")),
          module="embed.positions", matrix="P"),
@@ -115,30 +115,30 @@ ROWS: tuple[Step, ...] = (
     Step("embed.out", "embeddings", "x₀ = {embed_sum}", WIDE, ("<embeddings>",), "residual", False, True,
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add()),
 )  # fmt: skip
-"""From the text to the stream."""
+"""From the text to the residual stream."""
 
 
 def formulas(c: Config) -> dict[str, str]:
-    """The words that these rows have for a model, by their places in the formulas."""
+    """The words that fill each placeholder in the formulas of these rows."""
     offset = c.position_offset
-    placed = {
+    by_kind = {
         "learned": f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned",
         "sinusoidal": f"sin | cos(pos / 10000^(2i/{c.d_model}))",
     }
     halves = f"[sin | cos]((pos + {offset}) / 10000^(i/{c.d_model // 2 - 1}))"
-    summed = "the sum of the embeddings is projected in this model, as embed.out"
+    projected = "the sum of the embeddings is projected in this model, as embed.out"
     return {
-        "position_formula": placed.get(c.positions, halves),
+        "position_formula": by_kind.get(c.positions, halves),
         "embed_scale": "" if c.embed_scale == 1.0 else f" · {c.embed_scale:.4g}",
         "masked_share": f"{c.masked_share:g}",
-        "embed_sum": " + ".join(name.partition(".")[2] for name in _summed(c)),
+        "embed_sum": " + ".join(name.partition(".")[2] for name in _summands(c)),
         "projection_bias": " + b" if c.projection_bias else "",
-        "not_widened": summed
+        "not_widened": projected
         if _sum_widened(c)
         else "token embeddings are as wide as the residual stream in this model",
     }
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that a place among the inputs of these rows stands for."""
-    return {"<embeddings>": _summed(c)}
+    """The steps that each placeholder among the inputs of these rows stands for."""
+    return {"<embeddings>": _summands(c)}

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 ACTIVATION_NAMES = {
     "relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU", "tanh": "tanh",
 }  # fmt: skip
-"""What each activation of a configuration is called."""
+"""The display name of each activation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experts(Part):
     """Each token goes to ``experts_per_token`` of the ``experts``, each a feed-forward of ``d_expert`` units.
 
-    The ``router`` scores them by a softmax or by sigmoids; ``routes_renormed`` makes the weights of the chosen ones sum
-    to 1, before ``routed_scale`` multiplies them. They multiply what experts give, or with ``routes_first`` what they
-    take. Every token goes through the shared expert of ``d_shared`` units too, behind a sigmoid of its own with
-    ``shared_gate``.
+    The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that counts in the choice alone;
+    ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them. The
+    weights multiply the outputs of the experts, or with ``routes_first`` their inputs. Every token also goes through
+    the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own.
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0)
@@ -42,15 +42,15 @@ class Experts(Part):
         if self.experts and not 0 < self.experts_per_token <= self.experts:
             raise ConfigError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
         if self.shared_gate and not self.d_shared:
-            raise ConfigError("shared_gate is true, and there is no shared expert: d_shared is 0")
+            raise ConfigError("shared_gate is true, but there is no shared expert: d_shared is 0")
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.experts:
             return {"feed-forward": ""}
         weights = listed(
             f"a {self.router} router" + " with biases" * self.router_bias,
-            self.choice_bias and "a bias in the choice alone",
-            "the weights of those chosen sum to 1" if self.routes_renormed else "weights as they are",
+            self.choice_bias and "a bias in the choice only",
+            "the weights of the chosen experts sum to 1" if self.routes_renormed else "weights not normalised",
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
             self.routes_first and "multiplied before the experts",
         )
@@ -61,10 +61,10 @@ class Experts(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForward(Part):
-    """``gated`` makes it SwiGLU-like: act(gate) ⊙ up.
+    """A feed-forward of ``d_ff`` units; ``gated`` makes it SwiGLU-like: act(gate) ⊙ up.
 
-    With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), α being ``glu_alpha``, of gates up to the limit and up within
-    ± it (gpt-oss).
+    With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
+    both sides at the limit (gpt-oss). ``mixture`` replaces it by experts.
     """
 
     d_ff: int = leaf(limits=POSITIVE)
@@ -83,12 +83,12 @@ class FeedForward(Part):
 
     def words(self, causal: bool) -> dict[str, str]:
         limited = f"limited to {self.glu_limit:g}, α {self.glu_alpha:g}"
-        own = {
+        rows = {
             "widths": f"d_ff {self.d_ff}",
             "feed-forward": listed(self.activation, self.gated and "gated", bool(self.glu_limit) and limited),
             "biases": "feed-forward" if self.ffn_bias else "",
         }
-        return merged(own, self.mixture.words(causal))
+        return merged(rows, self.mixture.words(causal))
 
 
 def _mixed(c: Config) -> bool:
@@ -124,8 +124,8 @@ _HIDDEN = ("token", "d_ff")
 _OF_EXPERTS = ("expert", "token", "d_expert")
 _SHARED = ("token", "d_shared")
 _NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
-_NO_SHARED = "no expert takes every token in this model"
-_NO_DENSE = "this layer has experts in the place of one feed-forward; see expert.hidden"
+_NO_SHARED = "this model has no shared expert, which takes every token"
+_NO_DENSE = "this layer has experts instead of one feed-forward; see expert.hidden"
 
 ROWS: tuple[Step, ...] = (
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
@@ -187,14 +187,14 @@ ROWS: tuple[Step, ...] = (
     Step("ffn", "experts and shared expert", "{inputs}", WIDE, ("ffn.mixed", "<shared>"), "ffn", recorded=True,
          when=_shared, make=lambda o, _: o.Add(), at="ffn.sum"),
 )  # fmt: skip
-"""From what the feed-forward reads to what it gives."""
+"""From the input of the feed-forward to its output."""
 
 
 def formulas(c: Config) -> dict[str, str]:
-    """The words that these rows have for a model, by their places in the formulas."""
+    """The words that fill each placeholder in the formulas of these rows."""
     bias, read = c.ffn_bias, "mid" if c.norm_order == "output" else "n"
     of_router = "experts take what the router reads in this model; see ffn.router"
-    of_experts = "the weights multiply what experts take in this model; see expert.in"
+    of_experts = "the weights multiply the inputs of experts in this model; see expert.in"
     return {
         "ffn_in": read,
         "expert_in": "in" if c.routes_first else read,
@@ -216,7 +216,7 @@ def formulas(c: Config) -> dict[str, str]:
 
 
 def _act_words(c: Config) -> str:
-    """What is made of gate and hidden units."""
+    """The formula of the activated units, from hidden units and gate."""
     act = ACTIVATION_NAMES[c.activation]
     if c.glu_limit:
         return f"(hidden + 1) ⊙ gate·σ({c.glu_alpha:g}·gate), both up to {c.glu_limit:g}"
@@ -224,7 +224,7 @@ def _act_words(c: Config) -> str:
 
 
 def _routes_words(c: Config) -> str:
-    """What weighs the chosen experts: a softmax over them, say, times a scale."""
+    """The formula of the chosen experts' weights: for instance a softmax over them, times a scale."""
     times = "" if c.routed_scale == 1.0 else f"{c.routed_scale:g}·"
     score = "softmax" if c.router == "softmax" else "σ"
     if not c.routes_renormed:
@@ -235,7 +235,7 @@ def _routes_words(c: Config) -> str:
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that a place among the inputs of these rows stands for."""
+    """The steps that each placeholder among the inputs of these rows stands for."""
     return {
         "<activated>": ("ffn.gate", "ffn.hidden") if c.gated else ("ffn.hidden",),
         "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),

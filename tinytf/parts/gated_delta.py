@@ -1,4 +1,4 @@
-"""The gated delta rule: a mixer that keeps a matrix of what it read, in place of keys and values (Yang et al. 2024).
+"""The gated delta rule: a mixer whose state is a matrix, in place of keys and values (Yang et al. 2024).
 
 Shapes: B batch, T tokens, H heads of values, G heads of queries and keys, K and D their widths.
 """
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 UNIT_EPS = 1e-6
-"""ε of the lengths of queries and keys."""
+"""ε of the division of queries and keys by their lengths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedDelta(Part):
-    """``n_heads`` heads of values ``d_value`` wide, and ``n_kv_heads`` of queries and keys ``d_head`` wide.
+    """``n_heads`` value heads, ``d_value`` wide, and ``n_kv_heads`` query and key heads, ``d_head`` wide.
 
-    Each passes through a convolution over ``conv_width`` tokens. A head has a matrix S (K, D): a token shrinks it by
-    its decay, writes β·(v − k·S) at its key, and reads q·S / √d_head.
+    Each passes through a convolution over ``conv_width`` tokens. A head's state is a matrix S (K, D): each token scales
+    it by its decay, writes β·(v − k·S) at its key, and reads q·S / √d_head.
     """
 
     called = "gated_delta"
@@ -34,21 +34,21 @@ class GatedDelta(Part):
     conv_width: int = leaf(4, POSITIVE)
 
     def require(self) -> None:
-        for name, usual in (("n_kv_heads", self.n_heads), ("d_value", self.d_head)):
+        for name, default in (("n_kv_heads", self.n_heads), ("d_value", self.d_head)):
             if not getattr(self, name):
-                object.__setattr__(self, name, usual)
+                object.__setattr__(self, name, default)
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
 
     def fit(self, d_model: int, causal: bool) -> None:
         if not causal:
-            raise ConfigError("a gated delta rule reads from left to right, and causal is false")
+            raise ConfigError("a gated delta rule reads from left to right, but causal is false")
 
     @property
-    def kept(self) -> int:
-        """How many numbers a layer keeps of a text while decoding, however long that is: the state, and windows."""
-        passing = 2 * self.n_kv_heads * self.d_head + self.n_heads * self.d_value
-        return self.n_heads * self.d_head * self.d_value + (self.conv_width - 1) * passing
+    def state_size(self) -> int:
+        """How many numbers a layer caches of a text of any length: the states, and the windows of the convolutions."""
+        convolved = 2 * self.n_kv_heads * self.d_head + self.n_heads * self.d_value
+        return self.n_heads * self.d_head * self.d_value + (self.conv_width - 1) * convolved
 
     def words(self, causal: bool) -> dict[str, str]:
         shared = f" ({self.n_kv_heads} of queries and keys)" * (self.n_kv_heads != self.n_heads)
@@ -122,11 +122,11 @@ ROWS: tuple[Step, ...] = (
     Step("attn", "output of the delta rule", "concat·W_O", WIDE, ("concat",), "attention", recorded=True, make=_project,
          module="delta.o", matrix="W_O"),
 )  # fmt: skip
-"""From what the mixer reads to what it gives."""
+"""From the input of the mixer to its output."""
 
 
 def formulas(c: Config) -> dict[str, str]:
-    """The words that these rows have for a model, by their places in the formulas."""
+    """The words that fill each placeholder in the formulas of these rows."""
     return {
         "delta_in": "n" if normed_input(c) else "x",
         "taps": str(c.conv_width),
@@ -135,5 +135,5 @@ def formulas(c: Config) -> dict[str, str]:
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that a place among the inputs of these rows stands for."""
+    """The steps that each placeholder among the inputs of these rows stands for; none here."""
     return {}

@@ -1,4 +1,4 @@
-"""What reads the last hidden states."""
+"""The head, which reads the last hidden states."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 CLASS_HEADS = ("sequence", "token", "question")
-"""Heads whose logits are of the classes in ``labels``: of the whole text, of each token, or two of each token."""
+"""Heads with a logit for each class in ``labels``: of the text, of each token, or start and end at each token."""
 
 _KINDS = {
     "lm": "next token", "mlm": "masked token", "none": "none",
@@ -27,11 +27,11 @@ _DECIDES = {"one": "", "several": "each by itself", "number": "a number"}
 class Head(Part):
     """``lm`` predicts the next token, ``mlm`` fills masks (BERT's transform with ``head_activation``, norm, decoder).
 
-    Logits are multiplied by ``logit_scale`` and softly capped by ``logit_cap``. A ``sequence``, ``token`` or
-    ``question`` head has a logit for each of ``labels``, read at the ``first`` or ``last`` token or at ``every`` one
-    (``head_reads``), after a ``head_dense`` layer with its activation and a ``head_norm`` where there are such. It
-    ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``. A ``pooler`` makes one
-    vector of the first token (BERT).
+    Logits are multiplied by ``logit_scale`` and softly capped at ``logit_cap``. A ``sequence``, ``token`` or
+    ``question`` head has a logit for each of ``labels``, at the token that it reads (``head_reads``: the ``first``, the
+    ``last`` or ``every`` one), after an optional ``head_dense`` layer with its activation and an optional
+    ``head_norm``. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``. A
+    ``pooler`` maps the first token to one vector (BERT).
     """
 
     kind: str = choice("lm", "mlm", *CLASS_HEADS, "none", flat="head")
@@ -52,7 +52,7 @@ class Head(Part):
         if self.logit_scale != 1 and self.logit_cap:
             raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.kind == "none":
-            raise ConfigError("head_bias is true, and head is 'none'")
+            raise ConfigError("head_bias is true, but head is 'none'")
         self._require_classes()
 
     def _require_classes(self) -> None:
@@ -60,14 +60,14 @@ class Head(Part):
         if self.kind not in CLASS_HEADS:
             for name in ("labels", "head_dense", "head_norm"):
                 if getattr(self, name):
-                    raise ConfigError(f"{name} needs a head of classes, and head is {self.kind!r}")
+                    raise ConfigError(f"{name} needs a head of classes, but head is {self.kind!r}")
             return
         if not self.labels:
             raise ConfigError(f"head {self.kind!r} has no labels")
         if self.tied_head:
-            raise ConfigError(f"head {self.kind!r} is no token table, and tied_head is true")
+            raise ConfigError(f"head {self.kind!r} cannot be tied to the token embeddings, but tied_head is true")
         if self.kind == "question" and len(self.labels) != 2:
-            raise ConfigError(f"a question head has the labels start and end, and there are {len(self.labels)}")
+            raise ConfigError(f"a question head has two labels, start and end, but there are {len(self.labels)}")
         if (self.head_reads == "every") == (self.kind == "sequence"):
             raise ConfigError(
                 f"head {self.kind!r} does not read {self.head_reads!r}", "a sequence head reads one token"
@@ -76,8 +76,8 @@ class Head(Part):
     @property
     def labels_in_words(self) -> str:
         """The first few labels."""
-        named = ", ".join(self.labels[:4])
-        return f"{named} … {len(self.labels):,} in all" if len(self.labels) > 4 else named
+        first_labels = ", ".join(self.labels[:4])
+        return f"{first_labels} … {len(self.labels):,} in all" if len(self.labels) > 4 else first_labels
 
     def words(self, causal: bool) -> dict[str, str]:
         kind = "mlm" if self.kind == "lm" and not causal else self.kind
@@ -99,9 +99,9 @@ class Head(Part):
 
     def fit(self, d_model: int, causal: bool) -> None:
         if self.kind == "mlm" and causal:
-            raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
+            raise ConfigError("head 'mlm' fills masks from both sides, but causal is true", "set causal to false")
         if self.pooler and causal:
-            raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
+            raise ConfigError("a pooler reads the first token, which in a causal model sees only itself")
 
 
 def _has_head(c: Config) -> bool:
@@ -194,7 +194,7 @@ _PREDICTIONS = {
 
 
 def formulas(c: Config) -> dict[str, str]:
-    """The words that these rows have for a model, by their places in the formulas."""
+    """The words that fill each placeholder in the formulas of these rows."""
     kind, unembedded = c.head.kind, _unembedded(c)
     shares = "σ(logits)" if c.decides == "several" else "softmax(logits)"
     return {
@@ -213,7 +213,7 @@ def formulas(c: Config) -> dict[str, str]:
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that a place among the inputs of these rows stands for."""
+    """The steps that each placeholder among the inputs of these rows stands for."""
     unembedded = _unembedded(c)
     return {
         "<acted>": ("head.act",) if _head_dense(c) else ("<final>",),
@@ -223,7 +223,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
 
 
 def _unembedded(c: Config) -> str:
-    """The step of the head that is unembedded; empty where that is the last hidden state itself."""
+    """The name of the head's step that is unembedded; empty where that is the last hidden state itself."""
     if _head_normed(c):
         return "head.norm"
     return "head.act" if _head_dense(c) else "head.projected" if _narrow_lm(c) else ""

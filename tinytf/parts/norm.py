@@ -1,4 +1,4 @@
-"""Where a block norms, how, and how it adds to the residual stream."""
+"""The norms of a block, and how it adds to the residual stream."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,19 @@ NORMED = {
     "both": "before and after each part",
     "output": "after each part",
 }
-"""Where a block norms, in words, by ``norm_order``."""
+"""Where a block applies its norms, in words, by ``norm_order``."""
 CALLED = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-"""What the norms are called."""
+"""The display name of each norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Norms(Part):
-    """``norm_order`` says where a block norms.
+    """The norms of a block; ``norm_order`` says where they are.
 
-    What goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the residual sums
-    (``post``). Where there is no ``input_norm`` a pre-norm block gives attention the stream as it is. Norms have a
-    ``norm_gain``, and LayerNorms a ``norm_bias`` too. With a ``shared_norm`` the feed-forward of a parallel residual
-    reads the stream as attention does, after norm1, and there is no norm2.
+    On the inputs of attention and feed-forward (``pre``), on their outputs (``output``), on ``both``, or on the
+    residual sums (``post``). Without ``input_norm`` attention in a pre-norm block reads the stream as it is. Norms have
+    a ``norm_gain``, and LayerNorms a ``norm_bias`` too. With a ``shared_norm`` the feed-forward of a parallel block
+    reads norm1, as attention does, and there is no norm2.
     """
 
     norm: str = choice("layernorm", "rmsnorm")
@@ -41,11 +41,11 @@ class Norms(Part):
 
     def require(self) -> None:
         if self.norm == "layernorm" and self.norm_bias and not self.norm_gain:
-            raise ConfigError("norm_bias is true, and norm_gain is false", "a norm without a gain has no bias either")
+            raise ConfigError("norm_bias is true, but norm_gain is false", "a norm without a gain has no bias either")
 
     @property
     def learned(self) -> tuple[str, ...]:
-        """What every norm has learned: a gain, and a LayerNorm a bias."""
+        """The learned parameters of every norm: ``gain``, and for a LayerNorm ``bias``."""
         bias = self.norm == "layernorm" and self.norm_bias
         return ("gain",) * self.norm_gain + ("bias",) * bias
 
@@ -57,15 +57,16 @@ class Norms(Part):
                 f"{' and '.join(self.learned)} learned" if self.learned else "nothing learned",
                 not self.input_norm and "none before attention",
             ),
-            "residual": "both of one norm" if self.shared_norm else "",
+            "residual": "one norm for both" if self.shared_norm else "",
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Residual(Part):
-    """A ``parallel`` residual has the feed-forward read the stream that attention reads, and adds both at once.
+    """How a block adds to the residual stream: after each part (``sequential``), or both parts at once (``parallel``).
 
-    What is added is multiplied by ``residual_scale`` before.
+    In a parallel block the feed-forward reads the same stream as attention. ``residual_scale`` multiplies what is
+    added.
     """
 
     residual: str = choice("sequential", "parallel")
@@ -75,7 +76,7 @@ class Residual(Part):
         return {
             "residual": listed(
                 self.residual == "parallel" and "attention and feed-forward side by side",
-                self.residual_scale != 1 and f"what is added times {self.residual_scale:g}",
+                self.residual_scale != 1 and f"additions times {self.residual_scale:g}",
             )
         }
 
@@ -106,15 +107,15 @@ def _scale_added(o: "ModuleType", c: Config) -> Any:
     return o.Multiply(c.residual_scale)
 
 
-_NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
-_NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
+_NO_OUTPUT_NORM = "the outputs of attention and feed-forward are not normed in this model"
+_NOT_SCALED = "the outputs of attention and feed-forward are not scaled in this model"
 
 BEFORE_MIXER: tuple[Step, ...] = (
     Step("in", "block input", "x", WIDE, (), recorded=True, make=lambda o, _: o.Add(), from_stream=True),
     Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",), when=normed_input,
          make=make_norm, module="norm1", matrix="gain"),
 )  # fmt: skip
-"""From the stream to what attention reads."""
+"""From the residual stream to the input of attention."""
 BETWEEN: tuple[Step, ...] = (
     Step("attn_norm", "attention output, normed", "{norm}(attn)", WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
@@ -125,13 +126,13 @@ BETWEEN: tuple[Step, ...] = (
          when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
          make=lambda o, _: o.Add()),
     Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
-         absent="what goes into attention and the feed-forward is not normed in this model",
+         absent="the inputs of attention and feed-forward are not normed in this model",
          make=make_norm, module="norm1", matrix="gain"),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", WIDE, ("<read>",),
          when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
          make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
-"""From what attention gives to what the feed-forward reads."""
+"""From the output of attention to the input of the feed-forward."""
 AFTER: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
@@ -145,10 +146,10 @@ AFTER: tuple[Step, ...] = (
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
          when=_order("post"), make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
-"""From what the feed-forward gives to the stream."""
+"""From the output of the feed-forward to the residual stream."""
 FINAL: tuple[Step, ...] = (
     Step("final.norm", "final norm", "{norm}(x)", WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
-         absent="norms come after the residual sums in this model, so the last block's norm2 is the last",
+         absent="norms come after the residual sums in this model, so the last block's norm2 is the final norm",
          make=make_norm, module="final_norm", matrix="gain",
          from_stream=True),
 )  # fmt: skip
@@ -156,9 +157,9 @@ FINAL: tuple[Step, ...] = (
 
 
 def formulas(c: Config) -> dict[str, str]:
-    """The words that these rows have for a model, by their places in the formulas."""
+    """The words that fill each placeholder in the formulas of these rows."""
     shared = "attention and the feed-forward share norm1 in this model"
-    unnormed = "what goes into attention and the feed-forward is not normed in this model"
+    unnormed = "the inputs of attention and feed-forward are not normed in this model"
     return {
         "norm": CALLED[c.norm],
         "residual_scale": f"{c.residual_scale:g}",
@@ -168,7 +169,7 @@ def formulas(c: Config) -> dict[str, str]:
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that a place among the inputs of these rows stands for."""
+    """The steps that each placeholder among the inputs of these rows stands for."""
     return {
         "<read>": ("mid",) if _sequential(c) else ("in",),
         "<added>": ("mid", "<ffn>") if _sequential(c) else ("in", "<attn>", "<ffn>"),

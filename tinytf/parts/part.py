@@ -1,4 +1,4 @@
-"""Parts: frozen dataclasses in a tree, whose leaves have one flat name each in files, recipes and options."""
+"""Parts: a tree of frozen dataclasses. Each leaf is a setting with one flat name in files, recipes and options."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,29 +9,29 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 from tinytf.errors import ConfigError
 from tinytf.fields import Field, Limits, field_of
 
-_MOST = 2**31 - 1
-POSITIVE, COUNT = Limits(least=1, most=_MOST), Limits(least=0, most=_MOST)
+_INT32_MAX = 2**31 - 1
+POSITIVE, COUNT = Limits(least=1, most=_INT32_MAX), Limits(least=0, most=_INT32_MAX)
 ABOVE_ZERO, NOT_NEGATIVE, SHARE = Limits(above=0), Limits(least=0), Limits(least=0, below=1)
 
 
 def leaf(
     default: Any = MISSING, limits: Limits | None = None, *, flat: str = "", differs: bool = False, off: Any = None
 ) -> Any:
-    """A setting of a part. ``flat`` is its flat name, where it has another; where it ``differs``, layers may differ.
+    """A setting of a part. ``flat``: its flat name, by default the field's; ``differs``: layers may differ in it.
 
-    A layer with the value ``off`` has not got what the setting is of.
+    ``off``: the value by which a layer lacks the feature altogether.
     """
     metadata = {"limits": limits or Limits(), "flat": flat, "differs": differs, "off": off}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def choice(*words: str, default: str = "", **settings: Any) -> Any:
-    """A setting that is one of some words, by default the first; further ``settings`` as of ``leaf``."""
+    """A setting that is one of ``words``, by default the first; further ``settings`` as for ``leaf``."""
     return leaf(default or words[0], Limits(choices=words), **settings)
 
 
 class Leaf(NamedTuple):
-    """A setting in a tree of parts: the attributes on the way to it, and what it may hold, under its flat name."""
+    """A setting in a tree of parts: the attribute path to it, and what it may hold, under its flat name."""
 
     path: tuple[str, ...]
     field: Field
@@ -41,94 +41,98 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The base of all parts: each setting is checked against its limits, and then those that go together.
+    """The base of all parts: checks each setting against its limits, then their combination (``require``).
 
-    ``called`` is the word for a part where a field may hold one of several kinds. Raises ConfigError, with the numbers.
-    Where a part says nothing else, 0 switches a setting off, or leaves a width to the usual one.
+    ``called`` names the kind of part where a field may hold several kinds. Raises ConfigError, with the numbers.
+    Unless a part says otherwise, 0 switches a setting off, or gives a width its usual value.
     """
 
     called: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for found in leaves(kind).values():
-            if len(found.path) == 1:
-                found.field.require(getattr(self, found.path[0]), ConfigError)
+        for setting in leaves(kind).values():
+            if len(setting.path) == 1:
+                setting.field.require(getattr(self, setting.path[0]), ConfigError)
         self.require()
 
     def require(self) -> None:
-        """Raise ConfigError for settings that do not go together."""
+        """Raise ConfigError for settings of this part that exclude each other."""
 
     def words(self, causal: bool) -> dict[str, str]:
-        """What ``info`` says of the part, by row; of a part that only holds others, what it says of them."""
-        held = (getattr(self, one.name) for one in dataclasses.fields(self) if kinds_of(one.type))
-        return merged(*(part.words(causal) for part in held))
+        """The description of the part for ``tinytf info``, by row; by default, that of the parts in it."""
+        parts = (getattr(self, field.name) for field in dataclasses.fields(self) if kinds_of(field.type))
+        return merged(*(part.words(causal) for part in parts))
 
     def fit(self, d_model: int, causal: bool) -> None:
-        """Raise ConfigError for settings that do not go with the width and the kind of the model."""
-        for one in dataclasses.fields(self):
-            if kinds_of(one.type):
-                getattr(self, one.name).fit(d_model, causal)
+        """Raise ConfigError for settings that do not fit the model's width or its direction."""
+        for field in dataclasses.fields(self):
+            if kinds_of(field.type):
+                getattr(self, field.name).fit(d_model, causal)
 
 
 def listed(*phrases: str | bool) -> str:
-    """The phrases that apply: ``gated and "gated"`` is left out where it is false."""
+    """Join the phrases that apply with commas; ``gated and "gated"`` is dropped when false."""
     return ", ".join(phrase for phrase in phrases if isinstance(phrase, str) and phrase)
 
 
 def merged(*parts: Mapping[str, str]) -> dict[str, str]:
-    """What several parts say, row by row."""
+    """Join the descriptions of several parts, row by row."""
     rows = dict.fromkeys(row for part in parts for row in part)
     return {row: listed(*(part.get(row, "") for part in parts)) for row in rows}
 
 
-Made = TypeVar("Made", bound=Part)
+P = TypeVar("P", bound=Part)
 
 
 def kinds_of(annotation: Any) -> tuple[Any, ...]:
-    """The parts that a field may hold, by its annotation: one, or one of several; none where it is a setting."""
+    """The classes of parts that a field with this annotation may hold; empty for a setting."""
     kinds = get_args(annotation) or (annotation,)
     return kinds if all(isinstance(kind, type) and issubclass(kind, Part) for kind in kinds) else ()
 
 
 @cache
 def leaves(part: Any) -> dict[str, Leaf]:
-    """The settings of a part and of those in it, by their flat names."""
-    found: dict[str, Leaf] = {}
-    for one in dataclasses.fields(part):
-        kinds = kinds_of(one.type)
-        for kind in reversed(kinds):  # a setting that several kinds have is that of the first
-            found |= {name: below._replace(path=(one.name, *below.path)) for name, below in leaves(kind).items()}
+    """The settings of a part and of the parts in it, by flat name."""
+    settings: dict[str, Leaf] = {}
+    for field in dataclasses.fields(part):
+        kinds = kinds_of(field.type)
+        for kind in reversed(kinds):  # where several kinds share a setting, the first kind wins
+            settings |= {name: inner._replace(path=(field.name, *inner.path)) for name, inner in leaves(kind).items()}
         if len(kinds) > 1:
             words = Limits(choices=tuple(kind.called for kind in kinds))
-            found[one.name] = Leaf((one.name, "called"), Field(one.name, str, kinds[0].called, words), True, None)
-        if "limits" in one.metadata:
-            said, flat = one.metadata, one.metadata["flat"] or one.name
-            found[flat] = Leaf((one.name,), field_of(one, said["limits"], flat), said["differs"], said["off"])
-    return found
+            settings[field.name] = Leaf(
+                (field.name, "called"), Field(field.name, str, kinds[0].called, words), True, None
+            )
+        if "limits" in field.metadata:
+            options, flat = field.metadata, field.metadata["flat"] or field.name
+            settings[flat] = Leaf(
+                (field.name,), field_of(field, options["limits"], flat), options["differs"], options["off"]
+            )
+    return settings
 
 
-def build(part: type[Made], values: Mapping[str, Any]) -> Made:
-    """A part, and those in it, from values by flat name; what is left out has its default.
+def build(part: type[P], values: Mapping[str, Any]) -> P:
+    """Build a part and the parts in it from values by flat name; missing ones take their defaults.
 
-    Where a field may hold one of several kinds, the value of the field's own name says which.
+    Where a field may hold several kinds of parts, the value under the field's name picks one.
     """
-    made: dict[str, Any] = {}
-    for one in dataclasses.fields(part):
-        if kinds := kinds_of(one.type):
-            called = values.get(one.name, kinds[0].called) if len(kinds) > 1 else kinds[0].called
-            made[one.name] = build(next(kind for kind in kinds if kind.called == called), values)
-        elif "limits" in one.metadata and (flat := one.metadata["flat"] or one.name) in values:
-            made[one.name] = values[flat]
-    return part(**made)
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        if kinds := kinds_of(field.type):
+            name = values.get(field.name, kinds[0].called) if len(kinds) > 1 else kinds[0].called
+            arguments[field.name] = build(next(kind for kind in kinds if kind.called == name), values)
+        elif "limits" in field.metadata and (flat := field.metadata["flat"] or field.name) in values:
+            arguments[field.name] = values[flat]
+    return part(**arguments)
 
 
 LACKS: Any = object()
-"""The value of a setting that a part has not got."""
+"""The value of a setting that a part does not have."""
 
 
 def value_at(part: Any, path: tuple[str, ...]) -> Any:
-    """The setting at a path, LACKS where there is another kind of part on the way."""
+    """The setting at an attribute path; LACKS where the path leads through another kind of part."""
     for name in path:
         part = getattr(part, name, LACKS)
     return part

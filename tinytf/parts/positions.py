@@ -1,4 +1,4 @@
-"""How attention tells positions apart: RoPE, ALiBi, embeddings of distances, queries that grow."""
+"""How attention tells positions apart: RoPE, ALiBi, embeddings of distances, queries scaled by position."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary(Part):
-    """RoPE, with the settings that are explained at ``Rope``; ``rope_width`` 0 is all of a head."""
+    """RoPE; ``Rope`` in tinytf.config explains the settings. ``rope_width`` 0 rotates the whole head."""
 
     rope_theta: float = leaf(10_000.0, ABOVE_ZERO, differs=True)
     rope_width: int = leaf(0, COUNT, differs=True)
@@ -39,34 +39,38 @@ class Rotary(Part):
         if self.rope_scaling in ("llama3", "yarn", "longrope") and not self.rope_original_context:
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rope_original_context")
         if self.rope_scaling == "yarn" and self.rope_theta <= 1:
-            raise ConfigError(f"rope_scaling 'yarn' needs a rope_theta above 1, and it is {self.rope_theta}")
+            raise ConfigError(f"rope_scaling 'yarn' needs a rope_theta above 1, not {self.rope_theta}")
 
     def words_of(self, width: int) -> str:
-        """The settings in words, for heads of that width."""
-        turned = self.rope_width or width
+        """The settings in words, for heads ``width`` wide."""
+        rotated_width = self.rope_width or width
         since = f"from {self.rope_original_context:,} tokens"
         waves = f"{since}, {self.rope_low_frequency:g} to {self.rope_high_frequency:g} turns"
-        each = (f"{some[0]:g} … {some[-1]:g}" for some in (self.rope_short_factors, self.rope_long_factors) if some)
+        ranges = (
+            f"{factors[0]:g} … {factors[-1]:g}"
+            for factors in (self.rope_short_factors, self.rope_long_factors)
+            if factors
+        )
         scaling = {
             "none": "",
             "reversed": "turned the other way",
             "linear": f"all frequencies / {self.rope_factor:g}",
             "llama3": f"long waves / {self.rope_factor:g} (llama3, {waves})",
             "yarn": f"long waves / {self.rope_factor:g} (yarn, {waves}{'' if self.rope_truncate else ', not rounded'})",
-            "longrope": f"each frequency by its own factor (longrope, {f' and {since} on '.join(each)})",
+            "longrope": f"each frequency by its own factor (longrope, {f' and {since} on '.join(ranges)})",
         }
         multiplied = self.rope_scaling in ("yarn", "longrope") and self.rope_attention_factor != 1
         return listed(
             f"rotary (RoPE), θ = {self.rope_theta:g}",
             scaling[self.rope_scaling],
-            multiplied and f"what is turned times {self.rope_attention_factor:g}",
-            turned < width and f"{turned} of {width} dimensions",
+            multiplied and f"rotated queries and keys times {self.rope_attention_factor:g}",
+            rotated_width < width and f"{rotated_width} of {width} dimensions",
         )
 
     def require_head(self, width: int, positions: str) -> None:
-        """Raise ConfigError where the settings do not fit heads of that width with these positions."""
+        """Raise ConfigError where the settings do not fit heads ``width`` wide with these positions."""
         if positions == "rotary" and not self.rope_width and width % 2:
-            raise ConfigError(f"d_head {width} is odd, and RoPE rotates pairs of dimensions")
+            raise ConfigError(f"d_head {width} is odd, but RoPE rotates pairs of dimensions")
         if self.rope_scaling != "none" and positions != "rotary":
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rotary positions")
         for name in ("rope_short_factors", "rope_long_factors") if self.rope_scaling == "longrope" else ():
@@ -79,9 +83,9 @@ class Rotary(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Alibi(Part):
-    """The last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much.
+    """ALiBi: the last head's scores fall by 2^−``alibi_max_bias`` a token, and ``alibi_scale`` multiplies every slope.
 
-    ``alibi_rounded`` keeps slope · position in bfloat16.
+    ``alibi_rounded`` rounds slope · position to bfloat16.
     """
 
     alibi_max_bias: float = leaf(8.0, ABOVE_ZERO)
@@ -100,11 +104,11 @@ class Alibi(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Distances(Part):
-    """``distances`` to each side have an embedding each, the same in all layers (DeBERTa), where there are any.
+    """Embeddings of ``distances`` to each side, shared by all layers (DeBERTa); 0 for none.
 
-    They go through a ``distance_norm`` where there is one; with a ``farthest`` those from half of them on are of
-    several distances up to that. Keys are made of them, which queries score too (``distance_keys``), and queries, which
-    keys score (``distance_queries``): by the tokens' W_K and W_Q, or by ``distance_matrices``.
+    ``distance_norm`` norms them. With a ``farthest`` the outer half of them stand for ranges of distances up to that
+    one. Queries score keys made of them (``distance_keys``), and keys score queries made of them
+    (``distance_queries``): by W_K and W_Q of the tokens, or by matrices of their own (``distance_matrices``).
     """
 
     distances: int = leaf(0, COUNT)
@@ -126,13 +130,13 @@ class Distances(Part):
         if not self.distances:
             return {}
         matrices = "by their own matrices" if self.distance_matrices else "by the matrices of tokens"
-        made = [f"a {one} for each of {2 * self.distances:,} distances"
-                for one, asked in (("key", self.distance_keys), ("query", self.distance_queries)) if asked]  # fmt: skip
+        kinds = ("key",) * self.distance_keys + ("query",) * self.distance_queries
+        vectors = " and ".join(f"a {kind} for each of {2 * self.distances:,} distances" for kind in kinds)
         return {
-            "scores": f"{' and '.join(made)} {matrices}",
+            "scores": f"{vectors} {matrices}",
             "positions": listed(
                 "distances in the scores",
-                bool(self.farthest) and f"far ones up to {self.farthest:,} several together",
+                bool(self.farthest) and f"far ones in ranges up to {self.farthest:,}",
                 self.distance_norm and "their embeddings normed",
             ),
         }
@@ -140,7 +144,7 @@ class Distances(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Growth(Part):
-    """The query at position t is multiplied by 1 + ``query_scale``·ln(1 + ⌊(t + ``…_first``) / ``…_every``⌋)."""
+    """Scales the query at position t by 1 + ``query_scale``·ln(1 + ⌊(t + ``…_first``) / ``…_every``⌋)."""
 
     query_scale: float = leaf(0.0, NOT_NEGATIVE, differs=True)
     query_scale_every: int = leaf(0, COUNT)
@@ -157,7 +161,7 @@ class Growth(Part):
 
 
 def make_projection(o: "ModuleType", c: Config) -> Any:
-    """A projection to queries, keys or values."""
+    """The operation that projects to queries, keys or values."""
     return o.Linear(c.qkv_bias)
 
 
@@ -166,7 +170,7 @@ def _rotary(c: Config) -> bool:
 
 
 def _distant(matrices: bool, *, keys: bool) -> Predicate:
-    """Whether keys, or queries, are made of the embeddings of distances, by matrices of their own or by the tokens'."""
+    """Whether keys (or queries) are made of distances, by ``matrices`` of their own (or by those of tokens)."""
     return lambda c: (c.distance_keys if keys else c.distance_queries) and c.distance_matrices == matrices
 
 
@@ -184,13 +188,13 @@ TURNED: tuple[Step, ...] = (
     Step("k_rot", "keys, rotated", "k turned by its position", KV, ("<k>",), "k", when=_rotary,
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
 )  # fmt: skip
-"""Queries and keys, turned by RoPE."""
+"""Queries and keys, rotated by RoPE."""
 GROWN: tuple[Step, ...] = (
     Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", HEADS, ("<q>",), "q",
          when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
          make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first)),
 )  # fmt: skip
-"""Queries that grow with their position."""
+"""Queries, scaled by their position."""
 OF_DISTANCES: tuple[Step, ...] = (
     Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
          absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R", shared=True,
@@ -211,7 +215,7 @@ OF_DISTANCES: tuple[Step, ...] = (
          when=_distant(True, keys=False), absent="{no_distance_queries}", make=make_projection,
          module="attention.pos_q", matrix="W_QD", late=True),
 )  # fmt: skip
-"""What is made of the embeddings of distances."""
+"""Embeddings of distances, and the keys and queries made of them."""
 SCORED: tuple[Step, ...] = (
     Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", MAP, ("<map>", "<q>", "pos_k"),
          "attention", core=True, when=lambda c: c.distance_keys, absent="queries score no distances in this model",
@@ -220,7 +224,7 @@ SCORED: tuple[Step, ...] = (
          "attention", core=True, when=lambda c: c.distance_queries, absent="keys score no distances in this model",
          make=lambda o, c: _by_distance(o, c, of_keys=True)),
 )  # fmt: skip
-"""Scores with what distances add, before they are scaled."""
+"""Scores with the products of distances added, before the scaling."""
 BIASED: tuple[Step, ...] = (
     Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
@@ -231,37 +235,36 @@ BIASED: tuple[Step, ...] = (
          absent="attention scores do not fall with distance in this model",
          make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
 )  # fmt: skip
-"""Scores with a bias of distance, after they are scaled."""
+"""Scores with a bias by distance, after the scaling."""
 
 
 def formulas(c: Config) -> dict[str, str]:
-    """The words that these rows have for a model, by their places in the formulas."""
-    unplaced = {
-        "none": "it has no positions",
+    """The words that fill each placeholder in the formulas of these rows."""
+    no_sum = {
+        "none": "this model has no positions",
         "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
     }.get(c.positions, "")
-    place = f"(t + {c.query_scale_first})" if c.query_scale_first else "t"
+    position = f"(t + {c.query_scale_first})" if c.query_scale_first else "t"
     unnormed = "embeddings of distances are not normed in this model"
     return {
-        "no_rotary": unplaced or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
-        "no_added_positions": unplaced
-        or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
+        "no_rotary": no_sum or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
+        "no_added_positions": no_sum or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "distances": "n" if c.distance_norm else "R",
         "no_distance_norm": unnormed if c.distances else _NO_DISTANCES,
         "no_distance_keys": _no_matrix(c, c.distance_keys, "keys", "W_K"),
         "no_distance_queries": _no_matrix(c, c.distance_queries, "queries", "W_Q"),
-        "query_scale": f"{c.query_scale:g}·ln(1 + ⌊{place} / {c.query_scale_every:,}⌋)",
+        "query_scale": f"{c.query_scale:g}·ln(1 + ⌊{position} / {c.query_scale_every:,}⌋)",
         "alibi_scale": "" if c.alibi_scale == 1 else f"·{c.alibi_scale:.4g}",
     }
 
 
-def _no_matrix(c: Config, made: bool, what: str, matrix: str) -> str:
-    """Why there is no matrix by which ``what`` are made of the embeddings of distances."""
-    if made:
-        return f"{what} of distances are made by {matrix} in this model, as those of tokens"
-    return f"no {what} are made of distances in this model" if c.distances else _NO_DISTANCES
+def _no_matrix(c: Config, is_made: bool, kind: str, matrix: str) -> str:
+    """Why ``kind`` of distances have no matrix of their own."""
+    if is_made:
+        return f"{kind} of distances are made by {matrix} in this model, as those of tokens"
+    return f"no {kind} are made of distances in this model" if c.distances else _NO_DISTANCES
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that a place among the inputs of these rows stands for."""
+    """The steps that each placeholder among the inputs of these rows stands for."""
     return {"<distances>": ("distances_norm",) if c.distance_norm else ("distances",)}

@@ -1,4 +1,4 @@
-"""A row of the step table: what a step is, and what makes it. Free of torch."""
+"""A row of the step table: what a step is, and which operation computes it. Free of torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 Config = Any
-"""A ModelConfig, which is made of parts and lies above them; inside a layer, that of the layer."""
+"""A ModelConfig, untyped because its module imports the parts; inside a layer, the layer's configuration."""
 Predicate = Callable[[Config], bool]
 Make = Callable[["ModuleType", Config], Any]
-"""Makes an operation of a configuration, from the module of operations, which imports torch."""
+"""Makes a configuration's operation; takes the module of operations, which imports torch, as an argument."""
 
 WIDE = ("token", "d_model")
 EMBEDDED, SUMMED, HEAD = ("token", "<embedded>"), ("token", "<summed>"), ("token", "<head>")
-"""As wide as the token embeddings, as their sum with positions and types, and as what the head unembeds."""
+"""The axes of token embeddings, of their sum with positions and types, and of the hidden states that are unembedded."""
 HEADS, KV, VALUES = ("head", "token", "d_head"), ("kv head", "token", "d_head"), ("kv head", "token", "d_value")
 OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
 ROUTES = ("token", "expert")
@@ -26,18 +26,18 @@ class Step:
     """One row of the step table.
 
     ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one in
-    <…> stands for the nearest row above with that role and axes (``CHAINS`` of the table). ``operation`` makes the step
-    of them, with the parameters of ``module`` (a path, from the block where the step is inside a layer, else from the
-    model), whose matrix, table or gain is called ``matrix``, empty where a module has none. ``role`` is the accent that
-    it has in every view. ``recorded`` steps are taken during the forward pass; the others are derived from them on
-    first look. A ``core`` step is one of the attention core; ``in_experts`` are those between a router and the sum over
-    experts. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
-    depends on a step. A ``shared`` step has the same parameters in every layer. Rows of a ``mixer`` are in the layers
-    with that kind alone.
+    <…> stands for other steps: the nearest row above with a role and axes (``CHAINS`` of the table), or the steps that
+    its part names in ``inputs``. ``operation`` computes the step from them, with the parameters of ``module`` (a path
+    from the block for a step in a layer, else from the model); ``matrix`` names the module's matrix, table or gain, and
+    is empty where it has none. ``role`` decides the accent colour in every view.
 
-    Every step is made by a module of the model, which a hook may be put on: that with its parameters, else one called
-    as the step is, or ``at`` another path. Parameters of a ``late`` row are registered, and drawn from the seed, after
-    those of the rows that are not.
+    ``recorded`` steps are stored during the forward pass; the others are derived from them on demand. ``core``: part of
+    the attention core; ``in_experts``: between a router and the sum over experts; ``from_stream``: reads the residual
+    stream of the layer below; ``to_loss``: the loss depends on it; ``shared``: all layers have the same parameters;
+    ``mixer``: only layers with this kind of mixer have the row.
+
+    Every step has a module in the model that can be hooked: the one with its parameters, else one named after the step,
+    or at the path ``at``. Parameters of ``late`` rows are registered, and drawn from the seed, after all others.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Step:
     reads: str = ""
 
     def is_in(self, config: Config) -> bool:
-        """Whether a model, or a layer, of this configuration has the row."""
+        """Whether a model or layer of this configuration has the row."""
         return self.mixer in ("", config.mixer) and self.when(config)
 
     @property
     def path(self) -> str:
-        """Where the module is that makes the step; from the block, or from the model."""
+        """The path of the step's module, from the block for a step in a layer, else from the model."""
         return self.at or self.module or self.name
 
     def full_name(self, layer: int | None) -> str:
@@ -79,7 +79,7 @@ class Step:
 
     @property
     def parameter(self) -> str:
-        """What addresses call its matrix, table or gain, which have a letter of their own or are called after it."""
+        """The name of its matrix, table or gain in addresses: a letter of its own (``W_Q``) or ``step.gain``."""
         if self.matrix in ("W", "gain"):
             return f"{self.name}.{self.matrix}"
         return f"{self.name.partition('.')[0]}.{self.matrix}" if self.role == "ffn" else self.matrix
@@ -95,25 +95,25 @@ class Step:
 
     @property
     def token_axis(self) -> int | None:
-        """The number of its axis of tokens, or of queries; None where it has neither."""
+        """The index of its axis of tokens or queries; None where it has neither."""
         return next((number for number, axis in enumerate(self.axes) if axis in ("token", "query")), None)
 
     @property
     def is_split(self) -> bool:
-        """Whether an address may name a part of it: a head, or an expert."""
+        """Whether an address may select one head or expert of it."""
         return self.has_heads or self.of_experts
 
     @property
     def letter(self) -> str:
-        """What stands before the number of a part in an address: L3H5, L3E5."""
+        """The letter before the number of a head or expert in an address: L3H5, L3E5."""
         return "E" if self.of_experts else "H"
 
     def parts(self, config: Config) -> int:
-        """How many heads, or experts, an address may name."""
+        """How many heads or experts an address may name."""
         return int(config.experts if self.of_experts else config.n_heads)
 
     def part_numbers(self, config: Config) -> range:
-        """The parts that have a tensor of their own; query heads that share a key head count once."""
+        """The heads or experts that have their own tensor; query heads that share a key head count once."""
         if self.of_experts:
             return range(config.experts)
         return range(0, config.n_heads, config.heads_per_kv if "kv head" in self.axes else 1)
@@ -124,7 +124,7 @@ class Step:
 
     @property
     def runs(self) -> bool:
-        """Whether a forward pass makes it: not what is made of logits afterwards, or of the first token alone."""
+        """Whether a forward pass computes it; probabilities and the pooled token are computed afterwards."""
         return self.operation is not None and (self.to_loss or self.in_experts)
 
     @property
@@ -134,14 +134,14 @@ class Step:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it is a map to look at: of queries and keys, or of tokens and experts."""
+        """Whether views draw it as a map: of queries and keys, or of tokens and experts."""
         return self.is_map or self.axes == ROUTES
 
     @property
     def is_vocabulary(self) -> bool:
         """Whether it has a number for every token of the vocabulary, or for every class of the head.
 
-        Such a step is computed only for the positions asked for.
+        Such a step is computed only at the positions asked for.
         """
         return self.axes[-1:] in (("vocab",), ("label",))
 
@@ -152,15 +152,15 @@ class Step:
 
     @property
     def is_choice(self) -> bool:
-        """Whether it only decides: it has no gradient, and none goes through it."""
+        """Whether it only chooses experts: no gradient reaches it or passes through it."""
         return self.axes == ROUTES and not self.to_loss
 
     @property
     def in_stream(self) -> bool:
-        """Whether it is recorded in every layer and as wide as the residual stream: the stream, or what is added."""
+        """Whether it is a recorded state of the residual stream in a layer, or an addition to it."""
         return self.in_layer and self.recorded and self.axes == WIDE
 
     @property
     def can_intervene(self) -> bool:
-        """Whether it can be ablated and patched: the residual stream, and what heads, attention, feed-forward give."""
+        """Whether it can be ablated and patched: the residual stream, outputs of heads, attention or feed-forward."""
         return self.in_stream or (self.core and self.recorded)

@@ -1,1 +1,1 @@
-"""What the steps between text and prediction are: a table of rows, and an operation for each way of making one."""
+"""The steps between text and prediction: a table of rows, and an operation for each way to compute one."""

@@ -1,4 +1,4 @@
-"""Kernels that stand in for several rows of a program, used where nobody looks in between.
+"""Kernels that replace several rows of a program while none of these is hooked.
 
 Shapes: B batch, T tokens, H query heads, G key-value heads, D head width, E experts, F units, C d_model, N tokens sent.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.delta import Write, delta_rule
-from tinytf.steps.operations.expert_linear import used
+from tinytf.steps.operations.expert_linear import used_experts
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.operation import Pass
@@ -22,7 +22,7 @@ from tinytf.steps.program import Fused, Instruction
 
 
 class FusedAttention:
-    """From queries and keys to heads in torch's scaled_dot_product_attention; no (Q, K) matrix of numbers is kept."""
+    """Queries, keys and values to head outputs by torch's scaled_dot_product_attention, without storing (Q, K) maps."""
 
     def __init__(self, sight: Sight, divisor: float) -> None:
         self.sight, self.scale = sight, 1 / divisor
@@ -30,49 +30,49 @@ class FusedAttention:
     def __call__(self, now: Pass, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (B, H, Q, D), k and v (B, G, K, D) -> (B, H, Q, D)."""
         if q.is_cpu and q.dtype is torch.bfloat16 and q.requires_grad:
-            # torch's backward pass of this is five times as slow in bfloat16 as in float32.
+            # torch's backward pass of it is five times as slow in bfloat16 as in float32.
             with torch.autocast("cpu", enabled=False):
                 return self(now, q.float(), k.float(), v.float()).to(q.dtype)
         grouped, length, past = q.shape[1] != k.shape[1], q.shape[2], k.shape[2] - q.shape[2]
         if now.padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
-            causal = self.sight.causal and not past  # the only query after a past sees all of it
+            causal = self.sight.causal and not past  # a single query after cached tokens sees all of them
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=self.scale, enable_gqa=grouped)
         allowed = self.sight.allowed(length, now.padding_mask, q.device, past)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=self.scale, enable_gqa=grouped)
 
 
 class FusedExperts:
-    """From a router to the sum over experts: each computes the tokens that are sent to it, and no others.
+    """From a router to the sum over experts: each expert computes only the tokens that are sent to it.
 
     Only the routes have an axis of experts.
     """
 
     def __init__(self, rows: Sequence[Instruction]) -> None:
-        self.before = [row for row in rows[:-1] if not row.step.of_experts]
-        self.each = [row for row in rows if row.step.of_experts]
+        self.routing_rows = [row for row in rows[:-1] if not row.step.of_experts]
+        self.expert_rows = [row for row in rows if row.step.of_experts]
         self.router, self.choice = (
             rows[0].inputs[0],
             next(row.name for row in rows if isinstance(row.operation, Choose)),
         )
 
     def __call__(self, now: Pass, router: Tensor, x: Tensor) -> Tensor:
-        """The routers' logits (B, T, E) and x (B, T, C) -> (B, T, C)."""
+        """The router's logits (B, T, E) and x (B, T, C) -> (B, T, C)."""
         tokens = x.flatten(0, -2)  # (B, T, C) -> (B·T, C)
         routed, total = {self.router: router.flatten(0, -2)}, torch.zeros_like(tokens)
-        for row in self.before:
+        for row in self.routing_rows:
             routed[row.name] = row.operation.run(row.module, now, *(routed[name] for name in row.inputs))
-        for number in used(routed[self.choice]):
+        for number in used_experts(routed[self.choice]):
             sent = routed[self.choice][:, number].nonzero()[:, 0]  # (N,)
-            values, own = {name: one[sent, number] for name, one in routed.items()}, tokens[sent]
-            for row in self.each:
-                taken = (values.get(name, own) for name in row.inputs)
-                values[row.name] = row.operation.alone(row.module, number, *taken)
-            total = total.index_add(0, sent, values[self.each[-1].name])
+            values, expert_tokens = {name: tensor[sent, number] for name, tensor in routed.items()}, tokens[sent]
+            for row in self.expert_rows:
+                inputs = (values.get(name, expert_tokens) for name in row.inputs)
+                values[row.name] = row.operation.for_expert(row.module, number, *inputs)
+            total = total.index_add(0, sent, values[self.expert_rows[-1].name])
         return total.view(x.shape)
 
 
 class FusedDelta:
-    """From what a gated delta rule writes to what is read of it, by its state, some tokens at a time."""
+    """A gated delta rule from writing to reading, by its state, some tokens at a time."""
 
     def __init__(self, divisor: float) -> None:
         self.divisor = divisor
@@ -80,19 +80,19 @@ class FusedDelta:
     def __call__(self, now: Pass, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor, q: Tensor) -> Tensor:
         """k and q (B, G, T, K), v (B, H, T, D), beta and decay (B, H, T, 1) -> (B, H, T, D)."""
         if now.cache is None:
-            made, _ = delta_rule(q, k, v, beta, decay, None, self.divisor)
-            return made.to(v.dtype)
+            outputs, _ = delta_rule(q, k, v, beta, decay, None, self.divisor)
+            return outputs.to(v.dtype)
         last = v.shape[-2] - 1
         parts = ((q[:, :, at], k[:, :, at], v[:, :, at], beta[:, :, at], decay[:, :, at])
                  for at in (slice(0, last), slice(last, None)))  # fmt: skip
-        most, before = delta_rule(*next(parts), now.cache.recall(self), self.divisor)
-        one, state = delta_rule(*next(parts), before, self.divisor)
-        now.cache.remember(self, last + 1, before, state)
-        return torch.cat((most, one), dim=2).to(v.dtype)
+        earlier_outputs, state_before = delta_rule(*next(parts), now.cache.recall(self), self.divisor)
+        last_output, state = delta_rule(*next(parts), state_before, self.divisor)
+        now.cache.remember(self, last + 1, state_before, state)
+        return torch.cat((earlier_outputs, last_output), dim=2).to(v.dtype)
 
 
 def delta(rows: Sequence[Instruction]) -> Iterator[Fused]:
-    """What is written to what is read, in a layer with a gated delta rule."""
+    """Find the rows from writing to reading in a layer with a gated delta rule."""
     first = next((number for number, row in enumerate(rows) if isinstance(row.operation, Write)), None)
     if first is not None:
         last = next(number for number, row in enumerate(rows) if isinstance(row.operation, Mix))
@@ -101,21 +101,21 @@ def delta(rows: Sequence[Instruction]) -> Iterator[Fused]:
 
 
 def kernels(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]:
-    """All that stand in for rows of a layer, whose configuration this is."""
+    """Find all rows of a layer that kernels can replace; ``config`` is the layer's configuration."""
     yield from attention(config, rows)
     yield from delta(rows)
     yield from experts(rows)
 
 
 def attention(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]:
-    """Scores to heads, where every row between is one that torch's fused attention computes too."""
+    """Find the rows from scores to head outputs, if torch's fused attention computes all of them."""
     core = [row for row in rows if row.step.core]
     if core and all(row.operation.fused for row in core):
         yield Fused(core, FusedAttention(Sight.of(config), config.score_divisor))
 
 
 def experts(rows: Sequence[Instruction]) -> Iterator[Fused]:
-    """What follows a router, to the sum over experts."""
-    mixed = [row for row in rows if row.step.in_experts or isinstance(row.operation, SumExperts)]
-    if mixed:
-        yield Fused(mixed, FusedExperts(mixed))
+    """Find the rows from after the router to the sum over experts."""
+    mixed_rows = [row for row in rows if row.step.in_experts or isinstance(row.operation, SumExperts)]
+    if mixed_rows:
+        yield Fused(mixed_rows, FusedExperts(mixed_rows))

@@ -1,8 +1,8 @@
 """The program of a model: the rows of its table, each a module, run one after the other.
 
-What runs is what is recorded, tapped, edited, differentiated and explained: each by a hook on the module of a step.
-Some rows have one faster kernel together, which stands in for them while none of them is hooked. Shapes: B batch,
-T tokens, H heads, D head width, C d_model.
+Recording, taps, edits, gradients and explanation all hook these modules, so that they see exactly what runs. A faster
+kernel may replace several rows while none of them is hooked. Shapes: B batch, T tokens, H heads, D head width,
+C d_model.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,22 +19,22 @@ Values = dict[str, Tensor]
 
 
 class Borrowed(nn.Module):
-    """The module of another step, which stays registered there alone; run without its hooks."""
+    """Runs the module of another step without its hooks; the module stays registered under that step alone."""
 
-    def __init__(self, other: nn.Module) -> None:
+    def __init__(self, owner: nn.Module) -> None:
         super().__init__()
-        self.other = (other,)
+        self.owner = (owner,)
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.other[0].forward(x)
-        return made
+        output: Tensor = self.owner[0].forward(x)
+        return output
 
 
 class Instruction:
-    """A row of a program: its step, the module that makes it and the steps that it takes.
+    """A row of a program: its step, its module and the names of its inputs.
 
-    ``heads`` is into how many heads the product of a matrix is split, ``hides`` whether padding is hidden in what it
-    makes, ``drops`` whether dropout follows, and ``frees`` names the steps that no later row takes.
+    ``heads``: how many heads a matrix product is split into; ``hides``: whether padding is masked in the output;
+    ``drops``: whether dropout follows; ``frees``: the inputs that no later row takes.
     """
 
     __slots__ = ("drops", "frees", "heads", "hides", "home", "inputs", "leaf", "name", "operation", "step")
@@ -46,70 +46,70 @@ class Instruction:
 
     @property
     def module(self) -> nn.Module:
-        found = self.home[self.leaf]
-        assert found is not None
-        return found
+        module = self.home[self.leaf]
+        assert module is not None
+        return module
 
-    def taken(self, values: Values, now: Pass) -> list[Tensor]:
-        """What it takes, where a cache is with what that holds of the tokens before."""
-        found = [values[name] for name in self.inputs]
+    def gather_inputs(self, values: Values, now: Pass) -> list[Tensor]:
+        """The inputs; with a cache, those that it remembers include the earlier tokens."""
+        inputs = [values[name] for name in self.inputs]
         if now.cache is not None:
-            for number, what in self.operation.remembers:
-                found[number] = now.cache.extend(what, found[number])
-        return found
+            for number, cache_name in self.operation.remembers:
+                inputs[number] = now.cache.extend(cache_name, inputs[number])
+        return inputs
 
     def __call__(self, values: Values, now: Pass) -> Tensor:
-        """The step in the layout of a trace with a batch: (B, T, C), (B, H, T, D), (B, H, Q, K)."""
-        module, taken = self.home[self.leaf], self.taken(values, now)
+        """The output in the layout of a trace, with a batch axis: (B, T, C), (B, H, T, D) or (B, H, Q, K)."""
+        module, inputs = self.home[self.leaf], self.gather_inputs(values, now)
         assert module is not None
         if isinstance(module, StepModule):
-            made: Tensor = module(*taken, now=now)
+            output: Tensor = module(*inputs, now=now)
         else:
-            made = module(*self.operation.arguments(now, *taken))
-        if self.heads and made.dim() == 3:
-            made = made.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, H·D) -> (B, H, T, D)
+            output = module(*self.operation.arguments(now, *inputs))
+        if self.heads and output.dim() == 3:
+            output = output.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, H·D) -> (B, H, T, D)
         if self.hides and now.padding_mask is not None:
-            made = mask_scores(made, real_keys(now.padding_mask))
-        return made
+            output = mask_scores(output, real_keys(now.padding_mask))
+        return output
 
 
 class Fused:
-    """Some rows that one kernel stands in for: it makes the last of them from what they take of the rows before.
+    """Consecutive rows that one kernel replaces: it computes the last of them from their inputs of earlier rows.
 
-    Not where one before the last is hooked, or the last is not the table's own. A cache holds of them what their
-    operations remember, unless the kernel keeps a state of its own there: then it ``remembers`` nothing else.
+    It does not run where a row before the last is hooked, or where a user's module replaces that of the last. With
+    ``remembers`` the cache stores what the operations of the rows remember; without, the kernel keeps its own state.
     """
 
     __slots__ = ("drops", "frees", "inputs", "kernel", "name", "remembers", "rows")
 
     def __init__(self, rows: Sequence[Instruction], kernel: Kernel, *, remembers: bool = True) -> None:
-        made, last = {row.name for row in rows}, rows[-1]
+        names, last = {row.name for row in rows}, rows[-1]
         self.rows, self.kernel, self.name = tuple(rows), kernel, last.name
-        self.inputs = tuple(dict.fromkeys(name for row in rows for name in row.inputs if name not in made))
-        kept = rows if remembers else ()
-        self.remembers = {row.inputs[i]: what for row in kept for i, what in row.operation.remembers}
-        self.drops, self.frees = last.drops, tuple(name for row in rows for name in row.frees if name not in made)
+        self.inputs = tuple(dict.fromkeys(name for row in rows for name in row.inputs if name not in names))
+        remembering = rows if remembers else ()
+        self.remembers = {row.inputs[i]: cache_name for row in remembering for i, cache_name in row.operation.remembers}
+        self.drops, self.frees = last.drops, tuple(name for row in rows for name in row.frees if name not in names)
 
     @property
     def fits(self) -> bool:
-        """Whether nobody looks in between."""
-        *inside, last = (row.home[row.leaf] for row in self.rows)
-        watched = any(one._forward_hooks or _hooked_beside(one) for one in inside if one is not None)
-        return not watched and isinstance(last, StepModule) and not _hooked_beside(last)
+        """Whether no hook needs a value that the kernel skips."""
+        *inner, last = (row.home[row.leaf] for row in self.rows)
+        has_hooks = any(module._forward_hooks or _hooked_beside(module) for module in inner if module is not None)
+        return not has_hooks and isinstance(last, StepModule) and not _hooked_beside(last)
 
     def __call__(self, values: Values, now: Pass) -> Tensor:
-        given = [values[name] for name in self.inputs]
+        inputs = [values[name] for name in self.inputs]
         if now.cache is not None:
-            given = [
-                now.cache.extend(self.remembers[name], one) if name in self.remembers else one
-                for name, one in zip(self.inputs, given, strict=True)
+            inputs = [
+                now.cache.extend(self.remembers[name], value) if name in self.remembers else value
+                for name, value in zip(self.inputs, inputs, strict=True)
             ]
-        made: Tensor = self.rows[-1].module(*given, now=now, kernel=self.kernel)
-        return made
+        output: Tensor = self.rows[-1].module(*inputs, now=now, kernel=self.kernel)
+        return output
 
 
 def _hooked_beside(module: nn.Module) -> bool:
-    """Whether a hook is given what the module takes, or its gradients."""
+    """Whether a hook sees the inputs of the module, or its gradients."""
     return bool(module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
@@ -117,21 +117,21 @@ _BLOCK = ("norm1", "attention", "delta", "attn_norm", "norm2", "ffn", "ffn_norm"
 
 
 def _registered(step: Step) -> tuple[int, bool]:
-    """The order in which parameters are registered, and drawn from a seed: the same wherever a block has its norms."""
+    """The sort key of registering and initialising parameters, which does not depend on where a block has its norms."""
     outer = step.path.partition(".")[0]
     return _BLOCK.index(outer) if outer in _BLOCK else len(_BLOCK), step.late
 
 
 Find = Callable[[Sequence[Instruction]], Iterable[Fused]]
-"""Finds rows that a kernel stands in for."""
+"""Finds the rows that kernels can replace."""
 
 
 class Program(nn.Module):
-    """Rows of a table as modules, under their paths after ``base``, run in their order.
+    """Rows of a table as modules, registered under their paths relative to ``base``, run in order.
 
-    ``given`` are the names of what comes from outside, beside the stream; other inputs that no row makes, such as ids,
-    an operation finds in the Pass. Steps that are ``dropped`` are followed by dropout in training; ``find`` finds rows
-    that kernels stand in for, which with ``fused`` false run by themselves.
+    ``outside`` names the inputs that the caller supplies beside the stream; an operation finds others that no row
+    computes, such as ids, in the Pass. Dropout follows the ``dropped`` steps in training. ``find`` finds the rows that
+    kernels can replace; with ``fused`` false, every row runs by itself.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Program(nn.Module):
         rows: Sequence[Step],
         base: str = "",
         *,
-        given: Collection[str] = (),
+        outside: Collection[str] = (),
         dropped: Collection[str] = (),
         find: Find = lambda _: (),
     ) -> None:
@@ -148,10 +148,10 @@ class Program(nn.Module):
         for step in sorted(rows, key=_registered):
             home, leaf = self._place(step.path.removeprefix(base))
             borrows = step.module and step.path != step.module
-            made = Borrowed(self.get_submodule(step.module)) if borrows else step.operation.make_module(config, step)
-            home.add_module(leaf, made)
+            module = Borrowed(self.get_submodule(step.module)) if borrows else step.operation.make_module(config, step)
+            home.add_module(leaf, module)
         self.dropout, self.fused = nn.Dropout(config.dropout), True
-        self.known = {*given, *(step.name for step in rows)}
+        self.available = {*outside, *(step.name for step in rows)}
         self.rows = [self._instruction(config, step, base) for step in rows]
         self._free()
         scores = {row.inputs[0] for row in self.rows if row.step.core and row.operation.distribution}
@@ -169,11 +169,11 @@ class Program(nn.Module):
         return home, leaf
 
     def _instruction(self, config: ModelConfig, step: Step, base: str) -> Instruction:
-        inputs = (STREAM,) if step.from_stream else tuple(name for name in step.inputs if name in self.known)
-        made = Instruction(step, inputs, *self._place(step.path.removeprefix(base)))
+        inputs = (STREAM,) if step.from_stream else tuple(name for name in step.inputs if name in self.available)
+        instruction = Instruction(step, inputs, *self._place(step.path.removeprefix(base)))
         if step.has_heads and step.operation.side_by_side:
-            made.heads = config.n_kv_heads if "kv head" in step.axes else config.n_heads
-        return made
+            instruction.heads = config.n_kv_heads if "kv head" in step.axes else config.n_heads
+        return instruction
 
     def _free(self) -> None:
         last = {name: row for row in self.rows for name in row.inputs}
@@ -181,24 +181,24 @@ class Program(nn.Module):
             row.frees += (name,)
 
     def _with(self, patterns: Iterable[Fused]) -> list[Instruction | Fused]:
-        first = {pattern.rows[0]: pattern for pattern in patterns}
-        inside = {row for pattern in first.values() for row in pattern.rows[1:]}
-        return [first.get(row, row) for row in self.rows if row not in inside]
+        fused_at = {pattern.rows[0]: pattern for pattern in patterns}
+        covered = {row for pattern in fused_at.values() for row in pattern.rows[1:]}
+        return [fused_at.get(row, row) for row in self.rows if row not in covered]
 
     def run(self, values: Values, now: Pass, *, keep: bool = False) -> Tensor:
-        """The last step, from the ``values`` of what is given; with ``keep`` those have every step at the end."""
-        made = torch.empty(0)
-        for part in self.program:
-            whole = not isinstance(part, Fused) or (self.fused and part.fits)
-            for row in (part,) if whole else part.rows:  # type: ignore[union-attr]
-                made = row(values, now)
+        """Compute the last step from ``values``, the inputs by name; with ``keep``, leave every step in ``values``."""
+        output = torch.empty(0)
+        for item in self.program:
+            runs_as_one = not isinstance(item, Fused) or (self.fused and item.fits)
+            for row in (item,) if runs_as_one else item.rows:  # type: ignore[union-attr]
+                output = row(values, now)
                 if row.drops:
-                    made = self.dropout(made)
-                values[row.name] = made
+                    output = self.dropout(output)
+                values[row.name] = output
                 for name in () if keep else row.frees:
                     del values[name]
-        return made
+        return output
 
 
 STREAM = "<stream>"
-"""The residual stream that a program is given."""
+"""The name of a program's input from the residual stream."""

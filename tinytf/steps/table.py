@@ -1,9 +1,9 @@
-"""The step table: every step between text and prediction, what makes it, and where the model computes it.
+"""The step table: every step between text and prediction, its operation, and where the model computes it.
 
-The one source that the model's attention, recorder, check, taps, gradients, explanation, views, addresses, JSON and
-documentation read. A step is listed for a model only where its architecture has it, layer by layer, since the layers of
-one model may differ; for the others the table says why it is absent. The rows are free of torch, so that names can be
-completed without it; those of a model have operations, which are not.
+The model, recorder, check, taps, gradients, explanation, views, addresses, JSON and documentation all read this table.
+A model's table lists only the steps that its architecture has, layer by layer, since layers may differ; it says why
+each other step is absent. STEPS is free of torch, so that names can be completed without importing it; the rows of a
+model's table hold operations, which need torch.
 """
 
 import copyreg
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from tinytf.steps.operations import Parameter
 
 Place = tuple[str, int | None]
-"""A step of the table by its short name, and the layer where it is inside one."""
+"""A step's short name and its layer; None outside the layers."""
 
 
-def _of_row(number: int, own: dict[str, Any]) -> Step:
-    return replace(STEPS[number], **own)
+def _of_row(row_number: int, changes: dict[str, Any]) -> Step:
+    return replace(STEPS[row_number], **changes)
 
 
 def _pickled(step: Step) -> tuple[Callable[..., Step], tuple[int, dict[str, object]]]:
-    """Pickled by the number of its row in STEPS, whose functions have no names, and what is its own."""
-    number = next(i for i, row in enumerate(STEPS) if (row.name, row.title) == (step.name, step.title))
-    values = {one.name: getattr(step, one.name) for one in fields(step)}
-    return _of_row, (number, {name: one for name, one in values.items() if one is not getattr(STEPS[number], name)})
+    """Pickle a step as its row number in STEPS and the fields that differ there, since lambdas cannot be pickled."""
+    row_number = next(i for i, row in enumerate(STEPS) if (row.name, row.title) == (step.name, step.title))
+    values = {field.name: getattr(step, field.name) for field in fields(step)}
+    changes = {name: value for name, value in values.items() if value is not getattr(STEPS[row_number], name)}
+    return _of_row, (row_number, changes)
 
 
 copyreg.pickle(Step, _pickled)
 
 RENAMED = {"heads": "head_out"}
-"""Former names, which scripts and recordings may still use, to the present ones."""
+"""Former step names, which scripts and recordings may still use, and their present names."""
 
 CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<residual>": ("residual", WIDE),
@@ -51,35 +52,36 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 """What an input in <…> stands for: the nearest row above with this role and these axes."""
 
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *head.ROWS)
-"""Every row that some model has, in the order in which they happen."""
+"""Every row that any model can have, in order of computation."""
 _PARTS = (embedding, norm, attention, gated_delta, positions, feed_forward, head)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
-    """The words that the formulas of the table have for this model."""
-    return {place: words for part in _PARTS for place, words in part.formulas(config).items()}
+    """The words that fill the placeholders in formulas for this model."""
+    return {placeholder: words for part in _PARTS for placeholder, words in part.formulas(config).items()}
 
 
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
-    return {place: names for part in _PARTS for place, names in part.inputs(config).items()}
+    """The steps that each placeholder among the inputs stands for in this model; CHAINS are resolved separately."""
+    return {placeholder: steps for part in _PARTS for placeholder, steps in part.inputs(config).items()}
 
 
 def _resolved(config: ModelConfig) -> Iterator[Step]:
-    """The rows that a model of this configuration has, with their words filled in; the same in every layer."""
+    """Yield the rows of a model whose layers all have this configuration, with placeholders filled in."""
     from tinytf.steps import operations
 
-    words, several = _words(config), _inputs(config)
+    words, substitutes = _words(config), _inputs(config)
     above: list[Step] = []
     for step in STEPS:
         if not step.is_in(config):
             continue
-        names = [one for name in step.inputs for one in several.get(name, (name,))]
-        names = [one for name in names for one in several.get(name, (name,))]  # the last hidden state of a head's input
+        names = [source for name in step.inputs for source in substitutes.get(name, (name,))]
+        # again, since the input of a head may itself be a placeholder: that of the last hidden state
+        names = [source for name in names for source in substitutes.get(name, (name,))]
         inputs = tuple(_nearest(above, *CHAINS[name], config) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
         words["map"] = inputs[0] if step.core else ""
-        first = next((one for one in above if inputs and one.name == inputs[0]), None)
+        first = next((row for row in above if inputs and row.name == inputs[0]), None)
         resolved = replace(
             step,
             formula=step.formula.format_map(words),
@@ -96,24 +98,26 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
 
 
 def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
-    """Axes with those of embeddings and of values by their names in this model."""
+    """Axes with the widths of embeddings and values under the names that this model uses."""
     widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width, "<head>": config.head_width}
-    named = (
+    renamed = (
         "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in axes
     )
-    same = config.value_width == config.d_head
-    return tuple(axis.replace("d_value", "d_head") if same else axis for axis in named)
+    values_as_wide = config.value_width == config.d_head
+    return tuple(axis.replace("d_value", "d_head") if values_as_wide else axis for axis in renamed)
 
 
 def _absent(config: ModelConfig) -> Iterator[Step]:
-    """The rows with parameters that a model of this configuration does not have."""
+    """Yield the rows with parameters that a model of this configuration lacks."""
     from tinytf.steps import operations
 
     words = _words(config)
     for step in STEPS:
         if step.module and step.make and not step.is_in(config):
-            made = step.make(operations, config)
-            yield replace(step, axes=_axes(step.axes, config), matrix=step.matrix.format_map(words), operation=made)
+            operation = step.make(operations, config)
+            yield replace(
+                step, axes=_axes(step.axes, config), matrix=step.matrix.format_map(words), operation=operation
+            )
 
 
 def _parameters(step: Step) -> "tuple[Parameter, ...]":
@@ -121,8 +125,8 @@ def _parameters(step: Step) -> "tuple[Parameter, ...]":
 
 
 def _nearest(above: list[Step], role: str, axes: tuple[str, ...], config: ModelConfig) -> str:
-    named = _axes(axes, config)
-    return next(step.name for step in reversed(above) if step.role == role and step.axes == named)
+    wanted_axes = _axes(axes, config)
+    return next(step.name for step in reversed(above) if step.role == role and step.axes == wanted_axes)
 
 
 @lru_cache(maxsize=64)
@@ -132,45 +136,45 @@ def _rows(config: ModelConfig) -> tuple[Step, ...]:
 
 @lru_cache(maxsize=64)
 def table_of(config: ModelConfig) -> "StepTable":
-    """The table of a configuration, made once."""
+    """The step table of a configuration; cached."""
     return StepTable(config)
 
 
 class StepTable:
-    """The steps of one architecture, in the order in which they happen."""
+    """The steps of one architecture, in order of computation."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
-        whole = _rows(config)
-        layers = [[step for step in _rows(config.at(number)) if step.in_layer] for number in range(config.n_layers)]
-        first = next(i for i, step in enumerate(whole) if step.in_layer)
-        before, after = whole[:first], [step for step in whole[first:] if not step.in_layer]
+        model_rows = _rows(config)
+        layers = [[step for step in _rows(config.at(layer)) if step.in_layer] for layer in range(config.n_layers)]
+        first = next(i for i, step in enumerate(model_rows) if step.in_layer)
+        before, after = model_rows[:first], [step for step in model_rows[first:] if not step.in_layer]
         self.rows: tuple[tuple[Step, int | None], ...] = (
             *((step, None) for step in before),
-            *((step, number) for number, steps in enumerate(layers) for step in steps),
+            *((step, layer) for layer, steps in enumerate(layers) for step in steps),
             *((step, None) for step in after),
         )
         self._sources: dict[Place, tuple[Place, ...]] = {}
         self.by_place: dict[Place, Step] = {(step.name, layer): step for step, layer in self.rows}
-        found: dict[str, Step] = {}
+        first_rows: dict[str, Step] = {}
         for step, _ in self.rows:
-            found.setdefault(step.name, step)
-        inside = [step for step in found.values() if step.in_layer]
+            first_rows.setdefault(step.name, step)
+        inside = [step for step in first_rows.values() if step.in_layer]
         self.layer_steps = tuple(
-            one for row in STEPS for one in inside if (one.name, one.title) == (row.name, row.title)
+            step for row in STEPS for step in inside if (step.name, step.title) == (row.name, row.title)
         )
         self.before, self.after = tuple(before), tuple(after)
         self.by_name = {step.name: step for step in (*before, *self.layer_steps, *after)}
         self.embedded = next(step.name for step in reversed(before) if step.role == "residual")
         self.output = next(step.name for step in reversed(layers[-1]) if step.role == "residual")
-        # What the stream is between attention and feed-forward; empty where they stand side by side.
+        # The residual stream between attention and feed-forward; empty in a parallel block.
         self.between = "" if "mid" not in self.by_name else "norm1" if self.output == "norm2" else "mid"
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
-        mixed = next(step for step in self.layer_steps if step.core and step.recorded)
-        self.head_out = mixed.name
-        self.weights = "weights" if "weights" in self.by_name else mixed.inputs[0]  # mixed over heads, it is another
-        # What attention and the feed-forward give to the residual stream, before any norm.
+        mixing = next(step for step in self.layer_steps if step.core and step.recorded)
+        self.head_out = mixing.name
+        self.weights = "weights" if "weights" in self.by_name else mixing.inputs[0]  # not so where heads are mixed
+        # The outputs of attention and feed-forward that are added to the residual stream, before any norm.
         self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
         self.activated = self.added[-1].inputs[0]
 
@@ -179,28 +183,28 @@ class StepTable:
 
     @cached_property
     def attending(self) -> tuple[int, ...]:
-        """The layers that have maps of attention weights, shares of 1."""
+        """The layers whose attention weights are shares of 1."""
         maps = ((layer, self.by_place.get((self.weights, layer))) for layer in range(self.config.n_layers))
         return tuple(layer for layer, step in maps if step is not None and step.is_distribution)
 
     def map_of(self, layer: int) -> Step:
-        """What heads of a layer look at: its attention weights, or what else multiplies what they mix."""
+        """The map that multiplies the values in a layer: its attention weights, or the map of another mixer."""
         if self.has(self.weights, layer):
             return self.at(self.weights, layer)
         return self.at(self.at(self.head_out, layer).inputs[0], layer)
 
     def head_given(self, layer: int) -> Step:
-        """What each head of a layer gives: the step whose heads are laid side by side."""
+        """The output of each head of a layer: the step whose heads are concatenated."""
         return self.at(self.at("concat", layer).inputs[0], layer)
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
-        """The steps from the unembedded last hidden state to the logits: one, unless something is done in between."""
+        """The steps from the product with the unembedding to the logits; one, unless logits are scaled or capped."""
         return tuple(step for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
 
     @cached_property
     def expert_out(self) -> str:
-        """What each expert gives to the sum over experts; empty in a model without them."""
+        """The name of the step that the sum over experts adds up; empty in a model without experts."""
         from tinytf.steps.operations import SumExperts
 
         sums = (step for step in self.layer_steps if isinstance(step.operation, SumExperts))
@@ -208,20 +212,20 @@ class StepTable:
 
     @cached_property
     def choice(self) -> str:
-        """Which experts each token is sent to, 1 or 0; empty in a model without experts."""
+        """The name of the step that sends each token to experts, 1 or 0; empty in a model without experts."""
         from tinytf.steps.operations import Choose
 
         return next((step.name for step in self.layer_steps if isinstance(step.operation, Choose)), "")
 
     @cached_property
     def routes(self) -> str:
-        """The weights of the experts that each token is sent to; empty in a model without experts."""
-        found = (step.name for step in self.layer_steps if step.in_experts and step.axes == ROUTES and step.to_loss)
-        return next(found, "")
+        """The name of the step that weights the chosen experts; empty in a model without experts."""
+        names = (step.name for step in self.layer_steps if step.in_experts and step.axes == ROUTES and step.to_loss)
+        return next(names, "")
 
     @property
     def probabilities(self) -> Step | None:
-        """What is made of the logits, and no loss depends on; None where the head gives a number."""
+        """The step after the logits, on which no loss depends; None where the head gives a number."""
         return next((step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss), None)
 
     @property
@@ -236,7 +240,7 @@ class StepTable:
 
     @property
     def stream_norms(self) -> tuple[Step, ...]:
-        """The norms of a block through which what it adds reaches the residual stream, or the stream itself goes."""
+        """The norms of a block that act on its additions to the residual stream, or on the stream itself."""
 
         from tinytf.steps.operations import Add, Norm
 
@@ -247,39 +251,39 @@ class StepTable:
         return tuple(step for step in self.layer_steps if streams(step))
 
     def has_own(self, step: Step, layer: int | None) -> bool:
-        """Whether no step before this one is made with the parameters of its module."""
+        """Whether this step is the first one computed with the parameters of its module."""
         if layer is not None and self.first_with(step.module, layer) != layer:
             return False
-        return step.name == self._first_made[step.module]
+        return step.name == self._first_users[step.module]
 
     @cached_property
-    def _first_made(self) -> dict[str, str]:
+    def _first_users(self) -> dict[str, str]:
         return {step.module: step.name for step, _ in reversed(self.rows)}
 
     def first_with(self, module: str, layer: int) -> int:
-        """The first layer that has the parameters of this module of a layer: its own, unless they are shared."""
-        return 0 if module in self._shared else self.config.first_of(layer)
+        """The first layer with the parameters that this module has in ``layer``: ``layer`` itself, unless shared."""
+        return 0 if module in self._shared_modules else self.config.first_of(layer)
 
     @property
     def shares(self) -> bool:
         """Whether layers share parameters."""
-        return bool(self._shared or self.config.layer_groups)
+        return bool(self._shared_modules or self.config.layer_groups)
 
     @cached_property
-    def _shared(self) -> frozenset[str]:
+    def _shared_modules(self) -> frozenset[str]:
         return frozenset(step.module for step in self.layer_steps if step.shared)
 
     def to_stream(self, added: Step) -> tuple[Step, ...]:
-        """The steps through which what attention or the feed-forward adds goes: norm or scale, at last the sum."""
+        """The steps from an output of attention or feed-forward into the residual stream: norm or scale, then sum."""
         from tinytf.steps.operations import Add
 
-        way = [added]
-        while way[-1] is added or not isinstance(way[-1].operation, Add):  # experts and a shared one are a sum too
-            way.append(next(step for step in self.layer_steps if way[-1].name in step.inputs))
-        return tuple(way[1:])
+        path = [added]
+        while path[-1] is added or not isinstance(path[-1].operation, Add):  # experts + shared expert is an Add too
+            path.append(next(step for step in self.layer_steps if path[-1].name in step.inputs))
+        return tuple(path[1:])
 
     def at(self, name: str, layer: int | None) -> Step:
-        """A step as it is in one layer; where that layer has none, as it is in any."""
+        """A step as it is in one layer; as in any other layer, where this one lacks it."""
         name = RENAMED.get(name, name)
         return self.by_place.get((name, layer)) or self.by_name[name]
 
@@ -287,80 +291,87 @@ class StepTable:
         return (name, layer) in self.by_place
 
     def in_layer(self, layer: int) -> tuple[Step, ...]:
-        """The steps of one layer, in their order."""
-        return tuple(step for step, within in self.rows if within == layer)
+        """The steps of one layer, in order of computation."""
+        return tuple(step for step, row_layer in self.rows if row_layer == layer)
 
     def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
-        """The steps that ``step`` is computed from, that of the layer below included, in the order of its formula."""
-        known = self._sources.get((step.name, layer))
-        if known is None:
-            known = self._sources[step.name, layer] = self._find_sources(step, layer)
-        return known
+        """The steps that ``step`` is computed from, in the order of its formula, across layers too; cached."""
+        sources = self._sources.get((step.name, layer))
+        if sources is None:
+            sources = self._sources[step.name, layer] = self._find_sources(step, layer)
+        return sources
 
     def _find_sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
-        below = self.config.n_layers if layer is None else layer
+        layers_below = self.config.n_layers if layer is None else layer
         if step.from_stream:
-            return ((self.output, below - 1),) if below else ((self.embedded, None),)
-        inside = self.config.n_layers - 1 if layer is None else layer
-        found = (self.by_place.get((name, inside)) or self.by_name[name] for name in step.inputs)
-        return tuple((source.name, inside if source.in_layer else None) for source in found if source.is_tensor)
+            return ((self.output, layers_below - 1),) if layers_below else ((self.embedded, None),)
+        source_layer = self.config.n_layers - 1 if layer is None else layer
+        steps = (self.by_place.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
+        return tuple((source.name, source_layer if source.in_layer else None) for source in steps if source.is_tensor)
 
     def consumers(self, place: Place) -> tuple[tuple[Step, int | None, int], ...]:
-        """The steps computed from ``place`` on the way to the loss, each with its layer and which input it is."""
+        """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""
         return tuple(self._consumers.get(place, ()))
 
     @cached_property
     def _consumers(self) -> dict[Place, list[tuple[Step, int | None, int]]]:
-        found: dict[Place, list[tuple[Step, int | None, int]]] = {}
+        consumers: dict[Place, list[tuple[Step, int | None, int]]] = {}
         for step, layer in self.rows:
             for number, source in enumerate(self.sources(step, layer) if step.to_loss else ()):
-                found.setdefault(source, []).append((step, layer, number))
-        return found
+                consumers.setdefault(source, []).append((step, layer, number))
+        return consumers
 
     def only_through_maps(self, step: Step, layer: int | None) -> bool:
-        """Whether the loss depends on a step only through scores: where a query sees one key, it does not at all."""
-        after = [(later, within) for later, within, _ in self.consumers((step.name, layer))]
-        return bool(after) and all(
-            (later.is_map and later.is_distribution) or self.only_through_maps(later, within) for later, within in after
+        """Whether the loss depends on a step only through attention weights.
+
+        A query that sees a single key gives it weight 1 whatever the scores, so the loss does not depend on them there.
+        """
+        consumers = [(consumer, at) for consumer, at, _ in self.consumers((step.name, layer))]
+        return bool(consumers) and all(
+            (consumer.is_map and consumer.is_distribution) or self.only_through_maps(consumer, at)
+            for consumer, at in consumers
         )
 
     def has_parameter(self, name: str, layer: int) -> bool:
         """Whether a layer has the parameter of that name."""
         step = self.by_place.get((self.parameters[name][0].name, layer))
-        return step is not None and any(one.name == name and not one.absent for one in _parameters(step))
+        return step is not None and any(own.name == name and not own.absent for own in _parameters(step))
 
     def parameter(self, name: str, layer: int | None) -> "tuple[Step, Parameter]":
-        """A parameter as it is in one layer, with the step that is made with it there."""
-        step, one = self.parameters[name]
-        here = self.by_place.get((step.name, layer), step)
-        return here, next((own for own in _parameters(here) if own.name == name), one)
+        """A parameter as it is in one layer, with the step computed with it there."""
+        step, parameter = self.parameters[name]
+        layer_step = self.by_place.get((step.name, layer), step)
+        return layer_step, next((own for own in _parameters(layer_step) if own.name == name), parameter)
 
     def synonym(self, name: str) -> str | None:
-        """The step that ``name`` means in this architecture, or its present name, where that is another step."""
+        """The name of the step that ``name`` is a synonym of in this architecture; None where it is no synonym.
+
+        ``out`` means ``norm2`` in a post-norm block, and a former name means the present one.
+        """
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
         return None if target == name else target
 
     @cached_property
     def parameters(self) -> "dict[str, tuple[Step, Parameter]]":
-        """Every parameter that some model has, by its name in addresses, with the step that is made with it.
+        """Every parameter that any model can have, by its name in addresses, with the step computed with it.
 
-        Those of a layer are named as in one, ``W_Q``; those that this model lacks say why.
+        Parameters of a layer have no layer in the name: ``W_Q``. One that this model lacks says why.
         """
-        found: dict[str, tuple[Step, Parameter]] = {}
+        absent: dict[str, tuple[Step, Parameter]] = {}
         for step in _absent(self.config):
             reason = self.why_absent(step.name) or ""
-            found |= {one.name: (step, replace(one, absent=reason)) for one in _parameters(step)}
-        own: dict[str, tuple[Step, Parameter]] = {}
-        for step, _ in self.rows:  # not by_name, which has one row of each name: ffn is made otherwise with experts
-            for one in _parameters(step):
-                own.setdefault(one.name, (step, one))  # a later step may be made with it too
-        return {name: one for name, one in found.items() if name not in own} | own
+            absent |= {parameter.name: (step, replace(parameter, absent=reason)) for parameter in _parameters(step)}
+        present: dict[str, tuple[Step, Parameter]] = {}
+        for step, _ in self.rows:  # not by_name, which has one row of each name: ffn is another row with experts
+            for parameter in _parameters(step):
+                present.setdefault(parameter.name, (step, parameter))  # a later step may use it too
+        return {name: entry for name, entry in absent.items() if name not in present} | present
 
     def why_absent(self, name: str, layer: int | None = None) -> str | None:
-        """Why a step of the table does not exist in this model, or layer; None for a name that no model has."""
+        """Why a step does not exist in this model or layer; None for a name that no model has."""
         config = self.config.at(layer)
         words, rows = _words(config), [step for step in STEPS if step.name == name]
         reasons = [step.absent.format_map(words) for step in rows if step.mixer in ("", config.mixer)]
-        others = dict.fromkeys(step.mixer.replace("_", " ") for step in rows if step.mixer not in ("", config.mixer))
-        reasons += [f"it is a step of {' and of '.join(others)}"] if others else []
+        mixers = dict.fromkeys(step.mixer.replace("_", " ") for step in rows if step.mixer not in ("", config.mixer))
+        reasons += [f"it is a step of {' and of '.join(mixers)}"] if mixers else []
         return next((reason for reason in reasons if reason), None)

@@ -1,4 +1,4 @@
-"""The work of a forward pass and the memory of its cache by formula, from a model's configuration alone."""
+"""The work of a forward pass and the memory of its cache, by formula from a model's configuration."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from tinytf.steps.table import table_of
 
 @dataclass(frozen=True)
 class Work:
-    """Floating point operations of one token's forward pass; a multiply and an add count as two.
+    """Floating-point operations of one token's forward pass; a multiply-add counts as two.
 
-    ``attention`` grows with the number of visible tokens, here ``length``; where a layer has a state in its place, it
-    is what writing and reading that takes.
+    ``attention`` grows with the number of visible tokens, ``length``; in a layer with a state instead it is the work of
+    writing and reading that.
     """
 
     projections: int
@@ -28,34 +28,34 @@ class Work:
 
 
 def work_per_token(config: ModelConfig, length: int) -> Work:
-    """Operations for one token that looks at ``length`` tokens, without norms, activations and softmax."""
-    parts = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
+    """The operations for one token that sees ``length`` tokens, without norms, activations and softmax."""
+    totals = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
     table = table_of(config)
     for step, layer in table.rows:
-        unrolled = step.core and layer not in table.attending  # by a state, whose work is that of writing to it
-        if step.operation is None or not step.to_loss or unrolled:
+        is_unrolled = step.core and layer not in table.attending  # runs by a state, whose work is counted at Write
+        if step.operation is None or not step.to_loss or is_unrolled:
             continue
-        own = config.at(layer)
-        window, chunk = (own.window, own.chunk) if layer is not None else (0, 0)
+        layer_config = config.at(layer)
+        window, chunk = (layer_config.window, layer_config.chunk) if layer is not None else (0, 0)
         reach = window if config.causal else 2 * window - 1
         keys = min(length, chunk or reach) if chunk or window else length
-        done = 2 * step.operation.multiply_adds(own, step, 1, keys)
+        operations = 2 * step.operation.multiply_adds(layer_config, step, 1, keys)
         if layer is None:
-            parts["head"] += done
+            totals["head"] += operations
         elif step.core or isinstance(step.operation, Write):
-            parts["attention"] += done
+            totals["attention"] += operations
         else:
-            parts["feed_forward" if step.role == "ffn" else "projections"] += done
-    return Work(**parts, length=length)
+            totals["feed_forward" if step.role == "ffn" else "projections"] += operations
+    return Work(**totals, length=length)
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """Multiply-adds of one more token after which there are ``length``, in all layers, without a cache or with one.
+    """Multiply-adds of one step of generation, in all layers; the text has ``length`` tokens after it.
 
-    ``keys_values`` makes keys and values: of every token, or of the new one. ``attention`` is the scores of all
-    queries with all keys, or of the new query, and the same number for the values. ``whole`` is the complete step with
-    everything else (queries, output, feed-forward, head; no norms, activations or softmax).
+    ``keys_values`` computes keys and values: of every token, or with a cache of the new one. ``attention`` is the
+    scores of all queries (or of the new one) with all keys, and as much for the values. ``whole`` is the complete step
+    with everything else (queries, output, feed-forward, head; no norms, activations or softmax).
     """
 
     length: int
@@ -68,28 +68,28 @@ class StepWork:
 
 
 def step_work(config: ModelConfig, length: int, *, cached: bool) -> StepWork:
-    """What a step of generation computes, by the formulas of attention, with this model's own sizes.
+    """The work of one step of generation, by formula.
 
-    Without a cache all ``length`` tokens go through the stack again, and each looks at ``length`` keys, those that
-    are masked too; only the last goes through the head.
+    Without a cache all ``length`` tokens go through the stack again, and each is multiplied with all ``length`` keys,
+    masked ones included; only the last token goes through the head.
     """
     tokens = 1 if cached else length
-    one = work_per_token(config, length)
-    body = one.projections + one.attention + one.feed_forward
+    work = work_per_token(config, length)
+    body = work.projections + work.attention + work.feed_forward
     return StepWork(
         length,
         keys_values=sum(
-            _made(config.at(layer), step, tokens)
+            _keys_values_work(config.at(layer), step, tokens)
             for step, layer in table_of(config).rows
             if layer in table_of(config).attending
         ),
-        attention=tokens * one.attention // 2,
-        whole=(tokens * body + one.head) // 2,
+        attention=tokens * work.attention // 2,
+        whole=(tokens * body + work.head) // 2,
     )
 
 
-def _made(config: ModelConfig, step: Step, tokens: int) -> int:
-    """The multiply-adds of a step that keys or values are made by."""
+def _keys_values_work(config: ModelConfig, step: Step, tokens: int) -> int:
+    """The multiply-adds of a step that computes keys or values; 0 for other steps."""
     if step.role not in ("k", "v") or step.core or step.operation is None:
         return 0
     return step.operation.multiply_adds(config, step, tokens, 0)

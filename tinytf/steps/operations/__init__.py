@@ -1,4 +1,4 @@
-"""The operations that steps are made by, one file each."""
+"""The operations that compute the steps, one file each."""
 
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add

@@ -74,7 +74,7 @@ def activation_gradient(g: Tensor, x: Tensor, name: str) -> Tensor:
 
 
 def gated_gradients(g: Tensor, gate: Tensor, hidden: Tensor, activated: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Of gate and hidden from that of act(gate) ⊙ hidden; ``activated`` is act(gate)."""
+    """The gradients of gate and hidden from the gradient of act(gate) ⊙ hidden; ``activated`` is act(gate)."""
     return (wide(g * hidden) * SLOPES[name](wide(gate))).to(g.dtype), g * activated
 
 
@@ -90,7 +90,7 @@ _SHARES: dict[str, tuple[str, Callable[[float], float]]] = {
     "silu": ("σ(x)", lambda x: (1 + math.tanh(x / 2)) / 2),
     "tanh": ("tanh(x) / x", lambda x: math.tanh(x) / x if x else 1.0),
 }
-"""Every activation here is x times a share that depends on x: the name of that share, and its formula."""
+"""Each activation is x times a share that depends on x: the name of the share, and its formula."""
 
 _DERIVATIVES = {
     "relu": ("ReLU", "1 where x > 0, else 0"),
@@ -103,7 +103,7 @@ _DERIVATIVES = {
 
 
 _CODE = {"gelu_tanh": 'F.gelu({}, approximate="tanh")', "relu2": "F.relu({}).square()", "tanh": "torch.tanh({})"}
-"""What is no function of torch's by the same name."""
+"""The code of activations that torch has no function of the same name for."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,6 @@ class Activate(Operation):
         return f"{site.variable} = {' * '.join([_CODE.get(self.name, f'F.{self.name}({{}})').format(first), *gated])}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        # x, and what it gates
         cells = [cell.source(number, *cell.index) for number in range(len(cell.site.source_steps))]
         name, share_of = _SHARES[self.name]
         x = cells[0].value
@@ -144,7 +143,9 @@ class Activate(Operation):
         before += [Value(name, share), Value("activated", x * share, f"x · {name}")]
         factors = [("x", x), (name, share), *((gated.step.name, gated.value) for gated in cells[1:])]
         label = " · ".join(factor for factor, _ in factors)
-        return Working(tuple((one, 2) for one in cells), single(label, factors, tuple(cells)), before=tuple(before))
+        return Working(
+            tuple((source, 2) for source in cells), single(label, factors, tuple(cells)), before=tuple(before)
+        )
 
     def summand(self, to: Consumer) -> Summand:
         name, derivative = _DERIVATIVES[self.name]

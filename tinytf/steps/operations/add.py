@@ -1,4 +1,4 @@
-"""A sum of steps: residual connections, embeddings; a single step is passed on."""
+"""A sum of steps: residual connections, embeddings. A single step is passed on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ from tinytf.steps.operations.working import Series, Working
 
 
 class Add(Operation):
-    """All inputs, added in their order."""
+    """The sum of all inputs, added in order."""
 
     words = "a sum"
 
     def forward(self, *inputs: Tensor) -> Tensor:
         total = inputs[0]
-        for one in inputs[1:]:
-            total = total + one
+        for x in inputs[1:]:
+            total = total + x
         return total
 
     def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""ALiBi: scores that fall with the distance between query and key, by a slope of each head (Press et al. 2022)."""
+"""ALiBi: scores fall with the distance between query and key, by a slope for each head (Press et al. 2022)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,16 +13,16 @@ from tinytf.steps.operations.working import Value, Working
 
 
 def alibi_slopes(n_heads: int, most: float) -> list[float]:
-    """2^(−most·h / H) for h = 1 … H; other counts than powers of two take every second one of the next finer ones."""
-    power = 1 << (n_heads.bit_length() - 1)
-    slopes = [2 ** (-most * head / power) for head in range(1, power + 1)]
-    between = [2 ** (-most * head / (2 * power)) for head in range(1, 2 * power, 2)]
-    return [*slopes, *between][:n_heads]
+    """2^(−most·h / H) for h = 1 … H; if H is no power of two, every second slope of the next finer series follows."""
+    rounded_down = 1 << (n_heads.bit_length() - 1)
+    slopes = [2 ** (-most * head / rounded_down) for head in range(1, rounded_down + 1)]
+    finer = [2 ** (-most * head / (2 * rounded_down)) for head in range(1, 2 * rounded_down, 2)]
+    return [*slopes, *finer][:n_heads]
 
 
 @dataclass(frozen=True)
 class Alibi(Operation):
-    """x + ``scale`` · slope · (key − query); ``rounded`` has slope · position in bfloat16, as Falcon was trained."""
+    """x + ``scale`` · slope · (key − query); ``rounded`` computes slope · position in bfloat16, as Falcon does."""
 
     n_heads: int
     most: float
@@ -32,7 +32,7 @@ class Alibi(Operation):
     words = "a bias by distance"
 
     def slopes(self) -> list[float]:
-        """The slope of each head, as scores fall by it."""
+        """The slope of each head: how much scores fall a token."""
         slopes = alibi_slopes(self.n_heads, self.most)
         return torch.tensor(slopes).bfloat16().tolist() if self.rounded else slopes
 
@@ -41,7 +41,7 @@ class Alibi(Operation):
         return _of_positions(self, table_length(length), like.device, like.dtype)[:, :length]
 
     def _biased(self, x: Tensor, of_positions: Tensor) -> Tensor:
-        """x (…, H, Q, K), whose queries are the last Q of K tokens."""
+        """x (…, H, Q, K) plus the bias; the queries are the last Q of the K tokens."""
         first = x.shape[-1] - x.shape[-2]
         return x + (of_positions[:, None, :] - of_positions[:, first:, None])  # (H, 1, K) − (H, Q, 1)
 
@@ -61,26 +61,27 @@ class Alibi(Operation):
         scale = "" if self.scale == 1 else f" * {self.scale}"
         return (
             f"slopes = torch.tensor({self.slopes()}, dtype=torch.float64)\n"
-            f"place = (slopes[:, None] * torch.arange(T)){rounded}{scale}\n"
-            f"{site.variable} = {site.names[0]} + (place[:, None, :] - place[:, :, None]).to({site.names[0]}.dtype)"
+            f"bias = (slopes[:, None] * torch.arange(T)){rounded}{scale}\n"
+            f"{site.variable} = {site.names[0]} + (bias[:, None, :] - bias[:, :, None]).to({site.names[0]}.dtype)"
         )
 
     def arithmetic(self, cell: Cell) -> Working:
-        (query, key), own = cell.index, cell.source(0, *cell.index)
+        (query, key), source = cell.index, cell.source(0, *cell.index)
         assert cell.head is not None, "a map has heads"
         slope = self.slopes()[cell.head]
-        there, here = (
-            float(torch.tensor(slope * place).bfloat16()) if self.rounded else slope * place for place in (key, query)
+        at_key, at_query = (
+            float(torch.tensor(slope * position).bfloat16()) if self.rounded else slope * position
+            for position in (key, query)
         )
-        bias = (there - here) * self.scale
-        times = "" if self.scale == 1 else f" · {self.scale:.4g}"
+        bias = (at_key - at_query) * self.scale
+        scaled = "" if self.scale == 1 else f" · {self.scale:.4g}"
         before = (
-            Value("score", own.value, own.step.name),
+            Value("score", source.value, source.step.name),
             Value("slope", slope, f"of head {cell.head}"),
-            Value("bias", bias, f"slope · (key {key} − query {query}){times}"),
+            Value("bias", bias, f"slope · (key {key} − query {query}){scaled}"),
         )
-        after = (Value("biased", own.value + bias, "score + bias"),)
-        return Working(((own, 2),), before=before, after=after, leads=(own,))
+        after = (Value("biased", source.value + bias, "score + bias"),)
+        return Working(((source, 2),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         return Summand(to.symbol, to.incoming.values, ("the bias is no part of it",), (to.incoming,))

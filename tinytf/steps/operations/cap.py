@@ -35,11 +35,11 @@ class Cap(Operation):
         return f"{site.variable} = {self.cap} * torch.tanh({site.names[0]} / {self.cap})"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        before = (Value("x", own.value, own.step.name), Value("cap", self.cap))
-        share = math.tanh(own.value / self.cap)
+        source = cell.source(0, *cell.index)
+        before = (Value("x", source.value, source.step.name), Value("cap", self.cap))
+        share = math.tanh(source.value / self.cap)
         after = (Value("tanh", share, "tanh(x / cap)"), Value("capped", share * self.cap, "tanh · cap"))
-        return Working(((own, 2),), before=before, after=after, leads=(own,))
+        return Working(((source, 2),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         g, x = to.incoming, to.input_at_row(0)

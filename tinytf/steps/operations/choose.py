@@ -1,4 +1,4 @@
-"""The experts that a token is sent to: those with the largest numbers of the router (Shazeer et al. 2017)."""
+"""The choice of the experts that a token is sent to: the largest outputs of the router (Shazeer et al. 2017)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from tinytf.steps.operations.working import Value, Working
 
 @dataclass(frozen=True)
 class Choose(Operation):
-    """1 for the ``count`` largest of each token, 0 for the others; a choice has no gradient."""
+    """1 for the ``count`` largest numbers of each token, 0 for the others; a choice has no gradient."""
 
     count: int
 
@@ -28,10 +28,13 @@ class Choose(Operation):
         return f"{site.variable} = torch.zeros_like({scores}).scatter(-1, {scores}.topk({self.count}).indices, 1.0)"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        scores = own.row()
-        rank = 1 + int((scores > own.value).sum())
+        source = cell.source(0, *cell.index)
+        scores = source.row()
+        rank = 1 + int((scores > source.value).sum())
         least = float(scores.sort(descending=True).values[self.count - 1])
-        before = (Value(own.step.name, own.value), Value("least of the chosen", least, f"{self.count} are chosen"))
-        after = (Value("chosen", float(own.value >= least), f"number {rank} of {len(scores)}"),)
-        return Working(((own, 1),), before=before, after=after, leads=(own,))
+        before = (
+            Value(source.step.name, source.value),
+            Value("least of the chosen", least, f"{self.count} are chosen"),
+        )
+        after = (Value("chosen", float(source.value >= least), f"number {rank} of {len(scores)}"),)
+        return Working(((source, 1),), before=before, after=after, leads=(source,))

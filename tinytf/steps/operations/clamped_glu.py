@@ -12,7 +12,7 @@ from tinytf.steps.operations.working import Value, Working, single
 
 
 def clamped_glu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
-    """Of gates up to the limit, and of what they gate within ± the limit."""
+    """(up + 1) ⊙ gate·σ(α·gate), with gate clamped to at most ``limit`` and up to ±``limit``."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + 1) * (gate * torch.sigmoid(gate * alpha))
 
@@ -32,12 +32,12 @@ class ClampedGlu(Operation):
         return clamped_glu(gate, up, self.alpha, self.limit)
 
     def _parts(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        """The derivative by the gate but for the factor up + 1, and that by up; 0 where either is beyond the limit."""
+        """The derivative by the gate, without its factor up + 1, and the one by up; 0 beyond the limit."""
         gate, up = wide(gate), wide(up)
         share = torch.sigmoid(self.alpha * gate)
         slope = share * (1 + self.alpha * gate * (1 - share)) * (gate <= self.limit)
-        kept = gate.clamp(max=self.limit)
-        return slope, kept * torch.sigmoid(self.alpha * kept) * (up.abs() <= self.limit)
+        clamped = gate.clamp(max=self.limit)
+        return slope, clamped * torch.sigmoid(self.alpha * clamped) * (up.abs() <= self.limit)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         gate, up = site.inputs()
@@ -50,24 +50,24 @@ class ClampedGlu(Operation):
 
     def code(self, site: Site) -> str:
         gate, up = site.names
-        kept = f"g = {gate}.clamp(max={self.limit})"
-        made = f"({up}.clamp(-{self.limit}, {self.limit}) + 1) * g * torch.sigmoid({self.alpha} * g)"
-        return f"{kept}\n{site.variable} = {made}"
+        clamped = f"g = {gate}.clamp(max={self.limit})"
+        product = f"({up}.clamp(-{self.limit}, {self.limit}) + 1) * g * torch.sigmoid({self.alpha} * g)"
+        return f"{clamped}\n{site.variable} = {product}"
 
     def arithmetic(self, cell: Cell) -> Working:
         gate, up = cells = [cell.source(number, *cell.index) for number in (0, 1)]
-        kept, within = min(gate.value, self.limit), max(-self.limit, min(up.value, self.limit))
-        share = (1 + math.tanh(self.alpha * kept / 2)) / 2
+        clamped_gate, clamped_up = min(gate.value, self.limit), max(-self.limit, min(up.value, self.limit))
+        share = (1 + math.tanh(self.alpha * clamped_gate / 2)) / 2
         before = (
             Value("gate", gate.value, gate.step.name),
-            Value("g", kept, f"no larger than {self.limit:g}"),
+            Value("g", clamped_gate, f"no larger than {self.limit:g}"),
             Value("σ(α·g)", share, f"α = {self.alpha:g}"),
             Value("up", up.value, up.step.name),
-            Value("up + 1", within + 1, f"up within ±{self.limit:g}"),
+            Value("up + 1", clamped_up + 1, f"up within ±{self.limit:g}"),
         )
-        factors = [("g", kept), ("σ(α·g)", share), ("up + 1", within + 1)]
-        made = single(" · ".join(name for name, _ in factors), factors, tuple(cells))
-        return Working(tuple((one, 2) for one in cells), made, before=before)
+        factors = [("g", clamped_gate), ("σ(α·g)", share), ("up + 1", clamped_up + 1)]
+        series = single(" · ".join(name for name, _ in factors), factors, tuple(cells))
+        return Working(tuple((cell_in, 2) for cell_in in cells), series, before=before)
 
     def summand(self, to: Consumer) -> Summand:
         g, gate, up = to.incoming, to.input_at_row(0), to.input_at_row(1)

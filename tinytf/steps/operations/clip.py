@@ -11,13 +11,13 @@ from tinytf.steps.operations.working import Value, Working
 
 
 def clip_gradient(g: Tensor, x: Tensor, limit: float) -> Tensor:
-    """0 where the number was replaced, so that nothing depends on it; at the limit itself it is kept, as in torch."""
+    """The gradient of x: 0 where the limit replaced the number, else g; at the limit itself it is g, as in torch."""
     return g.masked_fill(x.abs() > limit, 0.0)
 
 
 @dataclass(frozen=True)
 class Clip(Operation):
-    """x, but ``limit`` where it is above that and −limit where it is below."""
+    """x, limited to ±``limit``."""
 
     limit: float
 
@@ -37,11 +37,11 @@ class Clip(Operation):
         return f"{site.variable} = {site.names[0]}.clamp(-{self.limit}, {self.limit})"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        clipped = min(max(own.value, -self.limit), self.limit)
-        before = (Value("x", own.value, own.step.name), Value("limit", self.limit))
-        after = Value("clipped", clipped, "x, as it is" if clipped == own.value else "the limit, on the side of x")
-        return Working(((own, 2),), before=before, after=(after,), leads=(own,))
+        source = cell.source(0, *cell.index)
+        clipped = min(max(source.value, -self.limit), self.limit)
+        before = (Value("x", source.value, source.step.name), Value("limit", self.limit))
+        after = Value("clipped", clipped, "x, as it is" if clipped == source.value else "the limit, on the side of x")
+        return Working(((source, 2),), before=before, after=(after,), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         g, x = to.incoming, to.input_at_row(0)

@@ -1,4 +1,4 @@
-"""Heads put side by side."""
+"""The concatenation of heads."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from tinytf.steps.operations.working import Working, single
 class Concat(Operation):
     """(H, T, D) -> (T, H·D)."""
 
-    words = "a place beside others"
+    words = "a concatenation"
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return side_by_side(inputs[0])
@@ -29,8 +29,8 @@ class Concat(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         head, width = divmod(cell.index[1], cell.site.config.value_width)
-        taken = cell.source(0, cell.index[0], width, head=head)
-        return Working(((taken, 2),), single(f"head {head} d{width}", [(taken.step.name, taken.value)], (taken,)))
+        source = cell.source(0, cell.index[0], width, head=head)
+        return Working(((source, 2),), single(f"head {head} d{width}", [(source.step.name, source.value)], (source,)))
 
     def summand(self, to: Consumer) -> Summand:
         width, head = to.site.config.value_width, to.row.head or 0

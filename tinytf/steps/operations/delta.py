@@ -1,9 +1,9 @@
-"""The gated delta rule, unrolled: what each token writes into a state, and what later ones read of it.
+"""The gated delta rule, unrolled: what each token writes into a state, and what later tokens read from it.
 
-Of a state S that decays by e^g at every token, token t writes u_t = β_t·(v_t − k_t·S) at its key (Schlag et al. 2021;
-Yang et al. 2024, "Gated Delta Networks"). Written out, S is Σ e^(G_t − G_s)·k_s⊗u_s over the tokens s before t, G being
-the sum of g up to a token, so all u follow from one triangular system. Shapes: B batch, T tokens, H heads of values,
-G heads of queries and keys, K and D their widths.
+A state S decays by e^g at every token, and token t writes u_t = β_t·(v_t − k_t·S) at its key (Schlag et al. 2021; Yang
+et al. 2024, "Gated Delta Networks"). Unrolled, S = Σ e^(G_t − G_s)·k_s⊗u_s over the tokens s before t, where G is the
+sum of g up to a token, so all u follow from one triangular system. Shapes: B batch, T tokens, H value heads, G query
+and key heads, K and D their widths.
 """
 
 import math
@@ -30,80 +30,85 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product, single
 
 _CHUNK = 64
-"""Tokens that are unrolled at once."""
+"""The number of tokens that are unrolled together."""
 
 
-def faded(decay: Tensor) -> Tensor:
-    """What is left at t of what was written at s, e^(G_t − G_s), 0 where s > t: (…, T, 1) -> (…, T, T)."""
+def remaining(decay: Tensor) -> Tensor:
+    """The share e^(G_t − G_s) of what s wrote that remains at t, 0 where s > t: (…, T, 1) -> (…, T, T)."""
     total = decay.cumsum(dim=-2)
     ahead = torch.ones(decay.shape[-2], decay.shape[-2], dtype=torch.bool, device=decay.device).triu(1)
     return (total - total.mT).masked_fill(ahead, -math.inf).exp()
 
 
-def what_is_written(k: Tensor, v: Tensor, beta: Tensor, left: Tensor) -> Tensor:
-    """u (…, T, D), from (I + A)·u = β·v with A[t, s] = β_t·(k_t·k_s)·``left``[t, s] for s < t."""
-    system = (beta * (k @ k.mT) * left).tril(-1)
+def solve_written(k: Tensor, v: Tensor, beta: Tensor, decays: Tensor) -> Tensor:
+    """u (…, T, D), from (I + A)·u = β·v with A[t, s] = β_t·(k_t·k_s)·``decays``[t, s] for s < t."""
+    system = (beta * (k @ k.mT) * decays).tril(-1)
     return torch.linalg.solve_triangular(system, beta * v, upper=False, unitriangular=True)
 
 
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor, state: Tensor | None, divisor: float
 ) -> tuple[Tensor, Tensor]:
-    """What all tokens read (…, H, T, D), and the state (…, H, K, D) after them, some tokens at a time."""
+    """The outputs of all tokens (…, H, T, D), and the state (…, H, K, D) after them, computed in chunks."""
     k, q = (repeat_groups(wide(x), v.shape[-3]) for x in (k, q / divisor))
     v, beta = wide(v), wide(beta)
-    made = [v[..., :0, :]]
+    read = [v[..., :0, :]]
     if state is None:
         state = v.new_zeros(*v.shape[:-2], k.shape[-1], v.shape[-1])
     for start in range(0, v.shape[-2], _CHUNK):
-        at = slice(start, start + _CHUNK)
-        own, left = k[..., at, :], faded(decay[..., at, :])
-        since = decay[..., at, :].cumsum(dim=-2).exp()  # what is left of the state of before
-        written = what_is_written(own, v[..., at, :] - since * (own @ state), beta[..., at, :], left)
-        asked = q[..., at, :]
-        made.append((asked @ own.mT * left) @ written + since * (asked @ state))
-        state = since[..., -1:, :] * state + (own * left[..., -1:, :].mT).mT @ written
-    return torch.cat(made, dim=-2), state
+        chunk = slice(start, start + _CHUNK)
+        chunk_k, decays = k[..., chunk, :], remaining(decay[..., chunk, :])
+        since = decay[..., chunk, :].cumsum(dim=-2).exp()  # the share of the earlier state that remains
+        written = solve_written(chunk_k, v[..., chunk, :] - since * (chunk_k @ state), beta[..., chunk, :], decays)
+        chunk_q = q[..., chunk, :]
+        read.append((chunk_q @ chunk_k.mT * decays) @ written + since * (chunk_q @ state))
+        state = since[..., -1:, :] * state + (chunk_k * decays[..., -1:, :].mT).mT @ written
+    return torch.cat(read, dim=-2), state
 
 
 class Write(Operation):
-    """u of each head, from keys of length 1, values, writing strengths and decays."""
+    """u of each head, from unit keys, values, writing strengths β and decays."""
 
     words = "a difference"
     over_tokens = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         k, v, beta, decay = inputs
-        return what_is_written(repeat_groups(wide(k), v.shape[-3]), wide(v), wide(beta), faded(decay)).to(v.dtype)
+        return solve_written(repeat_groups(wide(k), v.shape[-3]), wide(v), wide(beta), remaining(decay)).to(v.dtype)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         if now.cache is not None:
             raise UsageError(
-                "a step inside a gated delta rule is seen for whole texts only, and this one continues from a cache",
+                "a step inside a gated delta rule is only computed for whole texts, but this continues from a cache",
                 "generate with --no-cache, or watch head_out",
             )
         return self.forward(*inputs)
 
     def _solved(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """Keys of every head, values, β, what is left, u, and x = (I + A)⁻ᵀ·g."""
+        """Keys of every value head, values, β, remaining shares, u, and x = (I + A)⁻ᵀ·g."""
         k, v, beta, decay = site.inputs()
         k, v, beta = repeat_groups(wide(k), len(v)), wide(v), wide(beta)
-        left = faded(decay)
-        system = (beta * (k @ k.mT) * left).tril(-1)
+        decays = remaining(decay)
+        system = (beta * (k @ k.mT) * decays).tril(-1)
         x = torch.linalg.solve_triangular(system.mT, wide(g), upper=True, unitriangular=True)
-        return k, v, beta, left, wide(site.value), x
+        return k, v, beta, decays, wide(site.value), x
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """The gradient of A is −x·uᵀ below the diagonal; that of β·v is x itself."""
-        shared, types = len(site.input(0)), [one.dtype for one in site.inputs()]
-        k, v, beta, left, u, x = self._solved(site, g)
+        """The gradient of A is −x·uᵀ below the diagonal; the gradient of β·v is x."""
+        shared, types = len(site.input(0)), [tensor.dtype for tensor in site.inputs()]
+        k, v, beta, decays, u, x = self._solved(site, g)
         of_system = -(x @ u.mT).tril(-1)  # (H, T, T)
         fits = k @ k.mT
-        of_fits = of_system * beta * left
+        of_fits = of_system * beta * decays
         of_k = (of_fits + of_fits.mT) @ k
-        of_beta = (x * v).sum(dim=-1, keepdim=True) + (of_system * fits * left).sum(dim=-1, keepdim=True)
-        found = of_k.unflatten(0, (shared, -1)).sum(dim=1), beta * x, of_beta, of_decay(of_system * beta * fits * left)
-        return tuple(one.to(kind) for one, kind in zip(found, types, strict=True))
+        of_beta = (x * v).sum(dim=-1, keepdim=True) + (of_system * fits * decays).sum(dim=-1, keepdim=True)
+        gradients = (
+            of_k.unflatten(0, (shared, -1)).sum(dim=1),
+            beta * x,
+            of_beta,
+            of_decay(of_system * beta * fits * decays),
+        )
+        return tuple(gradient.to(dtype) for gradient, dtype in zip(gradients, types, strict=True))
 
     def code(self, site: Site) -> str:
         k, v, beta = (in_float32(name, site.input(i)) for i, name in enumerate(site.names[:3]))
@@ -111,9 +116,9 @@ class Write(Operation):
         back = f".to({site.names[1]}.dtype)" if v != site.names[1] else ""
         lines = [
             f"total = {site.names[3]}.cumsum(-2)",
-            "left = (total - total.mT).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).exp()",
+            "remaining = (total - total.mT).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).exp()",
             f"key = {k}" + (f".repeat_interleave({shared}, 0)" if shared > 1 else ""),
-            f"system = ({beta} * (key @ key.mT) * left).tril(-1)",
+            f"system = ({beta} * (key @ key.mT) * remaining).tril(-1)",
             f"solved = torch.linalg.solve_triangular(system, {beta} * {v}, upper=False, unitriangular=True)",
             f"{site.variable} = solved{back}",
         ]
@@ -134,42 +139,42 @@ class Write(Operation):
             lambda i: (cell.source(0, i, 0), cell.source(3, i, 0)),
         )
         before = (Value("β", beta.value, beta.step.name), Value("v", value.value, value.step.name))
-        made, given, leads = beta.value * value.value, ((value, 2), (beta, 2)), (value, beta)
+        beta_v, inputs, leads = beta.value * value.value, ((value, 2), (beta, 2)), (value, beta)
         if not token:  # nothing is in the state yet
-            return Working(given, before=before, after=(Value("written", made, "β · v"),), leads=leads)
-        return Working(given, series, Term("β · v", (), made), before=before, leads=leads)
+            return Working(inputs, before=before, after=(Value("written", beta_v, "β · v"),), leads=leads)
+        return Working(inputs, series, Term("β · v", (), beta_v), before=before, leads=leads)
 
     def summand(self, to: Consumer) -> Summand:
-        place, head = to.row.place, to.row.head or 0
+        position, head = to.row.place, to.row.head or 0
         _, v, beta, _, _, x = self._solved(to.site, to.g)
-        brought = Quantity("x", x[head, place])
+        solution = Quantity("x", x[head, position])
         solved = f"x solves (I + A)ᵀ·x = {to.symbol}"
         if to.number == 1:
-            strength = beta[head, place]
-            result = (strength * brought.values).to(to.g.dtype)
-            return Summand("β·x", result, (solved,), (Quantity("β", strength[0]),), (brought,))
-        found = self.input_gradients(to.site, to.g)[to.number]
-        row = found[head // (len(v) // len(found)), place]
+            strength = beta[head, position]
+            result = (strength * solution.values).to(to.g.dtype)
+            return Summand("β·x", result, (solved,), (Quantity("β", strength[0]),), (solution,))
+        gradient = self.input_gradients(to.site, to.g)[to.number]
+        row = gradient[head // (len(v) // len(gradient)), position]
         words = {
             0: "Σ (∂A·β·e^G + its transpose)·k",
             2: "x·v + Σ ∂A·(k·k)·e^G",
             3: "Σ of ∂A ⊙ A over the pairs with this token between",
         }
-        return Summand(words[to.number], row, (solved, "∂A = −x·writtenᵀ below the diagonal"), (), (brought,))
+        return Summand(words[to.number], row, (solved, "∂A = −x·writtenᵀ below the diagonal"), (), (solution,))
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
-        """As a recurrence: k·S, k⊗u and q·S, K·D each."""
+        """The count of the recurrence: k·S, k⊗u and q·S, K·D each."""
         return tokens * 3 * config.n_heads * config.d_head * config.value_width
 
 
 def of_decay(of_total: Tensor) -> Tensor:
-    """The gradient of g from that of G_t − G_s at each (t, s): (H, T, T) -> (H, T, 1)."""
-    of_each = of_total.sum(dim=-1) - of_total.sum(dim=-2)  # (H, T), of G
-    return of_each.flip(-1).cumsum(-1).flip(-1)[..., None]
+    """The gradient of g from the gradient of G_t − G_s at each (t, s): (H, T, T) -> (H, T, 1)."""
+    of_sums = of_total.sum(dim=-1) - of_total.sum(dim=-2)  # (H, T), of G
+    return of_sums.flip(-1).cumsum(-1).flip(-1)[..., None]
 
 
 class Fade(Operation):
-    """Fits (…, G, T, T) times what is left of each key's token, (…, H, T, T): 0 above the diagonal."""
+    """Fits (…, G, T, T) times the remaining share of each key's token, (…, H, T, T): 0 above the diagonal."""
 
     words = "a product"
     over_tokens = True
@@ -177,14 +182,14 @@ class Fade(Operation):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         fits, decay = inputs
-        return repeat_groups(fits, decay.shape[-3]) * faded(decay).to(fits.dtype)
+        return repeat_groups(fits, decay.shape[-3]) * remaining(decay).to(fits.dtype)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return self.forward(site.input(0, heads), site.input(1, heads))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         fits, decay = site.inputs()
-        of_fits = by_group(g * faded(decay).to(g.dtype), fits).sum(dim=1)
+        of_fits = by_group(g * remaining(decay).to(g.dtype), fits).sum(dim=1)
         return of_fits, of_decay((g * site.value).to(decay.dtype))
 
     def code(self, site: Site) -> str:
@@ -192,34 +197,37 @@ class Fade(Operation):
         shared = len(site.input(1)) // len(site.input(0))
         lines = [
             f"total = {decay}.cumsum(-2)",
-            "left = (total - total.mT).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).exp()",
+            "remaining = (total - total.mT).masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).exp()",
             f"{site.variable} = {fits}" + (f".repeat_interleave({shared}, 0)" if shared > 1 else "")
-            + f" * left.to({fits}.dtype)",
+            + f" * remaining.to({fits}.dtype)",
         ]  # fmt: skip
         return "\n".join(lines)
 
     def arithmetic(self, cell: Cell) -> Working:
         query, key = cell.index
-        own = cell.source(0, query, key)
+        source = cell.source(0, query, key)
         if key > query:
             after = (Value("read", 0.0, "nothing is read of a later token"),)
             note = f"key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
-            return Working(((own, 2),), after=after, leads=(own,), note=note)
+            return Working(((source, 2),), after=after, leads=(source,), note=note)
         since = cell.source(1, query, 0)
         decay = float(cell.site.input(1)[cell.head or 0, key + 1 : query + 1, 0].double().sum())
         before = (Value("G", decay, f"decay of the tokens after {key}, up to {query}"), Value("e^G", math.exp(decay)))
-        made = single("scaled · e^G", [(own.step.name, own.value), ("e^G", math.exp(decay))], (own, since))
-        return Working(((own, 2), (since, 0)), made, before=before)
+        series = single("scaled · e^G", [(source.step.name, source.value), ("e^G", math.exp(decay))], (source, since))
+        return Working(((source, 2), (since, 0)), series, before=before)
 
     def summand(self, to: Consumer) -> Summand:
-        decay, place = to.site.input(1), to.row.place
+        decay, position = to.site.input(1), to.row.place
         if to.number == 1:
             products = to.g[to.row.head or 0] * to.site.value[to.row.head or 0]
-            found = of_decay(products[None].to(decay.dtype))[0, place]
+            gradient = of_decay(products[None].to(decay.dtype))[0, position]
             lines = ("over the queries from this token on and the keys before it",)
-            return Summand(f"Σ {to.symbol} ⊙ read", found, lines)
-        left = faded(decay)
+            return Summand(f"Σ {to.symbol} ⊙ read", gradient, lines)
+        decays = remaining(decay)
         heads = to.query_heads
-        given = [Quantity(f"{to.symbol}, head {head}", to.g[head, place]) for head in heads]
-        brought = [one.values * left[head, place].to(to.g.dtype) for one, head in zip(given, heads, strict=True)]
-        return Summand(f"{to.symbol} ⊙ e^G", torch.stack(brought).sum(dim=0), (), tuple(given))
+        quantities = [Quantity(f"{to.symbol}, head {head}", to.g[head, position]) for head in heads]
+        parts = [
+            quantity.values * decays[head, position].to(to.g.dtype)
+            for quantity, head in zip(quantities, heads, strict=True)
+        ]
+        return Summand(f"{to.symbol} ⊙ e^G", torch.stack(parts).sum(dim=0), (), tuple(quantities))

@@ -1,7 +1,7 @@
-"""Disentangled attention: scores by what a token is and by how far another one is from it (He et al. 2021, DeBERTa).
+"""Disentangled attention: scores from the content of tokens and from their distance (He et al. 2021, DeBERTa).
 
-Distances have embeddings, of which W_K makes keys and W_Q queries as it does of tokens: a query also scores the keys of
-distances (content to position), a key the queries of distances (position to content).
+Distances have embeddings, which W_K maps to keys and W_Q to queries, like those of tokens. A query also scores the keys
+of distances (content to position), and a key the queries of distances (position to content).
 """
 
 from collections.abc import Iterator
@@ -29,48 +29,48 @@ from tinytf.steps.operations.working import Term, Value, Working, product, singl
 
 
 def rows_of(distance: Tensor, reach: int, farthest: int) -> Tensor:
-    """The rows of the table of distances, query − key, each.
+    """The row in the table of distances for each distance, query − key.
 
-    Row ``reach`` is of distance 0, and the more a key is before its query, the larger is the row, to 2·reach − 1. With
-    a ``farthest`` distances from reach / 2 on share rows that widen up to that distance. The logarithm is in float32,
-    as the checkpoints were trained with.
+    Row ``reach`` is distance 0; the further a key is before its query, the larger its row, up to 2·reach − 1. With a
+    ``farthest``, distances from reach / 2 on share rows, which widen up to that distance. The logarithm is in float32,
+    as in the training of the checkpoints.
     """
     if farthest:
         exact = reach // 2
-        apart = distance.abs().clamp(min=exact)
-        share = torch.log(apart.float() / exact) / torch.log(torch.tensor((farthest - 1) / exact))
+        magnitude = distance.abs().clamp(min=exact)
+        share = torch.log(magnitude.float() / exact) / torch.log(torch.tensor((farthest - 1) / exact))
         far = exact + torch.ceil(share * (exact - 1)).long()
-        distance = torch.where(apart == exact, distance, far * distance.sign())
+        distance = torch.where(magnitude == exact, distance, far * distance.sign())
     return (distance + reach).clamp(0, 2 * reach - 1)
 
 
 @lru_cache(maxsize=8)
 def distance_rows(queries: int, keys: int, reach: int, farthest: int, device: torch.device) -> Tensor:
-    """The row of every query and key, (Q, K); the queries are the last ones of the keys."""
+    """The row of every query and key, (Q, K); the queries are the last of the K tokens."""
     with torch.inference_mode(False):
-        place = torch.arange(keys, device=device)
-        return rows_of(place[keys - queries :, None] - place, reach, farthest)
+        position = torch.arange(keys, device=device)
+        return rows_of(position[keys - queries :, None] - position, reach, farthest)
 
 
 def rows_in_text(config: ModelConfig, tokens: int) -> list[int]:
-    """The rows of the distances that there are in a text of so many tokens."""
-    found: list[int] = rows_of(torch.arange(1 - tokens, tokens), config.distances, config.farthest).unique().tolist()
-    return found
+    """The rows of the distances that occur in a text of ``tokens`` tokens."""
+    rows: list[int] = rows_of(torch.arange(1 - tokens, tokens), config.distances, config.farthest).unique().tolist()
+    return rows
 
 
 def distances_in_words(config: ModelConfig) -> list[str]:
-    """Where a key is from its query, for each row of the table: ``3 before``, ``5-7 after``; – for a row of none."""
-    apart = torch.arange(1 - config.context, config.context)
-    rows, found = rows_of(apart, config.distances, config.farthest), []
+    """Where a key is from its query, for each row of the table: ``3 before``, ``5-7 after``; – for an unused row."""
+    distances = torch.arange(1 - config.context, config.context)
+    rows, words = rows_of(distances, config.distances, config.farthest), []
     for row in range(2 * config.distances):
-        some = sorted(apart[rows == row].abs().tolist())
-        span = "-".join(map(str, dict.fromkeys((some[0], some[-1])))) if some else "–"
-        found.append(span + (" before" if row > config.distances else " after" if row < config.distances else ""))
-    return found
+        in_row = sorted(distances[rows == row].abs().tolist())
+        span = "-".join(map(str, dict.fromkeys((in_row[0], in_row[-1])))) if in_row else "–"
+        words.append(span + (" before" if row > config.distances else " after" if row < config.distances else ""))
+    return words
 
 
 class Table(Operation):
-    """All rows of a learned table, whatever the text is."""
+    """All rows of a learned table, independent of the text."""
 
     words = "a row of a table"
 
@@ -98,9 +98,9 @@ class Table(Operation):
 
 @dataclass(frozen=True)
 class ByDistance(Operation):
-    """x + y·t of the distance: y is the row of the query, or ``of_keys`` that of the key, and t one of the distances.
+    """x + y·t: y is the row of the query, or with ``of_keys`` the row of the key, and t the row of their distance.
 
-    There are 2·``reach`` of them, as ``distance_rows`` has them.
+    The table of distances has 2·``reach`` rows; ``distance_rows`` says which row is whose.
     """
 
     reach: int
@@ -113,18 +113,18 @@ class ByDistance(Operation):
         return distance_rows(*x.shape[-2:], self.reach, self.farthest, x.device)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        x, content, table = (wide(one) for one in inputs)
-        each, rows = content @ table.transpose(-2, -1), self._rows(x)  # (…, H, T, distances)
+        x, content, table = (wide(x) for x in inputs)
+        products, rows = content @ table.transpose(-2, -1), self._rows(x)  # (…, H, T, distances)
         if self.of_keys:
-            return x + each.gather(-1, rows.T.expand(*each.shape[:-1], -1)).transpose(-2, -1)
-        return x + each.gather(-1, rows.expand(*each.shape[:-1], -1))
+            return x + products.gather(-1, rows.T.expand(*products.shape[:-1], -1)).transpose(-2, -1)
+        return x + products.gather(-1, rows.expand(*products.shape[:-1], -1))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         content, table = site.input(1), site.input(2)
-        rows, given = (self._rows(g).T, g.transpose(-2, -1)) if self.of_keys else (self._rows(g), g)
-        each = g.new_zeros(*content.shape[:-1], table.shape[-2])  # (H, T, distances)
-        each.scatter_add_(-1, rows.expand(len(g), -1, -1), given)
-        of_content, of_table = each @ wide(table), each.transpose(-2, -1) @ wide(content)
+        rows, aligned_g = (self._rows(g).T, g.transpose(-2, -1)) if self.of_keys else (self._rows(g), g)
+        of_products = g.new_zeros(*content.shape[:-1], table.shape[-2])  # (H, T, distances)
+        of_products.scatter_add_(-1, rows.expand(len(g), -1, -1), aligned_g)
+        of_content, of_table = of_products @ wide(table), of_products.transpose(-2, -1) @ wide(content)
         return g, of_content.to(content.dtype), of_table.to(table.dtype)
 
     def code(self, site: Site) -> str:
@@ -132,11 +132,12 @@ class ByDistance(Operation):
         lines = ["distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]"]
         if self.farthest:
             exact = self.reach // 2
+            widest = (self.farthest - 1) / exact
             lines += [
-                f"apart = distance.abs().clamp(min={exact})",
-                f"share = torch.log(apart.float() / {exact}) / torch.log(torch.tensor({(self.farthest - 1) / exact}))",
+                f"magnitude = distance.abs().clamp(min={exact})",
+                f"share = torch.log(magnitude.float() / {exact}) / torch.log(torch.tensor({widest}))",
                 f"far = {exact} + torch.ceil(share * {exact - 1}).long()",
-                f"distance = torch.where(apart == {exact}, distance, far * distance.sign())",
+                f"distance = torch.where(magnitude == {exact}, distance, far * distance.sign())",
             ]
         lines.append(f"row = (distance + {self.reach}).clamp(0, {2 * self.reach - 1})")
         way = "hkd,hqkd->hqk" if self.of_keys else "hqd,hqkd->hqk"
@@ -144,7 +145,7 @@ class ByDistance(Operation):
         return "\n".join(lines)
 
     def arithmetic(self, cell: Cell) -> Working:
-        (query, key), before = cell.index, cell.source(0, *cell.index)
+        (query, key), score = cell.index, cell.source(0, *cell.index)
         length = len(cell.site.ids)
         row = int(distance_rows(length, length, self.reach, self.farthest, torch.device("cpu"))[query, key])
         content, of_distance = cell.source(1, key if self.of_keys else query, 0), cell.source(2, row, 0)
@@ -158,25 +159,25 @@ class ByDistance(Operation):
             Value("distance", query - key, f"query {query} − key {key}"),
             Value("row", row, f"of {2 * self.reach} for distances"),
         )
-        inputs = ((before, 2), (content, 1), (of_distance, 1))
-        return Working(inputs, series, Term(before.step.name, (), before.value), before=values)
+        inputs = ((score, 2), (content, 1), (of_distance, 1))
+        return Working(inputs, series, Term(score.step.name, (), score.value), before=values)
 
     def summand(self, to: Consumer) -> Summand:
         if to.number == 0:
             return Summand(to.symbol, to.incoming.values, inputs=(to.incoming,))
-        head, place = to.row.head or 0, to.row.place
-        g, rows = (one.transpose(-2, -1) if self.of_keys else one for one in (to.g[head], self._rows(to.g)))
+        head, position = to.row.head or 0, to.row.place
+        g, rows = (map.transpose(-2, -1) if self.of_keys else map for map in (to.g[head], self._rows(to.g)))
         content, table = (wide(to.site.input(number)[head]) for number in (1, 2))
-        kind, other = ("key", "query") if self.of_keys else ("query", "key")
+        kind, other_kind = ("key", "query") if self.of_keys else ("query", "key")
         names = [step.name for step in to.site.source_steps]
         if to.number == 1:
-            given = Quantity(to.symbol, g[place])
-            said = f"{names[2]} is the row of its distance to each {other}"
-            return Summand(f"{to.symbol}·{names[2]}", g[place] @ table[rows[place]], (said,), (given,))
-        given = Quantity(f"{to.symbol} of each {kind}", torch.where(rows == place, g, 0.0).sum(dim=-1))
-        said = f"summed over the cells of {to.symbol} whose distance has row {place}"
-        return Summand(f"{to.symbol}ᵀ·{names[1]}", given.values @ content, (said,), (given,))
+            quantity = Quantity(to.symbol, g[position])
+            note = f"{names[2]} is the row of its distance to each {other_kind}"
+            return Summand(f"{to.symbol}·{names[2]}", g[position] @ table[rows[position]], (note,), (quantity,))
+        quantity = Quantity(f"{to.symbol} of each {kind}", torch.where(rows == position, g, 0.0).sum(dim=-1))
+        note = f"summed over the cells of {to.symbol} whose distance has row {position}"
+        return Summand(f"{to.symbol}ᵀ·{names[1]}", quantity.values @ content, (note,), (quantity,))
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
-        """The products of each query, or each key, with all distances, of which every cell then takes one."""
+        """The products of each query or key with all distances; every cell then picks one of them."""
         return tokens * 2 * self.reach * config.n_heads * config.d_head

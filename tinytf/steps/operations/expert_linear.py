@@ -16,16 +16,16 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product
 
 
-def used(chosen: Tensor) -> list[int]:
-    """The experts that some token is sent to, of the choice (…, T, E)."""
+def used_experts(chosen: Tensor) -> list[int]:
+    """The experts that at least one token is sent to; ``chosen`` is (…, T, E)."""
     return [int(number) for number in (chosen != 0).flatten(0, -2).any(dim=0).nonzero()]
 
 
 @dataclass(frozen=True)
 class ExpertLinear(Operation):
-    """A matrix for each expert, with a ``bias`` or without. The inputs are what it takes, and the choice (…, T, E).
+    """A matrix for each expert, with an optional ``bias``. The inputs are x and the choice (…, T, E).
 
-    It takes (…, T, in), the same for all experts, or (…, E, T, in). Only the chosen tokens are computed.
+    x is (…, T, in), shared by all experts, or (…, E, T, in). Only the chosen tokens are computed.
     """
 
     bias: bool
@@ -40,7 +40,7 @@ class ExpertLinear(Operation):
             Parameter(step.parameter.replace("W", "b"), "bias", ("expert", step.axes[-1]), absent=absent),
         )
 
-    def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
+    def for_expert(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
         bias = None if module.bias is None else module.bias[number]
         return F.linear(inputs[0], module.weight[number], bias)
 
@@ -48,55 +48,62 @@ class ExpertLinear(Operation):
         return self._of(module, range(len(module.weight)), *inputs)
 
     def _of(self, module: Any, numbers: Any, x: Tensor, chosen: Tensor) -> Tensor:
-        """The step of the experts ``numbers``, which are those of x where that has an axis of experts."""
-        found = []
-        for place, number in enumerate(numbers):
-            taken = x.select(-3, place) if x.dim() > chosen.dim() else x  # (…, T, in)
+        """The outputs of the experts ``numbers``; where x has an axis of experts, it holds exactly these."""
+        outputs = []
+        for index, number in enumerate(numbers):
+            inputs = x.select(-3, index) if x.dim() > chosen.dim() else x  # (…, T, in)
             sent = chosen[..., number] != 0  # (…, T)
-            made = taken.new_zeros(*taken.shape[:-1], module.weight.shape[1])
-            found.append(made.index_put((sent,), self.alone(module, number, taken[sent])) if sent.any() else made)
-        return torch.stack(found, dim=-3)  # (…, E, T, out)
+            output = inputs.new_zeros(*inputs.shape[:-1], module.weight.shape[1])
+            outputs.append(
+                output.index_put((sent,), self.for_expert(module, number, inputs[sent])) if sent.any() else output
+            )
+        return torch.stack(outputs, dim=-3)  # (…, E, T, out)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         chosen = site.input(1)
         return self._of(site.module, range(chosen.shape[-1]) if heads is None else heads, site.input(0, heads), chosen)
 
     def _sent(self, site: Site, g: Tensor) -> Tensor:
-        """The gradient where tokens are sent; nothing else leads to the loss."""
+        """The gradient where tokens are sent to an expert, else 0: nothing else reaches the loss."""
         return g * (site.input(1) != 0).T[..., None]  # (E, T, out)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """g·W of each expert: (E, T, out) -> (E, T, in), or their sum (T, in)."""
         x, chosen = site.inputs()
-        g, found = self._sent(site, g), torch.zeros_like(x)
-        for number in used(chosen):
-            part = found[number] if x.dim() == 3 else found
+        g, of_x = self._sent(site, g), torch.zeros_like(x)
+        for number in used_experts(chosen):
+            part = of_x[number] if x.dim() == 3 else of_x
             part += g[number] @ site.module.weight[number]
-        return found, torch.zeros_like(chosen)
+        return of_x, torch.zeros_like(chosen)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         x, chosen = site.inputs()
         g, weight, bias = self._sent(site, g), torch.zeros_like(site.module.weight), site.module.bias
-        for number in used(chosen):
+        for number in used_experts(chosen):
             weight[number] = weight_gradient(g[number], x[number] if x.dim() == 3 else x)
         yield f"{site.path}.weight", weight
         if bias is not None:
-            yield f"{site.path}.bias", torch.stack([summed(one) for one in g])
+            yield f"{site.path}.bias", torch.stack([summed(expert_g) for expert_g in g])
 
     def code(self, site: Site) -> str:
         x, chosen = site.names
         matrix, *bias = self.operands(site)
-        taken = "ti" if site.input(0).dim() == 2 else "eti"
-        made = f'torch.einsum("{taken},eoi->eto", {x}, {matrix})'
-        made = f"({made} + {bias[0]}[:, None])" if bias else made
-        return f"{site.variable} = {made} * {chosen}.T[:, :, None]"
+        letters = "ti" if site.input(0).dim() == 2 else "eti"
+        product = f'torch.einsum("{letters},eoi->eto", {x}, {matrix})'
+        product = f"({product} + {bias[0]}[:, None])" if bias else product
+        return f"{site.variable} = {product} * {chosen}.T[:, :, None]"
 
     def arithmetic(self, cell: Cell) -> Working:
         site, number, (token, out) = cell.site, cell.head or 0, cell.index
         choice = cell.source(1, token, number)
         if not choice.value:
             after = (Value("zero", 0.0, f"{cell.token(token)} is not sent to expert {number}"),)
-            return Working(((choice, 2),), after=after, leads=(choice,), note="computed for no token but those sent")
+            return Working(
+                ((choice, 2),),
+                after=after,
+                leads=(choice,),
+                note="an expert is computed only for the tokens sent to it",
+            )
         first = cell.source(0, token, 0)
         series = product(
             (first.step.name, site.step.matrix),
@@ -109,16 +116,16 @@ class ExpertLinear(Operation):
         return Working(((first, 1), (choice, 2)), series, term)
 
     def summand(self, to: Consumer) -> Summand:
-        site, place, letter = to.site, to.row.place, f"{to.site.step.matrix}ᵀ"
-        sent = used(site.input(1)[place : place + 1])
+        site, position, letter = to.site, to.row.place, f"{to.site.step.matrix}ᵀ"
+        sent = used_experts(site.input(1)[position : position + 1])
         if site.source_steps[0].is_split:
             sent = [number for number in sent if number == (to.row.head or 0)]
-        given = [Quantity(f"{to.symbol} of E{number}", to.g[number, place]) for number in sent]
-        found = to.g.new_zeros(site.module.weight.shape[-1])
-        for number, g in zip(sent, given, strict=True):
-            found = found + g.values @ site.module.weight[number].detach()
+        quantities = [Quantity(f"{to.symbol} of E{number}", to.g[number, position]) for number in sent]
+        result = to.g.new_zeros(site.module.weight.shape[-1])
+        for number, quantity in zip(sent, quantities, strict=True):
+            result = result + quantity.values @ site.module.weight[number].detach()
         words = " + ".join(f"{to.symbol}·{letter} of E{number}" for number in sent)
-        return Summand(words or "0: the token is not sent there", found, inputs=tuple(given))
+        return Summand(words or "0: the token is not sent there", result, inputs=tuple(quantities))
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         sizes = config.sizes

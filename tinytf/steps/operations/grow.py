@@ -1,4 +1,4 @@
-"""A multiplication of every token's numbers by one that grows with its position: queries of long texts (Llama 4)."""
+"""Scaling of each token by a factor that grows with its position, for queries of long texts (Llama 4)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from tinytf.steps.operations.working import Value, Working, single
 
 
 def growth(positions: Tensor, scale: float, every: int, first: int) -> Tensor:
-    """1 + scale·ln(1 + ⌊(position + first) / every⌋), in float32 (Nakanishi 2025, as Llama 4 has it)."""
+    """1 + scale·ln(1 + ⌊(position + first) / every⌋), in float32 (Nakanishi 2025, as in Llama 4)."""
     return 1 + scale * torch.log1p(torch.floor((positions.float() + first) / every))
 
 
@@ -27,7 +27,7 @@ class Grow(Operation):
     words = "a multiplication"
 
     def factors(self, tokens: int, like: Tensor, start: int = 0) -> Tensor:
-        """The factor of each of ``tokens`` from position ``start`` on, (T, 1), in the dtype of ``like``."""
+        """The factors of ``tokens`` tokens from position ``start`` on, (T, 1), in the dtype of ``like``."""
         positions = torch.arange(start, start + tokens, device=like.device)
         return growth(positions, self.scale, self.every, self.first).to(like.dtype)[:, None]
 
@@ -43,16 +43,20 @@ class Grow(Operation):
 
     def code(self, site: Site) -> str:
         shifted = f"(torch.arange(T) + {self.first})" if self.first else "torch.arange(T)"
-        grown = f"factor = 1 + {self.scale} * torch.log1p({shifted} // {self.every})"
-        return f"{grown}\n{site.variable} = {site.names[0]} * factor[:, None]"
+        factor_line = f"factor = 1 + {self.scale} * torch.log1p({shifted} // {self.every})"
+        return f"{factor_line}\n{site.variable} = {site.names[0]} * factor[:, None]"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own, token = cell.source(0, *cell.index), cell.index[0]
+        source, token = cell.source(0, *cell.index), cell.index[0]
         factor = float(self.factors(1, cell.site.value, token))
-        times = (token + self.first) // self.every
-        before = (Value("factor", factor, f"1 + {self.scale:g}·ln(1 + {times}), for {times:,} times {self.every:,}"),)
-        made = single(f"{own.step.name} · factor", [(own.step.name, own.value), ("factor", factor)], (own,))
-        return Working(((own, 2),), made, before=before, leads=(own,))
+        periods = (token + self.first) // self.every
+        before = (
+            Value("factor", factor, f"1 + {self.scale:g}·ln(1 + {periods}), for {periods:,} times {self.every:,}"),
+        )
+        series = single(
+            f"{source.step.name} · factor", [(source.step.name, source.value), ("factor", factor)], (source,)
+        )
+        return Working(((source, 2),), series, before=before, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         factor = self.factors(1, to.g, to.row.place)[0, 0]

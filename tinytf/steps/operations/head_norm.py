@@ -35,7 +35,7 @@ _HEADS_OF_A_TOKEN: Axes = (-3, -1)  # of (H, T, D)
 
 
 class HeadwiseNorm(nn.Module):
-    """A norm of every head by itself, with a gain of its own for each: (…, H·D) -> (…, H·D)."""
+    """A norm of each head by itself, with its own gain: (…, H·D) -> (…, H·D)."""
 
     def __init__(self, d_head: int, width: int, operation: "HeadNorm") -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class HeadwiseNorm(nn.Module):
 
 @dataclass(frozen=True)
 class HeadNorm(Norm):
-    """A norm whose gain is (H·D,): of every head by itself (Dehghani et al. 2023), or over all of them (``joint``)."""
+    """A norm with a gain (H·D,): of each head by itself (Dehghani et al. 2023), or over all heads (``joint``)."""
 
     joint: bool
 
@@ -78,8 +78,8 @@ class HeadNorm(Norm):
         return kernels.pointwise(lambda x: module(x.flatten(-2)).view(x.shape))
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        made = into_heads(site.module(side_by_side(site.input())), site.config.d_head)
-        return of_query_heads(made, site, heads)
+        output = into_heads(site.module(side_by_side(site.input())), site.config.d_head)
+        return of_query_heads(output, site, heads)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         gradient = layer_norm_gradient if self.centred else rms_norm_gradient
@@ -97,25 +97,25 @@ class HeadNorm(Norm):
     def code(self, site: Site) -> str:
         norm, x, d_head = "layer_norm" if self.centred else "rms_norm", site.names[0], site.config.d_head
         if self.joint:
-            given = ", ".join([f"({len(site.value) * d_head},)", *self.operands(site)])
-            normed = f"F.{norm}({x}.transpose(0, 1).flatten(1), {given}, eps={self.eps})"
+            arguments = ", ".join([f"({len(site.value) * d_head},)", *self.operands(site)])
+            normed = f"F.{norm}({x}.transpose(0, 1).flatten(1), {arguments}, eps={self.eps})"
             return f"{site.variable} = {normed}.unflatten(-1, (-1, {d_head})).transpose(0, 1)"
         parameters = (f"{name}.view(-1, 1, {d_head})" for name in self.operands(site))
         learned = "".join(f" {sign} {name}" for sign, name in zip("*+", parameters, strict=False))
         return f"{site.variable} = F.{norm}({x}, ({d_head},), eps={self.eps}){learned}"
 
-    def _row(self, own: Cell) -> tuple[Tensor, int]:
-        config, (token, width) = own.site.config, own.index
-        shared = config.heads_per_kv if "kv head" in own.step.axes else 1
-        place = (own.head or 0) // shared * config.d_head + width
-        row = own.site.value[:, token].flatten().cpu().double() if self.joint else own.row()  # (H·D,) or (D,)
-        return row, place
+    def _row(self, source: Cell) -> tuple[Tensor, int]:
+        config, (token, width) = source.site.config, source.index
+        shared = config.heads_per_kv if "kv head" in source.step.axes else 1
+        column = (source.head or 0) // shared * config.d_head + width
+        row = source.site.value[:, token].flatten().cpu().double() if self.joint else source.row()  # (H·D,) or (D,)
+        return row, column
 
     def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
         g, x, gain, _ = super()._vectors(to)
         head = to.head_of(to.site.step)
-        here = slice(head * len(g.values), (head + 1) * len(g.values))
+        columns = slice(head * len(g.values), (head + 1) * len(g.values))
         if not self.joint:
-            return g, x, gain[here] if gain.dim() else gain, slice(None)
-        whole = (one[:, to.row.place].flatten() for one in (to.g, to.site.input()))  # (H, T, D) -> (H·D,)
-        return Quantity(g.name, next(whole)), Quantity(x.name, next(whole)), gain, here
+            return g, x, gain[columns] if gain.dim() else gain, slice(None)
+        rows = (tensor[:, to.row.place].flatten() for tensor in (to.g, to.site.input()))  # (H, T, D) -> (H·D,)
+        return Quantity(g.name, next(rows)), Quantity(x.name, next(rows)), gain, columns

@@ -1,4 +1,4 @@
-"""Keys in two parts: dimensions that all heads share, and after them each head's own (DeepSeek-V2, 2024)."""
+"""Keys in two parts: the dimensions that all heads share, then each head's own (DeepSeek-V2, 2024)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from tinytf.steps.operations.working import Working, single
 
 
 def join_keys(shared: Tensor, own: Tensor) -> Tensor:
-    """The part of all heads (…, T, R) before that of each (…, H, T, D): (…, H, T, R + D)."""
+    """The shared dimensions (…, T, R) before those of each head (…, H, T, D): (…, H, T, R + D)."""
     shared = shared.unsqueeze(-3).expand(*own.shape[:-1], -1)
     return torch.cat((shared, own), dim=-1)
 
@@ -20,7 +20,7 @@ def join_keys(shared: Tensor, own: Tensor) -> Tensor:
 class Join(Operation):
     """[shared | own] in every head."""
 
-    words = "a place beside others"
+    words = "a concatenation"
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return join_keys(*inputs)
@@ -29,7 +29,7 @@ class Join(Operation):
         return kernels.pointwise(lambda shared, own: join_keys(shared[..., None, :], own[..., None, :])[..., 0, :])
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """Every head uses the shared part: its gradient is the sum over them."""
+        """Every head uses the shared part, so its gradient is the sum over heads."""
         width = site.input(0).shape[-1]
         return g[..., :width].sum(dim=0), g[..., width:]
 
@@ -38,10 +38,10 @@ class Join(Operation):
         return f"{site.variable} = torch.cat(({shared}.expand(len({own}), -1, -1), {own}), dim=-1)"
 
     def arithmetic(self, cell: Cell) -> Working:
-        (token, place), width = cell.index, cell.site.input(0).shape[-1]
-        taken = cell.source(0, token, place) if place < width else cell.source(1, token, place - width)
-        label = "shared by all heads" if place < width else "the head's own"
-        return Working(((taken, 2),), single(label, [(taken.step.name, taken.value)], (taken,)))
+        (token, column), width = cell.index, cell.site.input(0).shape[-1]
+        source = cell.source(0, token, column) if column < width else cell.source(1, token, column - width)
+        label = "shared by all heads" if column < width else "the head's own"
+        return Working(((source, 2),), single(label, [(source.step.name, source.value)], (source,)))
 
     def summand(self, to: Consumer) -> Summand:
         width, g = to.site.input(0).shape[-1], to.incoming
@@ -49,6 +49,6 @@ class Join(Operation):
             own = Quantity(f"{to.symbol}[{width}…{len(g.values) - 1}]", g.values[width:])
             return Summand(own.name, own.values, ("the dimensions after the shared ones",), (own,))
         heads = [Quantity(f"{to.symbol}, head {head}", row[:width]) for head, row in enumerate(to.g[:, to.row.place])]
-        total = torch.stack([one.values for one in heads]).sum(dim=0)
+        total = torch.stack([head.values for head in heads]).sum(dim=0)
         where = ("summed over all heads, which share it",)
         return Summand(f"Σ {to.symbol}[0…{width - 1}]", total, where, tuple(heads))

@@ -1,4 +1,4 @@
-"""Linear maps, y = x·Wᵀ + b with W (out, in): projections into heads, feed-forwards, heads of a model."""
+"""Linear maps, y = x·Wᵀ + b with W (out, in): projections of attention, feed-forwards, model heads."""
 
 import math
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Linear(Operation):
-    """A matrix of the model, with a ``bias`` or without; a step with heads is the product, split into heads."""
+    """The product with a matrix of the model, with an optional ``bias``; split into heads where the step has heads."""
 
     bias: bool
 
@@ -60,10 +60,10 @@ class Linear(Operation):
         return linear.Linear(sizes[step.reads], out, bias=self.bias)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        made = site.module(site.input())
+        output = site.module(site.input())
         if not site.step.has_heads:
-            return made
-        return of_query_heads(into_heads(made, width_of(site)), site, heads)
+            return output
+        return of_query_heads(into_heads(output, width_of(site)), site, heads)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """g·W: (T, out) -> (T, in)."""
@@ -113,13 +113,13 @@ class Linear(Operation):
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         if "token" not in step.axes:
-            return 0  # made once, whatever the text is
+            return 0  # computed once, independent of the text
         sizes = {**config.sizes, "token": tokens}
         return sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes)
 
 
 class Unembedding(nn.Module):
-    """Hidden states to logits of tokens or classes; one without a matrix of its ``own`` borrows the embeddings'."""
+    """Hidden states to logits of tokens or classes, by its ``own`` matrix or by the token embeddings."""
 
     def __init__(self, outcomes: int, width: int, *, own: bool, bias: bool) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Unembed(Linear):
         return f"{site.variable} = {self._product(site, f'{site.names[0]}[rows]')}"
 
     def unembed(self, site: Site, hidden: Tensor) -> Tensor:
-        """The step of some hidden states (…, C)."""
+        """The logits of hidden states (…, C)."""
         return site.module(hidden, site.weight)
 
 
@@ -176,7 +176,7 @@ class Pooled(Linear):
         return f"{site.variable} = torch.tanh({self._product(site, f'{site.names[0]}[0]')})"
 
     def arithmetic(self, cell: Cell) -> Working:
-        made = super().arithmetic(cell)
-        assert made.sum is not None
-        after = Value("tanh", math.tanh(made.sum), "tanh(sum)")
-        return Working(made.inputs, made.series, made.bias, after=(after,))
+        working = super().arithmetic(cell)
+        assert working.sum is not None
+        after = Value("tanh", math.tanh(working.sum), "tanh(sum)")
+        return Working(working.inputs, working.series, working.bias, after=(after,))

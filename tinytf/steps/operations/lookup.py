@@ -25,7 +25,7 @@ def table_gradient(g: Tensor, ids: Tensor, count: int, factor: float = 1.0) -> T
 class Embedding(nn.Module):
     """A table of ``count`` vectors, multiplied by ``scale`` when they are looked up; not initialised.
 
-    (torch's own class initialises itself, which on the meta device imports a compiler and takes a second.)
+    nn.Embedding initialises itself, which on the meta device imports a compiler and takes a second.
     """
 
     def __init__(self, count: int, width: int, scale: float = 1.0) -> None:
@@ -40,7 +40,7 @@ class Embedding(nn.Module):
 
 @dataclass(frozen=True)
 class Lookup(Operation):
-    """The row of each token in the table; for ``types`` row 0, since a trace is of one text."""
+    """The row of each token in the table; for ``types`` row 0, since a trace holds a single text."""
 
     types: bool = False
 

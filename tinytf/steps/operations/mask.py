@@ -18,15 +18,15 @@ def mask_scores(scaled: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def mask_gradient(g: Tensor, allowed: Tensor | None) -> Tensor:
-    """0 where the score was masked: it was replaced, so nothing depends on it."""
+    """The gradient of the scores: 0 where a score was masked, since −∞ replaced it."""
     return g if allowed is None else g.masked_fill(~allowed, 0.0)
 
 
 def real_keys(padding_mask: Tensor) -> Tensor:
-    """The keys that are no padding: of (B, K), True for a real token, (B, 1, 1, K).
+    """The keys that are real tokens: ``padding_mask`` (B, K), True for a real token -> (B, 1, 1, K).
 
-    Where several texts share a row, ``padding_mask`` has the number of its text at each token, and a query sees the
-    keys of its own text alone: (B, 1, Q, K).
+    Where several texts share a row, ``padding_mask`` holds the number of the text at each token, and a query sees only
+    the keys of its own text: (B, 1, Q, K).
     """
     if padding_mask.dtype is torch.bool:
         return padding_mask[:, None, None, :]
@@ -37,8 +37,8 @@ def real_keys(padding_mask: Tensor) -> Tensor:
 class Sight:
     """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last ones.
 
-    A window of W lets the query at t see the keys t − W + 1 … t, and where it is not causal as many after it; 0 is no
-    window. With a ``chunk`` it sees the keys of its own chunk of so many tokens.
+    A window of W lets the query at t see the keys t − W + 1 … t, and if not causal as many after it; 0 is no window.
+    With a ``chunk`` it sees only the keys of its own chunk of that many tokens.
     """
 
     causal: bool
@@ -50,7 +50,7 @@ class Sight:
         return cls(not config.looks_ahead, config.window, config.chunk)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
-        """True where a query may look; None where everything is allowed.
+        """True where a query may look; None where nothing is hidden.
 
         ``padding_mask`` is as in ``real_keys``. The queries are the last ``length`` of K = past + length tokens. The
         result is (Q, K), or (B, 1, Q, K) with padding.
@@ -76,7 +76,7 @@ class Sight:
         return max(0, at + 1 - self.window) if self.window else 0
 
     def cuts(self, length: int) -> bool:
-        """Whether window or chunks hide anything in a text of ``length`` tokens."""
+        """Whether the window or the chunks hide any key in a text of ``length`` tokens."""
         return 0 < self.window < length or 0 < self.chunk < length
 
 
@@ -113,27 +113,33 @@ class Mask(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         (query, key), window, chunk = cell.index, self.sight.window, self.sight.chunk
-        own = cell.source(0, query, key)
+        source = cell.source(0, query, key)
         if self.sight.causal and key > query:
-            why = f"masked: key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
+            reason = f"masked: key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
         elif chunk and key // chunk != query // chunk:
-            why = f"masked: key {key} {cell.token(key)} is in chunk {key // chunk}, and the query in {query // chunk}"
+            reason = (
+                f"masked: key {key} {cell.token(key)} is in chunk {key // chunk}, and the query in {query // chunk}"
+            )
         elif window and key <= query - window:
-            why = f"masked: key {key} {cell.token(key)} is {query - key} back, and the window sees {window - 1} back"
+            reason = f"masked: key {key} {cell.token(key)} is {query - key} back, and the window sees {window - 1} back"
         elif window and key >= query + window:
-            why = f"masked: key {key} {cell.token(key)} is {key - query} ahead, and the window sees {window - 1} ahead"
+            reason = (
+                f"masked: key {key} {cell.token(key)} is {key - query} ahead, and the window sees {window - 1} ahead"
+            )
         else:
-            seen = f"visible: key {key} {cell.token(key)} does not come after query {query} {cell.token(query)}"
+            visible = f"visible: key {key} {cell.token(key)} does not come after query {query} {cell.token(query)}"
             if not self.sight.causal:
-                seen = f"visible: key {key} {cell.token(key)} is in the window of query {query} {cell.token(query)}"
-            value = Value("masked", own.value, f"{own.step.name}, as it is")
-            return Working(((own, 2),), after=(value,), leads=(own,), note=seen)
+                visible = f"visible: key {key} {cell.token(key)} is in the window of query {query} {cell.token(query)}"
+            value = Value("masked", source.value, f"{source.step.name}, as it is")
+            return Working(((source, 2),), after=(value,), leads=(source,), note=visible)
         after = (Value("masked", -math.inf, "−∞, whatever the score"),)
-        return Working(((own, 2),), before=(Value(own.step.name, own.value),), after=after, note=why)
+        return Working(((source, 2),), before=(Value(source.step.name, source.value),), after=after, note=reason)
 
     def summand(self, to: Consumer) -> Summand:
         allowed = self._allowed(to.g)  # None where the text is shorter than the window
         row = torch.ones_like(to.incoming.values) if allowed is None else allowed[to.row.place]
         visible = row.to(to.g.dtype)
-        given = (to.incoming, Quantity("visible", visible))
-        return Summand(f"{to.symbol} ⊙ visible", to.incoming.values * visible, ("visible is 0 where masked",), given)
+        quantities = (to.incoming, Quantity("visible", visible))
+        return Summand(
+            f"{to.symbol} ⊙ visible", to.incoming.values * visible, ("visible is 0 where masked",), quantities
+        )

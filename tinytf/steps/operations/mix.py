@@ -1,4 +1,4 @@
-"""Weighted values: each query's mixture of what its keys hold."""
+"""Weighted values: each query's sum of values, by its attention weights."""
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from tinytf.steps.operations.working import Working, product
 
 
 def mix_gradients(g: Tensor, weights: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the weights (H, Q, K) and v (G, K, D) from that of weights·v (H, Q, D)."""
+    """The gradients of weights (H, Q, K) and v (G, K, D) from the gradient of weights·v (H, Q, D)."""
     grouped = by_group(wide(g), v)  # (G, H/G, Q, D)
     of_weights = (grouped @ wide(v)[:, None].transpose(-2, -1)).flatten(0, 1)
     of_v = (by_group(wide(weights), v).transpose(-2, -1) @ grouped).sum(dim=1)
@@ -28,7 +28,7 @@ def mix_gradients(g: Tensor, weights: Tensor, v: Tensor) -> tuple[Tensor, Tensor
 
 
 class Mix(Operation):
-    """weights·v of each query head, summed in float32 and given in the precision of v."""
+    """weights·v of each query head, summed in float32 and returned in the dtype of v."""
 
     words = "a sum of products"
     fused = True

@@ -1,4 +1,4 @@
-"""Maps of attention mixed over heads by a learned matrix: talking heads (Shazeer et al. 2020)."""
+"""Talking heads: a learned matrix mixes the attention maps of all heads (Shazeer et al. 2020)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from tinytf.steps.operations.working import Working, product
 
 
 class MixHeads(Operation):
-    """x·W over heads: each head's map (…, H, Q, K) is a sum of all of them, by its column of W (H, H)."""
+    """x·W over heads: each head's map (…, H, Q, K) becomes a sum over all heads, by its column of W (H, H)."""
 
     words = "a sum of products"
 
@@ -22,7 +22,7 @@ class MixHeads(Operation):
         return (Parameter(step.parameter, "weight", ("head", "head"), transposed=True),)
 
     def initialise(self, module: nn.Module, std: float, generator: torch.Generator) -> None:
-        """Each head for itself, as without it."""
+        """The identity: no mixing at first."""
         nn.init.eye_(module.get_parameter("weight"))
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -42,8 +42,8 @@ class MixHeads(Operation):
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         """gᵀ·x over all queries and keys."""
-        found = wide(g).flatten(1) @ wide(site.input()).flatten(1).T  # (H, Q·K)·(Q·K, H)
-        yield f"{site.path}.weight", found.to(site.module.weight.dtype)
+        gradient = wide(g).flatten(1) @ wide(site.input()).flatten(1).T  # (H, Q·K)·(Q·K, H)
+        yield f"{site.path}.weight", gradient.to(site.module.weight.dtype)
 
     def code(self, site: Site) -> str:
         (matrix,) = self.operands(site)
@@ -51,10 +51,10 @@ class MixHeads(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         query, key = cell.index
-        first, own = cell.source(0, query, key, head=0), cell.site.module.weight[cell.head]
+        first, weights = cell.source(0, query, key, head=0), cell.site.module.weight[cell.head]
         series = product(
             (first.step.name, cell.site.step.matrix),
-            (cell.site.input()[:, query, key].cpu().double(), own.cpu().double()),
+            (cell.site.input()[:, query, key].cpu().double(), weights.cpu().double()),
             lambda head: f"head {head}",
             lambda head: (cell.source(0, query, key, head=head),),
         )
@@ -62,10 +62,10 @@ class MixHeads(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         head, matrix = to.row.head or 0, to.site.step.matrix
-        own, rows = to.site.module.weight[:, head].detach().to(to.g.dtype), to.g[:, to.row.place]  # (H,), (H, K)
-        given = [Quantity(f"{to.symbol}, head {number}", row) for number, row in enumerate(rows)]
+        weights, rows = to.site.module.weight[:, head].detach().to(to.g.dtype), to.g[:, to.row.place]  # (H,), (H, K)
+        quantities = [Quantity(f"{to.symbol}, head {number}", row) for number, row in enumerate(rows)]
         lines = (f"w = {matrix}[{head}], from head {head} to each",)
-        return Summand(f"Σ w·{to.symbol} over heads", own @ rows, lines, (Quantity("w", own), *given))
+        return Summand(f"Σ w·{to.symbol} over heads", weights @ rows, lines, (Quantity("w", weights), *quantities))
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         return tokens * keys * config.n_heads**2

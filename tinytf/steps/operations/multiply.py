@@ -1,4 +1,4 @@
-"""A multiplication of every number by one constant, which the configuration gives."""
+"""A multiplication of every number by one constant from the configuration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class Multiply(Operation):
         return f"{site.variable} = {site.names[0]} * {self.factor}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        factors = [(own.step.name, own.value), ("factor", self.factor)]
-        return Working(((own, 2),), single(f"{own.step.name} · factor", factors, (own,)), leads=(own,))
+        source = cell.source(0, *cell.index)
+        factors = [(source.step.name, source.value), ("factor", self.factor)]
+        return Working(((source, 2),), single(f"{source.step.name} · factor", factors, (source,)), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         factor = Quantity("factor", torch.tensor(self.factor, dtype=to.g.dtype))

@@ -18,7 +18,7 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
     "layernorm": nn.LayerNorm,
     "rmsnorm": lambda width, eps, gain=True, bias=False: nn.RMSNorm(width, eps, gain),
 }
-"""The norm of each word: of a width, ε, and whether it learns a gain and a bias."""
+"""The torch module of each norm, from a width, ε, and whether it learns a gain and a bias."""
 
 Axes = tuple[int, ...]
 ROW: Axes = (-1,)
@@ -55,14 +55,14 @@ def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Axes
 
 
 def gain_of(norm: Any) -> Tensor:
-    """The gain of a norm, a single 1 where it has none."""
+    """The gain of a norm; a scalar 1 where it has none."""
     weight: Tensor | None = getattr(norm, "weight", None)
     return torch.ones(()) if weight is None else weight
 
 
 @dataclass(frozen=True)
 class Norm(Operation):
-    """LayerNorm where ``centred``, else RMSNorm, of every row; with the ``learned`` ones of gain and bias."""
+    """LayerNorm of every row if ``centred``, else RMSNorm; ``learned`` names its parameters: gain, bias."""
 
     centred: bool
     eps: float
@@ -73,11 +73,11 @@ class Norm(Operation):
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         names = {"gain": (step.parameter, "weight"), "bias": (f"{step.name}.bias", "bias")}
         alone = "RMSNorm has a gain alone" if self.learned == ("gain",) and not self.centred else ""
-        without = " and no ".join(one for one in names if one not in self.learned)
-        lacking = alone or f"norms have no {without} in this model"
+        missing = " and no ".join(learnable for learnable in names if learnable not in self.learned)
+        reason = alone or f"norms have no {missing} in this model"
         return tuple(
-            Parameter(*name, (self._axis(step),), absent="" if one in self.learned else lacking)
-            for one, name in names.items()
+            Parameter(*name, (self._axis(step),), absent="" if learnable in self.learned else reason)
+            for learnable, name in names.items()
         )
 
     def _axis(self, step: Step) -> str:
@@ -110,58 +110,58 @@ class Norm(Operation):
 
     def code(self, site: Site) -> str:
         name = "layer_norm" if self.centred else "rms_norm"
-        given = ", ".join([site.names[0], f"({site.value.shape[-1]},)", *self.operands(site)])
-        return f"{site.variable} = F.{name}({given}, eps={self.eps})"
+        arguments = ", ".join([site.names[0], f"({site.value.shape[-1]},)", *self.operands(site)])
+        return f"{site.variable} = F.{name}({arguments}, eps={self.eps})"
 
     def arithmetic(self, cell: Cell) -> Working:
         module, width = cell.site.module, cell.index[1]
-        own = cell.source(0, *cell.index)
-        (row, place), x = self._row(own), own.value
+        source = cell.source(0, *cell.index)
+        (row, column), x = self._row(source), source.value
         if self.centred:
             mean = float(row.mean())
             variance = float((row - mean).square().mean())
             sigma = math.sqrt(variance + self.eps)
-            found = [Value("mean", mean, "of the row"), Value("variance", variance, "mean of (x − mean)²")]
+            statistics = [Value("mean", mean, "of the row"), Value("variance", variance, "mean of (x − mean)²")]
             normed = Value("x̂", (x - mean) / sigma, "(x − mean) / σ")
         else:
             square = float(row.square().mean())
             sigma = math.sqrt(square + self.eps)
-            found = [Value("mean square", square, "mean of x² over the row")]
+            statistics = [Value("mean square", square, "mean of x² over the row")]
             normed = Value("x̂", x / sigma, "x / σ")
-        found.append(Value("ε", self.eps))
-        found.append(Value("σ", sigma, f"√({found[-2].name} + ε)"))
+        statistics.append(Value("ε", self.eps))
+        statistics.append(Value("σ", sigma, f"√({statistics[-2].name} + ε)"))
         factors = [("x̂", normed.value)]
         if module.weight is not None:
-            factors.append(("gain", float(module.weight[place])))
-        series = single(" · ".join(name for name, _ in factors), factors, (own,))
+            factors.append(("gain", float(module.weight[column])))
+        series = single(" · ".join(name for name, _ in factors), factors, (source,))
         bias = getattr(module, "bias", None)
-        added = None if bias is None else Term("bias", (), float(bias[place]))
-        before = (Value("x", x, f"d{width} of the row"), *found, normed)
-        return Working(((own, 1),), series, added, before=before)
+        bias_term = None if bias is None else Term("bias", (), float(bias[column]))
+        before = (Value("x", x, f"d{width} of the row"), *statistics, normed)
+        return Working(((source, 1),), series, bias_term, before=before)
 
-    def _row(self, own: Cell) -> tuple[Tensor, int]:
-        """The numbers that are normed together with a cell of the input, in float64, and its place in the gain."""
-        return own.row(), own.index[1]
+    def _row(self, source: Cell) -> tuple[Tensor, int]:
+        """The numbers that are normed together with a cell of the input, in float64, and its index in the gain."""
+        return source.row(), source.index[1]
 
     def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
-        """Gradient, input and gain of what is normed together with a row, and where in them the row is."""
+        """Gradient, input and gain of all that is normed together with a row, and the slice of them that is the row."""
         return to.incoming, to.input_at_row(0), gain_of(to.site.module).detach(), slice(None)
 
     def summand(self, to: Consumer) -> Summand:
-        g, x, gain, here = self._vectors(to)
+        g, x, gain, columns = self._vectors(to)
         normed, sigma = self.normed(x.values)
         gained = wide(g.values) * gain
         along = (gained * normed).mean()
-        gained_by = [Quantity("gain", gain)] if "gain" in self.learned else []
-        given = [g, x, Quantity("σ", sigma[0]), *gained_by]
+        gains = [Quantity("gain", gain)] if "gain" in self.learned else []
+        quantities = [g, x, Quantity("σ", sigma[0]), *gains]
         steps = [Quantity("x̂", normed), Quantity("ĝ", gained), Quantity("mean(ĝ⊙x̂)", along)]
-        gain_line = f"ĝ = {to.symbol}{' ⊙ gain' if gained_by else ''}"
+        gain_line = f"ĝ = {to.symbol}{' ⊙ gain' if gains else ''}"
         if not self.centred:
             lines = (gain_line, f"x̂ = {x.name} / σ, σ = √(mean({x.name}²) + ε)")
-            result = ((gained - normed * along) / sigma)[here].to(g.values.dtype)
-            return Summand("(ĝ − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(given), tuple(steps))
-        given.insert(2, Quantity("mean", wide(x.values).mean()))
+            result = ((gained - normed * along) / sigma)[columns].to(g.values.dtype)
+            return Summand("(ĝ − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(quantities), tuple(steps))
+        quantities.insert(2, Quantity("mean", wide(x.values).mean()))
         steps.insert(2, Quantity("mean(ĝ)", gained.mean()))
         lines = (gain_line, f"x̂ = ({x.name} − mean) / σ, σ = √(variance + ε)")
-        result = ((gained - gained.mean() - normed * along) / sigma)[here].to(g.values.dtype)
-        return Summand("(ĝ − mean(ĝ) − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(given), tuple(steps))
+        result = ((gained - gained.mean() - normed * along) / sigma)[columns].to(g.values.dtype)
+        return Summand("(ĝ − mean(ĝ) − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(quantities), tuple(steps))

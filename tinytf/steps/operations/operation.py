@@ -1,8 +1,8 @@
-"""What an operation is: how a step is made of others, how a gradient goes back through it, and how one cell adds up.
+"""The base of all operations: how a step is computed from others, its gradients, and the arithmetic of one cell.
 
-Each operation has a file of its own. Its ``forward`` is what the model runs; its gradients (by formula, without
-autograd) and its arithmetic (one cell, in float64) are written independently of it, since they check it. Shapes:
-T tokens (Q queries, K keys), H query heads, G key-value heads, D head width, C model width.
+Each operation has its own file. The model runs its ``forward``; its gradients (by formula, without autograd) and its
+arithmetic (one cell, in float64) are written independently of it, since they check it. Shapes: T tokens (Q queries,
+K keys), H query heads, G key-value heads, D head width, C model width.
 """
 
 from abc import ABC, abstractmethod
@@ -19,10 +19,10 @@ from tinytf.steps.operations.protocols import Cell, Kernels, Site
 from tinytf.steps.operations.working import Working
 
 _IN_CODE = str.maketrans("₁₂.", "12_")
-"""Addresses have signs that no name in code has."""
+"""Characters in addresses that cannot occur in names of code, and their replacements."""
 
 Kernel = Callable[..., Tensor]
-"""Makes a step of a Pass and of the inputs of the steps before it, which it stands in for."""
+"""Computes a step from a Pass and the inputs of the earlier steps that it replaces."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +35,10 @@ class Quantity:
 
 @dataclass(slots=True)
 class Pass:
-    """What the steps of one forward pass may ask for beside their inputs.
+    """The context of one forward pass, which steps may use beside their inputs.
 
-    The ``ids`` (B, T) and ``token_types`` (B, T), the position of the first of them, a ``padding_mask`` as in
-    ``real_keys``, the layer's ``cache`` of the tokens before, and the ``table`` of token embeddings, which a tied head
-    takes.
+    ``ids`` and ``token_types`` (B, T); ``start``, the position of the first token; a ``padding_mask`` as in
+    ``real_keys``; the layer's ``cache`` of earlier tokens; and the ``table`` of token embeddings, for a tied head.
     """
 
     ids: Tensor | None = None
@@ -54,7 +53,7 @@ ALONE = Pass()
 
 
 class StepModule(nn.Module):
-    """A step as a module of the model, with the parameters of its operation, so that it is hooked like any other."""
+    """A step as a module of the model, with the parameters of its operation; it can be hooked like any other."""
 
     def __init__(self, operation: "Operation", shapes: Mapping[str, tuple[int, ...] | None] | None = None) -> None:
         super().__init__()
@@ -63,16 +62,16 @@ class StepModule(nn.Module):
             self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape)))
 
     def forward(self, *inputs: Tensor, now: Pass = ALONE, kernel: Kernel | None = None) -> Tensor:
-        """The step of its inputs, or by a ``kernel`` that makes it of the inputs of the steps before it."""
+        """The step from its inputs; with a ``kernel``, from the inputs of the steps that the kernel replaces."""
         return self.operation.run(self, now, *inputs) if kernel is None else kernel(now, *inputs)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that a step is made with: its ``name`` in addresses, and the ``attribute`` of the module that has it.
+    """A parameter of a step: its ``name`` in addresses, and its ``attribute`` in the module.
 
-    ``axes`` are those that formulas read: of a matrix in x·W (in, out), which a ``transposed`` one is not stored as.
-    ``absent`` says why this model does not have it; it is empty where the model has.
+    ``axes`` are in the order of formulas: (in, out) for the matrix in x·W, which is stored ``transposed``. ``absent``
+    says why this model does not have it; empty where it does.
     """
 
     name: str
@@ -84,7 +83,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Row:
-    """Which row of a step: of the query head or expert ``head`` where it is split, the token or query ``place``."""
+    """One row of a step: the token or query ``place``, of the query head or expert ``head`` where the step is split."""
 
     step: Step
     layer: int | None
@@ -92,7 +91,7 @@ class Row:
     place: int
 
     def of(self, tensor: Tensor, step: Step, heads_per_kv: int) -> Tensor:
-        """This row of a tensor with the axes of ``step``; a shared key head serves each of its query heads."""
+        """This row of a tensor with the axes of ``step``, in the key head that serves its query head."""
         if not step.is_split:
             return tensor[self.place]
         head = self.head or 0
@@ -101,7 +100,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Summand:
-    """One summand of a gradient's row: its formula, result, the meaning of its letters, and the numbers in it."""
+    """One summand of a gradient's row: formula, result, the meaning of its letters, and the quantities in it."""
 
     expression: str
     result: Tensor
@@ -112,7 +111,7 @@ class Summand:
 
 @dataclass(frozen=True, eq=False)
 class Consumer:
-    """A later step (``site``) with its gradient ``g``; the row belongs to its input ``number``."""
+    """A later step (``site``) with its gradient ``g``; ``row`` is a row of its input ``number``."""
 
     site: Site
     g: Tensor
@@ -121,11 +120,11 @@ class Consumer:
 
     @property
     def symbol(self) -> str:
-        """∂ and the later step's name, without its layer where that is the row's own."""
+        """∂ and the later step's name, with its layer only where that differs from the row's."""
         return "∂" + (self.site.step.name if self.site.layer == self.row.layer else self.site.name)
 
     def at_row(self, tensor: Tensor) -> Tensor:
-        """The row of a tensor that has the axes of the later step."""
+        """The row in a tensor with the axes of the later step."""
         return self.row.of(tensor, self.site.step, self.site.config.heads_per_kv)
 
     @property
@@ -137,25 +136,25 @@ class Consumer:
         return Quantity(step.name, self.row.of(self.site.input(number), step, self.site.config.heads_per_kv))
 
     def head_of(self, step: Step) -> int:
-        """The number on the axis of heads of ``step`` that the row's query head has there."""
+        """The index of the row's query head on the head axis of ``step``."""
         return (self.row.head or 0) // (self.site.config.heads_per_kv if "kv head" in step.axes else 1)
 
     @property
     def query_heads(self) -> range:
-        """The heads of the later step that share the row."""
-        own, later = self.head_of(self.row.step), self.site.step
+        """The heads of the later step that use the row."""
+        head, later = self.head_of(self.row.step), self.site.step
         shared = self.site.config.heads_per_kv if "kv head" in self.row.step.axes and "kv head" not in later.axes else 1
-        return range(own * shared, (own + 1) * shared)
+        return range(head * shared, (head + 1) * shared)
 
 
 class Operation(ABC):
-    """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
+    """How a step is computed. ``words`` describes it; ``fused``: torch's fused attention computes it too.
 
-    The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
-    that it makes pass ``side_by_side`` in the model, (T, H·D). ``deciding`` are the numbers of inputs that only decide,
-    and have no gradient. ``over_tokens`` it needs all rows of its input at once. ``remembers`` are the numbers of
-    inputs that a cache keeps of all tokens so far, and what they are called there. What is ``pointwise`` makes each
-    number of those in its place. What ``hides_ahead`` has 0 wherever a key comes after its query.
+    ``distribution``: its rows are shares of 1, or of what a sink leaves (see ``whole``). ``side_by_side``: its module
+    returns heads concatenated, (T, H·D). ``deciding``: the inputs, by number, that only decide and have no gradient.
+    ``over_tokens``: it needs all rows of its input at once. ``remembers``: the inputs, by number, that a cache stores
+    for all tokens so far, with their names there. ``pointwise``: each number depends only on the inputs' numbers at the
+    same index. ``hides_ahead``: it is 0 wherever a key comes after its query.
     """
 
     words: ClassVar[str]
@@ -179,17 +178,17 @@ class Operation(ABC):
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
-        """What runs the step in a model, with its parameters, which are not initialised."""
+        """The module that runs the step in a model; its parameters are not initialised."""
         sizes, shapes = config.sizes, dict[str, tuple[int, ...] | None]()
-        for one in self.parameters(step):
-            shape = [] if one.absent else [sizes[axis] for axis in one.axes]
-            if one.transposed and shape:
+        for parameter in self.parameters(step):
+            shape = [] if parameter.absent else [sizes[axis] for axis in parameter.axes]
+            if parameter.transposed and shape:
                 shape[-2], shape[-1] = shape[-1], shape[-2]
-            shapes[one.attribute] = None if one.absent else tuple(shape)
+            shapes[parameter.attribute] = None if parameter.absent else tuple(shape)
         return StepModule(self, shapes)
 
     def initialise(self, module: nn.Module, std: float, generator: torch.Generator) -> None:
-        """Random parameters: matrices and tables normal with ``std``, gains 1, biases 0."""
+        """Initialise the parameters: matrices and tables normal with ``std``, gains 1, biases 0."""
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.dim() >= 2 and name != "bias":
                 parameter.normal_(0.0, std, generator=generator)
@@ -197,88 +196,88 @@ class Operation(ABC):
                 parameter.fill_(1.0 if name == "weight" else 0.0)
 
     def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
-        """What a module that is torch's own, or a user's, is called with."""
+        """The arguments for a module that is no StepModule: one of torch, or of a user."""
         return inputs
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
-        """The step in a model, (B, …), from its inputs and the ``module`` with its parameters."""
+        """The step in a model, with a batch axis (B, …), from its inputs and the parameters of ``module``."""
         return self.forward(*inputs)
 
     def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
-        """What makes the step of one new token, (…, C) or (…, H, D), in arrays of ``kernels``; None where nothing does.
+        """A function for the step of one new token, (…, C) or (…, H, D), on arrays of ``kernels``; None without one.
 
-        ``module`` is what runs the step in the model.
+        ``module`` runs the step in the model.
         """
         return kernels.pointwise(self.forward) if self.pointwise else None
 
-    def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
-        """The step of one expert, ``number``, for the tokens that are sent to it."""
+    def for_expert(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
+        """The step of expert ``number``, for the tokens that are sent to it."""
         return self.forward(*inputs)
 
     def whole(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        """What each row of a distribution sums to, by the steps before it; it broadcasts to (H, Q)."""
+        """The sum that each row of a distribution must have; it broadcasts to (H, Q)."""
         return torch.ones(())
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        """The step from the recorded steps before it, by what the model runs; ``heads`` selects query heads."""
+        """The step from its recorded inputs, computed as the model does; ``heads`` selects query heads."""
         return self.forward(*site.inputs(heads))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the inputs from that of the step, each in its own shape. No autograd."""
+        """The gradients of the inputs from the gradient ``g`` of the step, without autograd."""
         return ()
 
     def side(self, number: int, x: Tensor) -> Tensor | None:
-        """On which side of its kinks each number of an input lies; None where the operation has none there."""
+        """On which side of a kink each number of an input lies; None where the operation has no kink."""
         return None
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The gradients of the parameters that the step was computed with, by their names in the model."""
+        """The gradients of the step's parameters, by their names in the model."""
         return iter(())
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
-        """What ``step`` is made with; for a parameter that this model lacks, why."""
+        """The parameters of ``step``, including those that this model lacks, with the reason."""
         return ()
 
     @abstractmethod
     def code(self, site: Site) -> str:
-        """The step in lines of PyTorch, of its inputs by ``site.names`` and its ``operands``; T is how many tokens.
+        """The step as lines of PyTorch, from its inputs (``site.names``) and ``operands``; T is the number of tokens.
 
-        The last line assigns ``site.variable``. They compute what the model does, in its layout: no batch axis.
+        The last line assigns ``site.variable``. The layout is that of a trace, without a batch axis.
         """
 
     def operands(self, site: Site) -> dict[str, Tensor]:
-        """The parameters of the step, as they are stored, by the names that they have in its ``code``."""
-        here = (one for one in self.parameters(site.step) if not one.absent)
-        return {one.name.translate(_IN_CODE): getattr(site.module, one.attribute) for one in here}
+        """The parameters of the step as stored, by their names in its ``code``."""
+        present = (parameter for parameter in self.parameters(site.step) if not parameter.absent)
+        return {parameter.name.translate(_IN_CODE): getattr(site.module, parameter.attribute) for parameter in present}
 
     @abstractmethod
     def arithmetic(self, cell: Cell) -> Working:
-        """One cell of the step worked out in float64, from the recorded cells before it."""
+        """One cell of the step, worked out in float64 from the recorded cells of its inputs."""
 
     def summand(self, to: Consumer) -> Summand:
-        """What a step of this operation brings to one row of the gradient of its input."""
+        """The contribution of a step of this operation to one row of the gradient of its input."""
         raise TypeError(f"{self.words} has no input that a gradient could go to")
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         """Multiply-adds of one layer's step for ``tokens`` queries that look at ``keys`` keys.
 
-        0 for what is linear in the size of its output (norms, activations, sums), as is usual in such counts.
+        0 for norms, activations and sums, whose work is linear in the size of the output, as is usual in such counts.
         """
         return 0
 
 
 def wide(x: Tensor) -> Tensor:
-    """Numbers of 16 bits in float32: torch's own kernels sum in it, and float16 overflows at 256²."""
+    """16-bit numbers in float32: torch's own kernels sum in it, and float16 overflows at 256²."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def summed(g: Tensor) -> Tensor:
-    """The sum over every axis but the last, as the gradient of what was added to each token: (…, C) -> (C,)."""
+    """The sum over every axis but the last: the gradient of a vector added to each token, (…, C) -> (C,)."""
     return g.flatten(0, -2).sum(dim=0)
 
 
 def in_float32(name: str, x: Tensor) -> str:
-    """The code of ``wide``."""
+    """The code of ``wide`` for the variable ``name``, which holds x."""
     return f"{name}.float()" if wide(x) is not x else name
 
 
@@ -292,10 +291,10 @@ def into_heads(x: Tensor, d_head: int) -> Tensor:
     return x.unflatten(-1, (-1, d_head)).transpose(-3, -2)
 
 
-def of_query_heads(made: Tensor, site: Site, heads: tuple[int, ...] | None) -> Tensor:
-    """Those of some query heads (all where None): a shared key or value head answers to each of its query heads."""
+def of_query_heads(x: Tensor, site: Site, heads: tuple[int, ...] | None) -> Tensor:
+    """The heads of x that serve some query heads (None: all heads); a shared key or value head may occur repeatedly."""
     shared = site.config.heads_per_kv if "kv head" in site.step.axes else 1
-    return made if heads is None else made[[head // shared for head in heads]]
+    return x if heads is None else x[[head // shared for head in heads]]
 
 
 def by_group(x: Tensor, shared: Tensor) -> Tensor:
@@ -310,7 +309,7 @@ def repeats(site: Site, number: int) -> int:
 
 
 def repeat_groups(x: Tensor, n_heads: int) -> Tensor:
-    """Let each of G key or value heads serve its n_heads / G query heads: (…, G, T, D) -> (…, H, T, D)."""
+    """Repeat each of G key or value heads for its n_heads / G query heads: (…, G, T, D) -> (…, H, T, D)."""
     groups = x.shape[-3]
     return x if groups == n_heads else x.repeat_interleave(n_heads // groups, dim=-3)
 
@@ -321,12 +320,12 @@ def width_of(site: Site) -> int:
 
 
 def dimension(axis: str, number: int, config: ModelConfig) -> str:
-    """What one number of a row is called: ``d17``, ``unit 203`` of a feed-forward, ``head 2 d5`` of heads in a row."""
+    """The label of one number of a row: ``d17``, ``unit 203`` in a feed-forward, ``head 2 d5`` in joined heads."""
     if axis in ("d_ff", "d_expert", "d_shared"):
         return f"unit {number}"
     if axis == "expert":
         return f"expert {number}"
     if axis.startswith("n_heads·"):
-        head, within = divmod(number, config.sizes[axis.partition("·")[2]])
-        return f"head {head} d{within}"
+        head, inner = divmod(number, config.sizes[axis.partition("·")[2]])
+        return f"head {head} d{inner}"
     return f"d{number}"

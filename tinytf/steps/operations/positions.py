@@ -1,4 +1,4 @@
-"""One vector per position: learned, or the fixed waves of Vaswani et al. 2017."""
+"""One vector per position: learned, or fixed sines and cosines (Vaswani et al. 2017)."""
 
 import math
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from tinytf.steps.operations.working import Value, Working, single
 
 
 def position_rows(g: Tensor, count: int, offset: int = 0) -> Tensor:
-    """g in the rows from ``offset`` on, 0 in all others: (T, C) -> (count, C)."""
+    """The gradient of the table: g in the rows from ``offset`` on, else 0: (T, C) -> (count, C)."""
     table = g.new_zeros(count, g.shape[-1])
     table[offset : offset + len(g)] = g
     return table
 
 
 def halves_frequencies(width: int) -> Tensor:
-    """Radians a token of the ``width`` / 2 waves of fairseq, 10000^(−i/(width/2 − 1)), (width / 2,), in float32."""
+    """The frequencies of fairseq's waves, 10000^(−i/(width/2 − 1)) radians a token, (width / 2,), in float32."""
     half = width // 2
     return (torch.arange(half).float() * -(math.log(10_000) / (half - 1))).exp()
 
@@ -52,14 +52,14 @@ def sinusoidal_table(
 ) -> Tensor:
     """Sines in the even and cosines in the odd dimensions, (length, d_model), computed in float64.
 
-    Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)). In ``halves`` the sines come first,
-    then the cosines, with the frequencies of tensor2tensor and angles in float32, as models of fairseq were trained.
+    Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)). With ``halves`` all sines come before
+    all cosines, with the frequencies of tensor2tensor and angles in float32, as in fairseq's models.
     """
     return (_halves if halves else _sinusoidal)(table_length(length), d_model, device, dtype)[:length]
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector per position, P[0…T-1], after the ``offset`` rows that no token uses."""
+    """One learned vector per position; the first token has row ``offset``."""
 
     def __init__(self, offset: int, context: int, width: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class LearnedPositions(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed waves of Vaswani et al. 2017, from the row ``offset`` on; nothing is learned."""
+    """Fixed sines and cosines (Vaswani et al. 2017); the first token has row ``offset``."""
 
     def __init__(self, offset: int, width: int, halves: bool) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class SinusoidalPositions(nn.Module):
 
 @dataclass(frozen=True)
 class Positions(Operation):
-    """Rows from ``offset`` on of a learned table, or of sines and cosines: in turns, or in ``halves``."""
+    """Rows from ``offset`` on of a learned table, or of sines and cosines: alternating, or in ``halves``."""
 
     learned: bool
     offset: int
@@ -134,22 +134,22 @@ class Positions(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         """A learned row, or sin and cos of position · 10000^(−2i/d_model) (Vaswani et al. 2017, section 3.5).
 
-        In halves the angle is rounded to float32, as the model has it.
+        In halves the angle is rounded to float32, as in the model.
         """
         (token, width), d_model = cell.index, cell.site.config.summed_width
         if self.learned:
             row = self.offset + token
             return Working((), single(f"P[{row},{width}]", [("P", float(cell.site.module.weight[row, width]))]))
         if self.halves:
-            half, place = d_model // 2, self.offset + token
-            turn, which = halves_frequencies(d_model)[width % half], width // half
+            half, row_number = d_model // 2, self.offset + token
+            turn, wave_number = halves_frequencies(d_model)[width % half], width // half
             before = (
                 Value("frequency", float(turn), f"10000^(−{width % half}/{half - 1}), radians a token"),
-                Value("angle", float(place * turn), f"row {place} × frequency"),
+                Value("angle", float(row_number * turn), f"row {row_number} × frequency"),
             )
-            value = (math.sin, math.cos)[which](float(place * turn))
-            said = f"d{width} is in the {('first', 'second')[which]} half"
-            after = Value(("sin", "cos")[which], value, f"{('sin', 'cos')[which]}(angle), as {said}")
+            value = (math.sin, math.cos)[wave_number](float(row_number * turn))
+            note = f"d{width} is in the {('first', 'second')[wave_number]} half"
+            after = Value(("sin", "cos")[wave_number], value, f"{('sin', 'cos')[wave_number]}(angle), as {note}")
             return Working((), before=before, after=(after,))
         frequency = 10_000 ** (-(width // 2 * 2) / d_model)
         angle, wave = token * frequency, ("sin", "cos")[width % 2]

@@ -1,6 +1,6 @@
-"""By what experts are chosen where it is not by what weighs them: a score plus a bias that balances their load.
+"""The numbers that experts are chosen by, where these are not their weights: a score plus a load-balancing bias.
 
-The bias is set by training beside the gradient, so it is no parameter (DeepSeek-V3, 2024, section 2.1.2).
+Training sets the bias without a gradient, so it is a buffer, not a parameter (DeepSeek-V3, 2024, section 2.1.2).
 """
 
 import math
@@ -47,18 +47,18 @@ class Prefer(Operation):
         return f"{site.variable} = {scores} + balance"
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
-        made = StepModule(self)
-        made.register_buffer("weight", torch.zeros(config.experts))
-        return made
+        module = StepModule(self)
+        module.register_buffer("weight", torch.zeros(config.experts))
+        return module
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
+        source = cell.source(0, *cell.index)
         if self.score == "softmax":
-            score, name = float(own.row().softmax(dim=-1)[cell.index[1]]), "softmax"
+            score, name = float(source.row().softmax(dim=-1)[cell.index[1]]), "softmax"
         else:
-            score, name = (1 + math.tanh(own.value / 2)) / 2, "σ(x)"
+            score, name = (1 + math.tanh(source.value / 2)) / 2, "σ(x)"
         bias = float(cell.site.module.weight[cell.index[1]])
-        before = (Value("x", own.value, own.step.name), Value(name, score), Value("bias", bias))
+        before = (Value("x", source.value, source.step.name), Value(name, score), Value("bias", bias))
         return Working(
-            ((own, 2),), before=before, after=(Value("preference", score + bias, f"{name} + bias"),), leads=(own,)
+            ((source, 2),), before=before, after=(Value("preference", score + bias, f"{name} + bias"),), leads=(source,)
         )

@@ -1,6 +1,6 @@
-"""What an operation sees of the recording that it explains: one of its steps, and one cell.
+"""The interface of a recording as an operation sees it: one of its steps, and one cell.
 
-The recording itself lies above the operations (``tinytf.trace``), since the model runs them too.
+The recording itself (``tinytf.trace``) imports the operations, since the model runs them too.
 """
 
 from collections.abc import Callable, Sequence

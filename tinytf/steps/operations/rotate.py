@@ -18,15 +18,15 @@ from tinytf.steps.operations.working import Value, Working, product, single
 def _stretched(frequency: Tensor, rope: Rope) -> Tensor:
     """Llama 3's scaling of the frequencies: long waves become slower, short ones stay (Grattafiori et al. 2024)."""
     wavelength = 2 * math.pi / frequency
-    turns = rope.original_context / wavelength  # of a wave within the context of training
+    turns = rope.original_context / wavelength  # within the context of training
     keep = ((turns - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0.0, 1.0)
     return (1 - keep) * frequency / rope.factor + keep * frequency
 
 
 def yarn_range(rope: Rope) -> tuple[float, float]:
-    """Between which pairs YaRN goes over from frequencies that stay to those that are divided (Peng et al. 2023)."""
+    """The first and last pair of YaRN's transition from unchanged to divided frequencies (Peng et al. 2023)."""
 
-    def pair(turns: float) -> float:  # the one whose wave turns so often within the original context
+    def pair(turns: float) -> float:  # the pair that makes this many turns within the original context
         return rope.width * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     first, last = pair(rope.high_frequency), pair(rope.low_frequency)
@@ -72,20 +72,20 @@ ROPE_SCALING_CODE: dict[str, Callable[[Rope], list[str]]] = {
     ],
     "longrope": lambda rope: [f"turn = turn / torch.tensor({list(rope.factors)})"],
 }
-"""What scales the frequencies, as lines of PyTorch."""
+"""The scaling of the frequencies as lines of PyTorch."""
 
 
 def rotary_frequencies(rope: Rope) -> Tensor:
     """The angle by which each pair of dimensions turns from one position to the next, in radians, (width / 2,).
 
-    In float32, as the checkpoints of this family were trained with.
+    In float32, as in the training of the checkpoints.
     """
-    place = torch.arange(0, rope.width, 2, dtype=torch.int64).float() / rope.width
-    return ROPE_SCALINGS[rope.scaling](1.0 / rope.theta**place, rope)
+    exponent = torch.arange(0, rope.width, 2, dtype=torch.int64).float() / rope.width
+    return ROPE_SCALINGS[rope.scaling](1.0 / rope.theta**exponent, rope)
 
 
 def table_length(length: int) -> int:
-    """Tables are made for the next power of two, so that a growing text seldom needs a new one."""
+    """The length of the table for a text: the next power of two, so that a growing text seldom needs a new one."""
     return 1 << max(5, (length - 1).bit_length())
 
 
@@ -108,9 +108,9 @@ def rotary_table(length: int, rope: Rope, device: torch.device, dtype: torch.dty
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn each pair (x[i], x[i + W/2]) of ``x`` (..., T, D) by the angle of its position; W is the tables' width.
+    """Rotate each pair (x[i], x[i + W/2]) of ``x`` (…, T, D) by the angle of its position; W is the tables' width.
 
-    Dimensions from W on stay as they are.
+    Dimensions from W on do not change.
     """
     width = cosine.shape[-1]
     turned = x if width == x.shape[-1] else x[..., :width]
@@ -120,13 +120,13 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def rotation_gradient(g: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turned back by the same angles: a rotation is transposed by turning its sine round."""
+    """The gradient of the input: g rotated back by the same angles, as the transpose of a rotation negates its sine."""
     return rotate(g, cosine, -sine)
 
 
 @dataclass(frozen=True)
 class Rotate(Operation):
-    """Half rotation of the first ``rope.width`` dimensions, d and d + width/2 being a pair; the others stay."""
+    """Rotates the first ``rope.width`` dimensions, in the pairs d and d + width/2; the others do not change."""
 
     rope: Rope
 
@@ -151,51 +151,54 @@ class Rotate(Operation):
         lines = [f"turn = 1 / {rope.theta} ** (torch.arange(0, {rope.width}, 2) / {rope.width})"]
         lines += ROPE_SCALING_CODE[rope.scaling](rope)
         lines.append("angle = torch.arange(T)[:, None] * turn")
-        times = "" if rope.attention_factor == 1 else f" * {rope.attention_factor}"
-        whole = rope.width == site.config.d_head
-        lines.append(f"a, b = {x}{'' if whole else f'[..., :{rope.width}]'}.chunk(2, dim=-1)")
-        rest = "" if whole else f", {x}[..., {rope.width}:]"
-        lines.append(f"cos, sin = angle.cos(){times}, angle.sin(){times}")
+        factor = "" if rope.attention_factor == 1 else f" * {rope.attention_factor}"
+        full = rope.width == site.config.d_head
+        lines.append(f"a, b = {x}{'' if full else f'[..., :{rope.width}]'}.chunk(2, dim=-1)")
+        rest = "" if full else f", {x}[..., {rope.width}:]"
+        lines.append(f"cos, sin = angle.cos(){factor}, angle.sin(){factor}")
         return "\n".join([*lines, f"{site.variable} = torch.cat((a * cos - b * sin, b * cos + a * sin{rest}), dim=-1)"])
 
     def arithmetic(self, cell: Cell) -> Working:
-        """Cosine and sine are those of the model's table, which rounds the angle to float32."""
+        """Cosine and sine come from the model's table, which rounds the angle to float32."""
         (token, width), half = cell.index, self.rope.width // 2
         if width >= self.rope.width:
-            own = cell.source(0, token, width)
-            return Working(((own, 2),), single("as it is", [(own.step.name, own.value)], (own,)))
+            source = cell.source(0, token, width)
+            return Working(((source, 2),), single("as it is", [(source.step.name, source.value)], (source,)))
         pair = width % half
-        other = width + half if width < half else width - half
-        kept, mixed = cell.source(0, token, width), cell.source(0, token, other)
+        partner_width = width + half if width < half else width - half
+        source, partner = cell.source(0, token, width), cell.source(0, token, partner_width)
         rope = self.rope.of_text(len(cell.site.ids))
         frequency = float(rotary_frequencies(rope)[pair])
-        like = cell.site.value
-        cosine, sine = (float(wave[token, width]) for wave in rotary_table(token + 1, rope, like.device, like.dtype))
-        of = "of the angle" + ("" if rope.attention_factor == 1 else f", times {rope.attention_factor:.4g}")
+        value = cell.site.value
+        cosine, sine = (float(wave[token, width]) for wave in rotary_table(token + 1, rope, value.device, value.dtype))
+        words = "of the angle" + ("" if rope.attention_factor == 1 else f", times {rope.attention_factor:.4g}")
         before = (
             Value("frequency", frequency, f"radians a token, of the pair d{pair} and d{pair + half}"),
             Value("angle", token * frequency, f"position {token} × frequency"),
-            Value("cos", cosine, of),
-            Value("sin", sine, of),
+            Value("cos", cosine, words),
+            Value("sin", sine, words),
         )
         waves = (cosine, -sine if width < half else sine)
         series = product(
-            (kept.step.name, "cos, −sin" if width < half else "cos, sin"),
-            (torch.tensor([kept.value, mixed.value], dtype=torch.float64), torch.tensor(waves, dtype=torch.float64)),
-            lambda i: f"d{(width, other)[i]} · {('cos', 'sin')[i]}",
-            lambda i: ((kept, mixed)[i],),
+            (source.step.name, "cos, −sin" if width < half else "cos, sin"),
+            (
+                torch.tensor([source.value, partner.value], dtype=torch.float64),
+                torch.tensor(waves, dtype=torch.float64),
+            ),
+            lambda i: f"d{(width, partner_width)[i]} · {('cos', 'sin')[i]}",
+            lambda i: ((source, partner)[i],),
         )
-        return Working(((kept, 2), (mixed, 2)), series, before=before)
+        return Working(((source, 2), (partner, 2)), series, before=before)
 
     def summand(self, to: Consumer) -> Summand:
-        g, turned = to.incoming, self.rope.width
+        g, width = to.incoming, self.rope.width
         cosine, sine = (wave[to.row.place] for wave in self._waves(to.g))
-        first, second = g.values[:turned].chunk(2)
+        first, second = g.values[:width].chunk(2)
         swapped = torch.cat((second, -first))
-        result = torch.cat((g.values[:turned] * cosine + swapped * sine, g.values[turned:]))
+        result = torch.cat((g.values[:width] * cosine + swapped * sine, g.values[width:]))
         lines = [f"[a | b] = {to.symbol} in halves; so it is turned back by the angles of its position"]
-        if turned < len(g.values):
-            lines.append(f"d{turned} and those after it are not turned")
+        if width < len(g.values):
+            lines.append(f"d{width} and those after it are not turned")
         return Summand(
             f"{to.symbol} ⊙ cos + [b | −a] ⊙ sin",
             result,

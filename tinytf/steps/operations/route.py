@@ -1,4 +1,4 @@
-"""The weights of the chosen experts, from the numbers of the router; 0 for the others."""
+"""The weights of the chosen experts, from the outputs of the router; 0 for the others."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Sum
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Series, Value, Working
 
-_NO_ZERO = 1e-20
-"""Added to the sum of sigmoids that weights are divided by (DeepSeek-V3)."""
+_EPSILON = 1e-20
+"""Added to the sum of sigmoids that divides the weights (DeepSeek-V3)."""
 
 
 @dataclass(frozen=True)
 class Route(Operation):
-    """A ``score`` of every expert, softmax or sigmoid; of the chosen ones ``renormed`` to sum to 1; times ``scale``."""
+    """The ``score`` of every chosen expert, softmax or sigmoid, ``renormed`` to a sum of 1, times ``scale``."""
 
     score: str
     renormed: bool
@@ -30,26 +30,26 @@ class Route(Operation):
 
     def _routes(self, router: Tensor, chosen: Tensor) -> Tensor:
         if self.score == "softmax":
-            among = router.masked_fill(~chosen, -torch.inf) if self.renormed else router
-            return among.softmax(dim=-1).masked_fill(~chosen, 0.0) * self.scale
-        found = router.sigmoid().masked_fill(~chosen, 0.0)
-        return (found / (found.sum(dim=-1, keepdim=True) + _NO_ZERO) if self.renormed else found) * self.scale
+            candidates = router.masked_fill(~chosen, -torch.inf) if self.renormed else router
+            return candidates.softmax(dim=-1).masked_fill(~chosen, 0.0) * self.scale
+        scores = router.sigmoid().masked_fill(~chosen, 0.0)
+        return (scores / (scores.sum(dim=-1, keepdim=True) + _EPSILON) if self.renormed else scores) * self.scale
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         router, chosen = site.inputs()
         return self._gradient(wide(g), wide(router), chosen != 0).to(g.dtype), torch.zeros_like(chosen)
 
     def _gradient(self, g: Tensor, x: Tensor, chosen: Tensor) -> Tensor:
-        """Of the router's numbers x: p is each expert's share, s its score."""
+        """The gradient of the router's outputs x; p is each expert's share, s its score."""
         g = g * chosen * self.scale
         if self.score == "softmax":
             p = torch.softmax(x.masked_fill(~chosen, -torch.inf) if self.renormed else x, dim=-1)
             return p * (g - (g * p).sum(dim=-1, keepdim=True))
         s = torch.sigmoid(x)
-        slope = s * (1 - s)  # rounded as autograd's is, or the two differ by more than this formula's own rounding
+        slope = s * (1 - s)  # the order of autograd's rounding, or the two would differ by more than rounding
         if not self.renormed:
             return g * slope
-        total = (s * chosen).sum(dim=-1, keepdim=True) + _NO_ZERO
+        total = (s * chosen).sum(dim=-1, keepdim=True) + _EPSILON
         return chosen * slope * (g - (g * s).sum(dim=-1, keepdim=True) / total) / total
 
     def code(self, site: Site) -> str:
@@ -62,42 +62,44 @@ class Route(Operation):
         if not self.renormed:
             return f"{site.variable} = {score}.masked_fill({hidden}, 0.0){times}"
         first = f"scores = {score}.masked_fill({hidden}, 0.0)"
-        return f"{first}\n{site.variable} = scores / (scores.sum(-1, keepdim=True) + {_NO_ZERO!r}){times}"
+        return f"{first}\n{site.variable} = scores / (scores.sum(-1, keepdim=True) + {_EPSILON!r}){times}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own, choice = cell.source(0, *cell.index), cell.source(1, *cell.index)
+        source, choice = cell.source(0, *cell.index), cell.source(1, *cell.index)
         if not choice.value:
             nothing = (Value("weight", 0.0, "not chosen"),)
-            return Working(((own, 2), (choice, 2)), after=nothing, leads=(choice,), note="the token is not sent there")
-        scores, chosen = own.row(), choice.row() != 0
-        among = [number for number in range(len(scores)) if chosen[number] or not self.renormed]
-        x = scores[among]
+            return Working(
+                ((source, 2), (choice, 2)), after=nothing, leads=(choice,), note="the token is not sent there"
+            )
+        scores, chosen = source.row(), choice.row() != 0
+        candidates = [number for number in range(len(scores)) if chosen[number] or not self.renormed]
+        x = scores[candidates]
         if self.score == "softmax":
             before: tuple[Value, ...] = (Value("max", float(x.max()), "the largest, subtracted from all"),)
-            values, called = (x - x.max()).exp(), "e^(x − max)"
+            values, name = (x - x.max()).exp(), "e^(x − max)"
         else:
-            before, values, called = (), torch.sigmoid(x), "σ(x)"
-        place, total = among.index(cell.index[1]), float(values.sum())
-        score = float(values[place])
-        after = [Value(called, score, f"of expert {cell.index[1]}")]
+            before, values, name = (), torch.sigmoid(x), "σ(x)"
+        index, total = candidates.index(cell.index[1]), float(values.sum())
+        score = float(values[index])
+        after = [Value(name, score, f"of expert {cell.index[1]}")]
         if self.renormed or self.score == "softmax":
             score /= total
-            after.append(Value("share", score, f"{called} / sum"))
+            after.append(Value("share", score, f"{name} / sum"))
         if self.scale != 1.0:
             after.append(Value("weight", score * self.scale, f"· {self.scale:g}"))
-        series = Series(values, lambda i: f"expert {among[i]}", called=called)
-        return Working(((own, 1), (choice, 2)), series, before=before, after=tuple(after), leads=(own,))
+        series = Series(values, lambda i: f"expert {candidates[i]}", called=name)
+        return Working(((source, 1), (choice, 2)), series, before=before, after=tuple(after), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         g, x, chosen = to.incoming, to.input_at_row(0), to.input_at_row(1)
         result = self._gradient(wide(g.values), wide(x.values), chosen.values != 0).to(g.values.dtype)
-        given = (Quantity("g", g.values), x, Quantity("c", chosen.values))
-        times = "" if self.scale == 1.0 else f"{self.scale:g}·"
-        lines = (f"g = {times}c ⊙ {g.name}", f"c = {to.site.source_steps[1].name}")
+        quantities = (Quantity("g", g.values), x, Quantity("c", chosen.values))
+        scale = "" if self.scale == 1.0 else f"{self.scale:g}·"
+        lines = (f"g = {scale}c ⊙ {g.name}", f"c = {to.site.source_steps[1].name}")
         if self.score == "softmax":
-            over = "softmax over the chosen" if self.renormed else f"softmax({x.name})"
-            return Summand("p ⊙ (g − Σ g⊙p)", result, (*lines, f"p = {over}"), given)
+            softmax_words = "softmax over the chosen" if self.renormed else f"softmax({x.name})"
+            return Summand("p ⊙ (g − Σ g⊙p)", result, (*lines, f"p = {softmax_words}"), quantities)
         slope = f"s = σ({x.name}), s′ = s·(1 − s)"
         if not self.renormed:
-            return Summand("g ⊙ s′", result, (*lines, slope), given)
-        return Summand("c ⊙ s′ ⊙ (g − Σ g⊙s / S) / S", result, (*lines, slope, "S = Σ c⊙s"), given)
+            return Summand("g ⊙ s′", result, (*lines, slope), quantities)
+        return Summand("c ⊙ s′ ⊙ (g − Σ g⊙s / S) / S", result, (*lines, slope, "S = Σ c⊙s"), quantities)

@@ -1,4 +1,4 @@
-"""A division of every number by one constant: scores by √d_head (Vaswani et al. 2017, equation 1)."""
+"""A division of every number by one constant: of scores by √d_head (Vaswani et al. 2017, equation 1)."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ def scale_scores(scores: Tensor, d_head: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Scale(Operation):
-    """x / ``divisor``, with its name (``called``) and the ``expression`` that it comes from."""
+    """x / ``divisor``; ``called`` is the divisor's name, ``expression`` its formula."""
 
     divisor: float
     called: str
@@ -38,14 +38,14 @@ class Scale(Operation):
         return f"{site.variable} = {site.names[0]} / {divisor}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        before = (Value("score", own.value), Value(self.called, self.divisor, self.expression))
-        after = (Value("scaled", own.value / self.divisor, f"score / {self.called}"),)
-        return Working(((own, 2),), before=before, after=after, leads=(own,))
+        source = cell.source(0, *cell.index)
+        before = (Value("score", source.value), Value(self.called, self.divisor, self.expression))
+        after = (Value("scaled", source.value / self.divisor, f"score / {self.called}"),)
+        return Working(((source, 2),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         divisor = Quantity(
             "√d" if self.called == "√d_head" else self.called, torch.tensor(self.divisor, dtype=to.g.dtype)
         )
-        given = (to.incoming, divisor)
-        return Summand(f"{to.symbol} / {self.divisor:.4g}", to.incoming.values / self.divisor, inputs=given)
+        quantities = (to.incoming, divisor)
+        return Summand(f"{to.symbol} / {self.divisor:.4g}", to.incoming.values / self.divisor, inputs=quantities)

@@ -26,7 +26,7 @@ def attention_scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def scores_gradients(g: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Of q (H, Q, D) and k (G, K, D) from that of q·kᵀ (H, Q, K); a shared key sums over its query heads."""
+    """The gradients of q (H, Q, D) and k (G, K, D) from that of q·kᵀ (H, Q, K); a shared key sums over query heads."""
     grouped = by_group(g, k)  # (G, H/G, Q, K)
     of_q = (grouped @ wide(k)[:, None]).flatten(0, 1)
     of_k = (grouped.transpose(-2, -1) @ by_group(wide(q), k)).sum(dim=1)
@@ -34,20 +34,22 @@ def scores_gradients(g: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_columns(to: Consumer, maps: Tensor, rows: Tensor, expression: str, symbol: str) -> Summand:
-    """The row of a key or value: the sum over the queries that look at it, in all query heads that share it."""
+    """The gradient of a key or value: the sum over the queries that look at it, in all query heads that share it."""
     columns = [Quantity(f"{symbol}[·,{to.row.place}], head {h}", maps[h, :, to.row.place]) for h in to.query_heads]
-    brought = [
+    parts = [
         Quantity(f"from head {h}", column.values @ rows[h].to(column.values.dtype))
         for h, column in zip(to.query_heads, columns, strict=True)
     ]
-    several = len(brought) > 1
+    has_several = len(parts) > 1
     where = (f"summed over the query heads {to.query_heads[0]} to {to.query_heads[-1]}, which share it",)
-    result = torch.stack([one.values for one in brought]).sum(dim=0).to(rows.dtype)
-    return Summand(expression, result, where if several else (), tuple(columns), tuple(brought) if several else ())
+    result = torch.stack([part.values for part in parts]).sum(dim=0).to(rows.dtype)
+    return Summand(
+        expression, result, where if has_several else (), tuple(columns), tuple(parts) if has_several else ()
+    )
 
 
 class Scores(Operation):
-    """q·kᵀ of each query head, with its key head; in float32 where the numbers have 16 bits, as fused kernels do."""
+    """q·kᵀ of each query head with its key head; 16-bit numbers are multiplied in float32, as in fused kernels."""
 
     words = "a sum of products"
     fused = True
@@ -58,7 +60,7 @@ class Scores(Operation):
         return attention_scores(q, repeat_groups(k, q.shape[-3]))
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        # A key head that is shared is asked for by each of its query heads, so that both have the same head axis.
+        # input(1, heads) repeats a shared key head for each of its query heads, so the head axes match.
         return self.forward(site.input(0, heads), site.input(1, heads))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""A short convolution over tokens: each number of a token, and the same number of those before it, weighed."""
+"""A short convolution over tokens: a weighted sum of each number of a token and the same number of earlier tokens."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,18 +25,18 @@ from tinytf.steps.operations.working import Working, product
 
 
 def shifted(x: Tensor, by: int) -> Tensor:
-    """x (…, T, D) with every token ``by`` places later, or earlier where that is negative; 0 where there is none."""
-    moved, length = torch.zeros_like(x), x.shape[-2]
+    """x (…, T, D) with every token ``by`` positions later, or earlier if negative; zeros move in."""
+    result, length = torch.zeros_like(x), x.shape[-2]
     if abs(by) < length:
-        moved.narrow(-2, max(0, by), length - abs(by)).copy_(x.narrow(-2, max(0, -by), length - abs(by)))
-    return moved
+        result.narrow(-2, max(0, by), length - abs(by)).copy_(x.narrow(-2, max(0, -by), length - abs(by)))
+    return result
 
 
 @dataclass(frozen=True)
 class ShortConv(Operation):
-    """y_t = Σ w_i·x of the last ``width`` tokens, (…, H, T, D), by weights (H·D, width) of which the last is of t.
+    """y_t = Σ w_i·x over the last ``width`` tokens, (…, H, T, D); of the weights (H·D, width) the last is for t itself.
 
-    Padding is 0, so that nothing of it reaches what comes after.
+    Padding counts as 0, so that it does not reach later tokens.
     """
 
     width: int
@@ -49,18 +49,18 @@ class ShortConv(Operation):
         return (Parameter(step.parameter, "weight", (f"{heads}·{step.axes[-1]}", "tap")),)
 
     def initialise(self, module: nn.Module, std: float, generator: torch.Generator) -> None:
-        """Normal, so that a sum of so many keeps the size of what it sums."""
+        """Normal with 1/√width, so that the sum keeps the size of its summands."""
         module.get_parameter("weight").normal_(0.0, self.width**-0.5, generator=generator)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         x, weight = inputs
-        return self.rest(torch.cat((self._nothing(x), x), dim=-2), weight)
+        return self.convolve(torch.cat((self._zeros(x), x), dim=-2), weight)
 
-    def _nothing(self, x: Tensor) -> Tensor:
-        """What stands before a text: width − 1 tokens of zeros."""
+    def _zeros(self, x: Tensor) -> Tensor:
+        """The padding before a text: width − 1 tokens of zeros."""
         return x.new_zeros(*x.shape[:-2], self.width - 1, x.shape[-1])
 
-    def rest(self, x: Tensor, weight: Tensor) -> Tensor:
+    def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
         """The convolution of all tokens but the first width − 1."""
         taps = weight.unflatten(0, (x.shape[-3], -1))  # (H·D, W) -> (H, D, W)
         return (x.unfold(-2, self.width, 1) * taps[:, None]).sum(dim=-1)  # (…, H, T, D, W)
@@ -71,21 +71,21 @@ class ShortConv(Operation):
             x = x * self._real(now.padding_mask, x.shape[-2])
         if now.cache is None:
             return self.forward(x, module.weight)
-        before = now.cache.recall(module)
-        if before is None:
-            before = self._nothing(x)
-        whole = torch.cat((before, x), dim=-2)
-        windows = whole.unfold(-2, self.width - 1, 1)  # (…, H, T + 1, D, W − 1)
-        now.cache.remember(module, x.shape[-2], *(windows[..., place, :, :].mT for place in (-2, -1)))
-        return self.rest(whole, module.weight)
+        window = now.cache.recall(module)
+        if window is None:
+            window = self._zeros(x)
+        extended = torch.cat((window, x), dim=-2)
+        windows = extended.unfold(-2, self.width - 1, 1)  # (…, H, T + 1, D, W − 1)
+        now.cache.remember(module, x.shape[-2], *(windows[..., position, :, :].mT for position in (-2, -1)))
+        return self.convolve(extended, module.weight)
 
     @staticmethod
     def _real(padding_mask: Tensor, tokens: int) -> Tensor:
         """1 for a real token and 0 for padding, of the last ``tokens``: (B, 1, T, 1)."""
         if padding_mask.dtype is not torch.bool:
             raise UsageError(
-                "several texts in a row would run into each other through a convolution and a state",
-                "put each in a row of its own",
+                "several texts in one row would mix in the convolutions and states of this model",
+                "put each text in a row of its own",
             )
         return padding_mask[:, None, -tokens:, None]
 
@@ -97,15 +97,15 @@ class ShortConv(Operation):
         return weight.unflatten(0, (len(site.input()), -1))  # (H·D, W) -> (H, D, W)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """Each token's gradient is that of the next tokens, by the same weights the other way round."""
+        """The gradient of each token sums those of the next tokens, by the same weights in reverse."""
         taps = self._taps(site)
-        brought = (shifted(g, -back) * taps[:, None, :, self.width - 1 - back] for back in range(self.width))
-        return (torch.stack(list(brought)).sum(dim=0),)
+        parts = (shifted(g, -back) * taps[:, None, :, self.width - 1 - back] for back in range(self.width))
+        return (torch.stack(list(parts)).sum(dim=0),)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         x = site.input()
-        each = [(wide(g) * shifted(wide(x), self.width - 1 - tap)).sum(dim=-2) for tap in range(self.width)]  # (H, D)
-        yield f"{site.path}.weight", torch.stack(each, dim=-1).flatten(0, 1).to(g.dtype)
+        by_tap = [(wide(g) * shifted(wide(x), self.width - 1 - tap)).sum(dim=-2) for tap in range(self.width)]  # (H, D)
+        yield f"{site.path}.weight", torch.stack(by_tap, dim=-1).flatten(0, 1).to(g.dtype)
 
     def code(self, site: Site) -> str:
         (weight,), x = self.operands(site), site.names[0]
@@ -120,25 +120,25 @@ class ShortConv(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         token, d = cell.index
         first = max(0, token - self.width + 1)
-        own, number = cell.source(0, token, d), (cell.head or 0)
+        source, number = cell.source(0, token, d), (cell.head or 0)
         shared = cell.site.config.heads_per_kv if "kv head" in cell.step.axes else 1
         taps = self._taps(cell.site)[number // shared, d, self.width - 1 - (token - first) :].cpu().double()
         series = product(
-            ("w", own.step.name),
-            (taps, own.column()[first : token + 1]),
+            ("w", source.step.name),
+            (taps, source.column()[first : token + 1]),
             lambda i: f"{first + i} {cell.token(first + i)}",
             lambda i: (cell.source(0, first + i, d),),
         )
-        return Working(((own, 0),), series)
+        return Working(((source, 0),), series)
 
     def summand(self, to: Consumer) -> Summand:
-        place, head = to.row.place, to.head_of(to.site.step)
+        position, head = to.row.place, to.head_of(to.site.step)
         taps, rows = self._taps(to.site)[head], to.g[head]  # (D, W), (T, D)
-        last = min(len(rows), place + self.width)
-        found = [taps[:, self.width - 1 - (later - place)] * rows[later] for later in range(place, last)]
-        given = [Quantity(f"{to.symbol}[{later}]", rows[later]) for later in range(place, last)]
-        lines = (f"of the tokens {place} to {last - 1}, which see this one; w of the last is of a token itself",)
-        return Summand(f"Σ w ⊙ {to.symbol}", torch.stack(found).sum(dim=0), lines, tuple(given))
+        last = min(len(rows), position + self.width)
+        parts = [taps[:, self.width - 1 - (later - position)] * rows[later] for later in range(position, last)]
+        quantities = [Quantity(f"{to.symbol}[{later}]", rows[later]) for later in range(position, last)]
+        lines = (f"of the tokens {position} to {last - 1}, which see this one; w of the last is of a token itself",)
+        return Summand(f"Σ w ⊙ {to.symbol}", torch.stack(parts).sum(dim=0), lines, tuple(quantities))
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         sizes = config.sizes

@@ -1,4 +1,4 @@
-"""The sigmoid, σ(x) = 1 / (1 + e^−x): the probability of a class by itself, or how much of something."""
+"""The sigmoid, σ(x) = 1 / (1 + e^−x): the probability of a class by itself, or a strength between 0 and 1."""
 
 import math
 
@@ -11,7 +11,7 @@ from tinytf.steps.operations.working import Value, Working
 
 
 class Sigmoid(Operation):
-    """Of each number, given in float32 at least."""
+    """σ of each number, in float32 or wider."""
 
     words = "a sigmoid"
 
@@ -34,7 +34,9 @@ class Sigmoid(Operation):
         return f"{site.variable} = torch.sigmoid({site.names[0]}.double()){back}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        power = math.exp(-own.value)
-        before = (Value("x", own.value, own.step.name), Value("e^−x", power))
-        return Working(((own, 2),), before=before, after=(Value("σ", 1 / (1 + power), "1 / (1 + e^−x)"),), leads=(own,))
+        source = cell.source(0, *cell.index)
+        power = math.exp(-source.value)
+        before = (Value("x", source.value, source.step.name), Value("e^−x", power))
+        return Working(
+            ((source, 2),), before=before, after=(Value("σ", 1 / (1 + power), "1 / (1 + e^−x)"),), leads=(source,)
+        )

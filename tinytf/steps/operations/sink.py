@@ -1,6 +1,6 @@
 """Attention sinks: a learned logit per head that takes part in the softmax over the keys and is then dropped.
 
-What it takes is the row ``sink``; the weights of the keys sum to the rest (Xiao et al. 2023; gpt-oss, OpenAI 2025).
+Its share is the step ``sink``; the weights of the keys sum to the rest (Xiao et al. 2023; gpt-oss, OpenAI 2025).
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ class Sink(Operation):
         return self.forward(site.input(0, heads), logit if heads is None else logit[list(heads)])
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """−g·share·p of each key: p is its share of Σ e^x, and 1 − share multiplies it."""
+        """−g·share·(1 − share)·p of each key, where p is its share of Σ e^x."""
         share = site.value
         return (-g * share * (1 - share) * attention_weights(site.input()),)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         share = wide(site.value)
-        found = (wide(g) * share * (1 - share)).sum(dim=(-2, -1))  # (H, Q, 1) -> (H,)
-        yield f"{site.path}.weight", found.to(site.module.weight.dtype)
+        gradient = (wide(g) * share * (1 - share)).sum(dim=(-2, -1))  # (H, Q, 1) -> (H,)
+        yield f"{site.path}.weight", gradient.to(site.module.weight.dtype)
 
     def code(self, site: Site) -> str:
         (logit,) = self.operands(site)
@@ -51,13 +51,13 @@ class Sink(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         scores = cell.source(0, cell.index[0], 0).row()
-        own = cell.source(0, cell.index[0], int(scores.argmax()))
+        source = cell.source(0, cell.index[0], int(scores.argmax()))
         logit = torch.tensor([float(cell.site.module.weight[cell.head or 0])], dtype=torch.float64)
 
-        def label(place: int) -> str:
-            return "the sink" if place == len(scores) else f"{place} {cell.token(place)}"
+        def label(index: int) -> str:
+            return "the sink" if index == len(scores) else f"{index} {cell.token(index)}"
 
-        return shares(own, own.step.name, torch.cat((scores, logit)), label, len(scores))
+        return shares(source, source.step.name, torch.cat((scores, logit)), label, len(scores))
 
     def summand(self, to: Consumer) -> Summand:
         share = Quantity("share", to.at_row(to.site.value))
@@ -68,7 +68,7 @@ class Sink(Operation):
 
 
 class SunkSoftmax(Softmax):
-    """The softmax over the keys of each query, multiplied by what the sink leaves."""
+    """The softmax over the keys of each query, times 1 − the share of the sink."""
 
     fused = False
 
@@ -89,12 +89,14 @@ class SunkSoftmax(Softmax):
         return f"{site.variable} = F.softmax({scores}, dim=-1) * (1 - {sink})"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)
-        made = super().arithmetic(cell)
-        share = made.after[-1]
-        left = Value("weight", share.value * (1 - sink.value), f"{share.name} · (1 − sink)")
-        after = (*made.after, Value("sink", sink.value, "the share of the sink"), left)
-        return Working(((own, 1), (sink, 2)), made.series, before=made.before, after=after, leads=(own, sink))
+        source, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)
+        working = super().arithmetic(cell)
+        share = working.after[-1]
+        weight = Value("weight", share.value * (1 - sink.value), f"{share.name} · (1 − sink)")
+        after = (*working.after, Value("sink", sink.value, "the share of the sink"), weight)
+        return Working(
+            ((source, 1), (sink, 2)), working.series, before=working.before, after=after, leads=(source, sink)
+        )
 
     def summand(self, to: Consumer) -> Summand:
         g, (scores, sink) = to.incoming, (to.input_at_row(0), to.input_at_row(1))

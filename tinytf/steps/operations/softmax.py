@@ -1,4 +1,4 @@
-"""Softmax: shares that sum to 1, of the keys of a query or of the tokens of a vocabulary."""
+"""Softmax: shares that sum to 1, over the keys of a query or the tokens of a vocabulary."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,45 +12,45 @@ from tinytf.steps.operations.working import Series, Value, Working
 
 
 def attention_weights(masked: Tensor) -> Tensor:
-    """Softmax over the keys; a query that may look nowhere gets zeros instead of NaN."""
+    """Softmax over the keys; a query that sees no key gets zeros instead of NaN."""
     blind = torch.isneginf(masked).all(dim=-1, keepdim=True)
     return masked.softmax(dim=-1).masked_fill(blind, 0.0)
 
 
 def probabilities(logits: Tensor) -> Tensor:
-    """Softmax over the vocabulary, summed in float64 and given in float32 at least.
+    """Softmax over the vocabulary, summed in float64 and returned in float32 or wider.
 
-    (In float32 the sum over 50,000 tokens is off by about 1e-5; in half precision the small ones round away.)
+    In float32 the sum over 50,000 tokens is off by about 1e-5; in half precision small probabilities round to 0.
     """
     return logits.softmax(dim=-1, dtype=torch.float64).to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def softmax_gradient(g: Tensor, weights: Tensor) -> Tensor:
-    """w ⊙ (g − Σ g⊙w) in each row, from the softmax's weights."""
+    """w ⊙ (g − Σ g⊙w) in each row; w are the weights that the softmax returned."""
     w = wide(weights)
     return (w * (g - (g * w).sum(dim=-1, keepdim=True))).to(g.dtype)
 
 
-def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str], place: int | None = None) -> Working:
-    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of that cell.
+def shares(source: Cell, name: str, scores: Tensor, label: Callable[[int], str], index: int | None = None) -> Working:
+    """e^(x − max) of each of the ``scores`` in the row of ``source``, their sum, and the share of score ``index``.
 
-    With a ``place`` it is that of this score instead.
+    ``index`` defaults to the score of ``source``.
     """
-    place, highest = own.index[-1] if place is None else place, scores.max()
-    lowered = scores - highest
-    powers = lowered.exp()
-    total, power = float(powers.sum()), float(powers[place])
+    index, highest = source.index[-1] if index is None else index, scores.max()
+    shifted = scores - highest
+    powers = shifted.exp()
+    total, power = float(powers.sum()), float(powers[index])
     before = (Value("max", float(highest), "the largest, subtracted from all"),)
     after = (
-        Value("e^(x − max)", power, f"of {label(place)}"),
+        Value("e^(x − max)", power, f"of {label(index)}"),
         Value("share", power / total, "e^(x − max) / sum"),
     )
-    series = Series(powers, label, names=(name, "− max"), factors=(scores, lowered), called="e^(x − max)")
-    return Working(((own, 1),), series, before=before, after=after, leads=(own,))
+    series = Series(powers, label, names=(name, "− max"), factors=(scores, shifted), called="e^(x − max)")
+    return Working(((source, 1),), series, before=before, after=after, leads=(source,))
 
 
 class Softmax(Operation):
-    """Over the keys of each query."""
+    """Softmax over the keys of each query."""
 
     words = "a softmax"
     fused = True
@@ -66,8 +66,8 @@ class Softmax(Operation):
         return f"{site.variable} = F.softmax({site.names[0]}, dim=-1)"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        return shares(own, own.step.name, own.row(), lambda i: f"{i} {cell.token(i)}")
+        source = cell.source(0, *cell.index)
+        return shares(source, source.step.name, source.row(), lambda i: f"{i} {cell.token(i)}")
 
     def summand(self, to: Consumer) -> Summand:
         weights, g = Quantity("w", to.at_row(to.site.value)), to.incoming
@@ -75,13 +75,13 @@ class Softmax(Operation):
         lines = (f"w = {to.site.step.name}", f"g = {to.symbol}")
         centred = g.values - along
         steps = (Quantity("Σ g⊙w", along), Quantity("g − Σ g⊙w", centred))
-        given = (Quantity("g", g.values), weights)
+        quantities = (Quantity("g", g.values), weights)
         result = (weights.values * centred).to(g.values.dtype)
-        return Summand("w ⊙ (g − Σ g⊙w)", result, lines, given, steps)
+        return Summand("w ⊙ (g − Σ g⊙w)", result, lines, quantities, steps)
 
 
 class VocabularySoftmax(Softmax):
-    """Over the vocabulary, in float64; a temperature may divide the logits first."""
+    """Softmax over the vocabulary, in float64; a temperature may divide the logits first."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return probabilities(inputs[0])
@@ -92,16 +92,16 @@ class VocabularySoftmax(Softmax):
     def arithmetic(
         self, cell: Cell, temperature: float = 1.0, label: Callable[[int], str] = lambda i: f"#{i}"
     ) -> Working:
-        own = cell.source(0, *cell.index)
-        made = shares(
-            own, "logits" if temperature == 1.0 else f"logits / {temperature:g}", own.row() / temperature, label
+        source = cell.source(0, *cell.index)
+        working = shares(
+            source, "logits" if temperature == 1.0 else f"logits / {temperature:g}", source.row() / temperature, label
         )
         note = f"at a temperature of {temperature:g}; the trace's own probabilities are at 1"
-        return made if temperature == 1.0 else replace(made, note=note)
+        return working if temperature == 1.0 else replace(working, note=note)
 
 
 class TokenSoftmax(Operation):
-    """Over the tokens of the text, of each class by itself: where an answer starts, and where it ends."""
+    """Softmax over the tokens of the text, for each class by itself: where an answer starts, and where it ends."""
 
     words = "a softmax over the tokens"
     over_tokens = True
@@ -113,5 +113,5 @@ class TokenSoftmax(Operation):
         return f"{site.variable} = F.softmax({site.names[0]}, dim=0, dtype=torch.float64)"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        return shares(own, own.step.name, own.column(), lambda i: f"{i} {cell.token(i)}", cell.index[0])
+        source = cell.source(0, *cell.index)
+        return shares(source, source.step.name, source.column(), lambda i: f"{i} {cell.token(i)}", cell.index[0])

@@ -1,7 +1,7 @@
-"""A switch: numbers times the sigmoid of others, or of one number for all of a row.
+"""A switch: numbers times the sigmoids of others, or times one sigmoid for a whole row.
 
-The latter is how a shared expert is switched (Qwen2-MoE), the former how heads are gated (Qiu et al. 2025, "Gated
-Attention for Large Language Models").
+One sigmoid a row gates a shared expert (Qwen2-MoE); one a number gates heads (Qiu et al. 2025, "Gated Attention for
+Large Language Models").
 """
 
 import math
@@ -25,11 +25,11 @@ class Switch(Operation):
         return x * torch.sigmoid(score)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        x, score = (wide(one) for one in site.inputs())
-        open_ = torch.sigmoid(score)
-        of_open = g * x if score.shape == x.shape else (g * x).sum(dim=-1, keepdim=True)
-        of_score = of_open * open_ * (1 - open_)  # rounded as autograd's is
-        return (g * open_).to(g.dtype), of_score.to(g.dtype)
+        x, score = (wide(tensor) for tensor in site.inputs())
+        share = torch.sigmoid(score)
+        of_share = g * x if score.shape == x.shape else (g * x).sum(dim=-1, keepdim=True)
+        of_score = of_share * share * (1 - share)  # in the order of autograd's rounding
+        return (g * share).to(g.dtype), of_score.to(g.dtype)
 
     def code(self, site: Site) -> str:
         x, score = site.names
@@ -37,13 +37,13 @@ class Switch(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         token, width = cell.index
-        alone = cell.site.source_steps[1].axes[-1] == "switch"
-        x, score = cell.source(0, token, width), cell.source(1, token, 0 if alone else width)
+        is_single = cell.site.source_steps[1].axes[-1] == "switch"
+        x, score = cell.source(0, token, width), cell.source(1, token, 0 if is_single else width)
         share = (1 + math.tanh(score.value / 2)) / 2
         before = (Value(score.step.name, score.value), Value("σ", share, f"σ({score.step.name})"))
         factors = [(x.step.name, x.value), ("σ", share)]
-        made = single(f"{x.step.name} · σ", factors, (x, score))
-        return Working(((x, 2), (score, 2)), made, before=before)
+        series = single(f"{x.step.name} · σ", factors, (x, score))
+        return Working(((x, 2), (score, 2)), series, before=before)
 
     def summand(self, to: Consumer) -> Summand:
         g, x, score = to.incoming, to.input_at_row(0), to.input_at_row(1)

@@ -1,4 +1,4 @@
-"""Rows of length 1."""
+"""Unit vectors: rows scaled to length 1."""
 
 import math
 from dataclasses import dataclass
@@ -41,17 +41,17 @@ class Unit(Operation):
         return f"{site.variable} = ({x} / ({x}.square().sum(-1, keepdim=True) + {self.eps}).sqrt()){back}"
 
     def arithmetic(self, cell: Cell) -> Working:
-        own = cell.source(0, *cell.index)
-        square = float(own.row().square().sum())
+        source = cell.source(0, *cell.index)
+        square = float(source.row().square().sum())
         length = math.sqrt(square + self.eps)
         before = (
-            Value("x", own.value, own.step.name),
+            Value("x", source.value, source.step.name),
             Value("Σ x²", square, "over the row"),
             Value("ε", self.eps),
             Value("length", length, "√(Σ x² + ε)"),
         )
-        after = (Value("unit", own.value / length, "x / length"),)
-        return Working(((own, 1),), before=before, after=after, leads=(own,))
+        after = (Value("unit", source.value / length, "x / length"),)
+        return Working(((source, 1),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         g, x = to.incoming, to.input_at_row(0)
@@ -59,5 +59,5 @@ class Unit(Operation):
         y = Quantity("y", wide(x.values) / length)
         result = self._gradient(g.values, x.values).to(g.values.dtype)
         lines = (f"y = {x.name} / length, length = √(Σ {x.name}² + ε)",)
-        made = (y, Quantity("length", length[0]))
-        return Summand(f"({g.name} − y·Σ {g.name}⊙y) / length", result, lines, (g, x), made)
+        intermediates = (y, Quantity("length", length[0]))
+        return Summand(f"({g.name} − y·Σ {g.name}⊙y) / length", result, lines, (g, x), intermediates)

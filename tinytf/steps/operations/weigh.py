@@ -1,4 +1,4 @@
-"""What each expert gives or takes, times the weight that its token has for it; and the sum of what they give."""
+"""The inputs or outputs of experts times the routing weights, and the sum over experts."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ class Weigh(Operation):
         shared = x.dim() == routes.dim()
         return (x.unsqueeze(-3) if shared else x) * routes.transpose(-1, -2).unsqueeze(-1)
 
-    def alone(self, module: object, number: int, *inputs: Tensor) -> Tensor:
+    def for_expert(self, module: object, number: int, *inputs: Tensor) -> Tensor:
         x, weight = inputs  # (N, C), (N,)
         return x * weight[:, None]
 
@@ -27,11 +27,11 @@ class Weigh(Operation):
         return self.forward(site.input(0, heads), routes if heads is None else routes[:, list(heads)])
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """g·w of what is weighed; Σ g·x over the dimensions, of the weight."""
+        """g·w for x; Σ g·x over the dimensions for the weight."""
         x, routes = site.inputs()
         of_routes = (wide(g) * wide(x)).sum(dim=-1).T  # (E, T) -> (T, E)
-        of_each = g * routes.T[..., None]  # (E, T, C)
-        return of_each if x.dim() == 3 else of_each.sum(dim=0), of_routes.to(routes.dtype)
+        of_product = g * routes.T[..., None]  # (E, T, C)
+        return of_product if x.dim() == 3 else of_product.sum(dim=0), of_routes.to(routes.dtype)
 
     def code(self, site: Site) -> str:
         x, routes = site.names
@@ -41,23 +41,23 @@ class Weigh(Operation):
         number, (token, width) = cell.head or 0, cell.index
         x, weight = cell.source(0, token, width), cell.source(1, token, number)
         factors = [(x.step.name, x.value), (weight.step.name, weight.value)]
-        made = single(" · ".join(name for name, _ in factors), factors, (x, weight))
-        return Working(((x, 2), (weight, 2)), made)
+        series = single(" · ".join(name for name, _ in factors), factors, (x, weight))
+        return Working(((x, 2), (weight, 2)), series)
 
     def summand(self, to: Consumer) -> Summand:
-        place, split = to.row.place, to.site.source_steps[0].is_split
-        if to.number == 0 and not split:
-            weights = to.site.input(1)[place]  # (E,)
-            result = (weights[:, None] * to.g[:, place]).sum(dim=0)
+        position, is_split = to.row.place, to.site.source_steps[0].is_split
+        if to.number == 0 and not is_split:
+            weights = to.site.input(1)[position]  # (E,)
+            result = (weights[:, None] * to.g[:, position]).sum(dim=0)
             lines = (f"w = {to.site.source_steps[1].name} of each expert",)
-            given = (Quantity("w", weights), Quantity(to.symbol, to.g[0, place]))
-            return Summand(f"Σ w·{to.symbol} of each expert", result, lines, given)
+            quantities = (Quantity("w", weights), Quantity(to.symbol, to.g[0, position]))
+            return Summand(f"Σ w·{to.symbol} of each expert", result, lines, quantities)
         if to.number == 0:
-            weight = Quantity("w", to.site.input(1)[place, to.row.head or 0])
+            weight = Quantity("w", to.site.input(1)[position, to.row.head or 0])
             lines = (f"w = {to.site.source_steps[1].name}",)
             return Summand(f"w·{to.symbol}", weight.values * to.incoming.values, lines, (weight, to.incoming))
-        x = to.site.input(0)[:, place] if split else to.site.input(0)[place]  # (E, C) or (C,)
-        g = to.g[:, place]
+        x = to.site.input(0)[:, position] if is_split else to.site.input(0)[position]  # (E, C) or (C,)
+        g = to.g[:, position]
         along = (wide(g) * wide(x)).sum(dim=-1).to(g.dtype)
         name = to.site.source_steps[0].name
         return Summand(f"Σ {to.symbol} ⊙ {name} of each expert", along, inputs=(Quantity(to.symbol, g[0]),))
@@ -72,7 +72,7 @@ class SumExperts(Operation):
         return inputs[0].sum(dim=-3)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        """One expert after the other: what all of them give is never held at once."""
+        """Add one expert after the other, so that all outputs are never in memory at once."""
         parts = (site.input(0, (number,))[0] for number in range(site.config.experts))
         total = next(parts).clone()
         for part in parts:

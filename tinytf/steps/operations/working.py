@@ -1,4 +1,4 @@
-"""The numbers of one operation: its summands as tensors, and the values before and after them."""
+"""The arithmetic of one cell: its summands as tensors, and the values before and after them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tinytf.steps.operations.protocols import Cell
 
 @dataclass(frozen=True)
 class Term:
-    """One summand: its label, the recorded or learned numbers that it multiplies, and what it contributes.
+    """One summand: its label, the recorded or learned numbers that it multiplies, and its contribution.
 
     ``factors`` belong to the explanation's ``factor_names``; a bias or a passed-on number has none.
     """
@@ -23,7 +23,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Rest:
-    """The terms that are not listed: how many, and their sum."""
+    """The number of terms that are not listed, and their sum."""
 
     count: int
     sum: float
@@ -31,7 +31,7 @@ class Rest:
 
 @dataclass(frozen=True)
 class Value:
-    """A named intermediate number and its expression; empty for a recorded or learned number."""
+    """A named intermediate number and its expression, which is empty for a recorded or learned number."""
 
     name: str
     value: float
@@ -42,8 +42,8 @@ class Value:
 class Series:
     """Summands (n,) of one form, in float64.
 
-    ``factors`` are the numbers (n,) that each multiplies, under their ``names``; ``label`` says what a summand is of,
-    ``origin`` from which recorded cells it is. ``called`` is what a summand is.
+    ``factors`` are the numbers (n,) that each summand multiplies, under their ``names``; ``label`` names a summand,
+    ``origin`` returns the recorded cells that it comes from. ``called`` is the word for a summand.
     """
 
     values: Tensor
@@ -65,24 +65,24 @@ def product(
     label: Callable[[int], str],
     origin: Callable[[int], tuple[Cell, ...]],
 ) -> Series:
-    """Summands that are each the product of two numbers."""
+    """Summands that are each a product of two numbers."""
     return Series(factors[0] * factors[1], label, origin, names, factors)
 
 
 def single(label: str, factors: Sequence[tuple[str, float]], cells: tuple[Cell, ...] = ()) -> Series:
     """One summand, the product of named numbers."""
     values = [torch.tensor([value], dtype=torch.float64) for _, value in factors]
-    whole = torch.stack(values).prod(dim=0)
-    return Series(whole, lambda _: label, lambda _: cells, tuple(name for name, _ in factors), tuple(values))
+    result = torch.stack(values).prod(dim=0)
+    return Series(result, lambda _: label, lambda _: cells, tuple(name for name, _ in factors), tuple(values))
 
 
 @dataclass(frozen=True, eq=False)
 class Working:
-    """How one number is made: values ``before``, summands and a ``bias``, values ``after``.
+    """How one number is computed: values ``before`` the sum, summands and a ``bias``, values ``after`` the sum.
 
-    The last value of ``after`` is the number, or else the sum. ``inputs`` are cells, rows or columns that went in, each
-    as a cell and how many of its indices are given. ``leads`` are the cells to look at next; by default those of the
-    largest summand.
+    The number is the last value of ``after``, or the sum where ``after`` is empty. ``inputs`` are the cells, rows or
+    columns that it is computed from, each as a cell and the number of its indices that count. ``leads`` are the cells
+    to look at next; by default those of the largest summand.
     """
 
     inputs: tuple[tuple[Cell, int], ...]
@@ -114,25 +114,25 @@ class Working:
 
     @property
     def rounding(self) -> float:
-        """The sum of the sizes of all summands, to which rounding is relative."""
+        """The sum of the absolute values of all summands, to which rounding is relative."""
         if self.series is None or self.after:
             return 0.0
         return float(self.series.values.abs().sum()) + (abs(self.bias.contribution) if self.bias else 0.0)
 
     def terms(self, top: int) -> tuple[tuple[Term, ...], Rest]:
-        """The ``top`` largest summands, and what the others sum to."""
+        """The ``top`` largest summands, and the sum of the others."""
         series = self.series
         if series is None:
             return (), Rest(0, 0.0)
         chosen = series.values.abs().nan_to_num(nan=torch.inf).topk(min(top, len(series.values))).indices.tolist()
-        found = [
+        terms = [
             Term(series.label(i), tuple(float(factor[i]) for factor in series.factors), float(series.values[i]))
             for i in chosen
         ]
-        found = sorted([*found, *([self.bias] if self.bias else [])], key=lambda term: -abs(term.contribution))
+        terms = sorted([*terms, *([self.bias] if self.bias else [])], key=lambda term: -abs(term.contribution))
         others = torch.ones_like(series.values, dtype=torch.bool)
         others[chosen] = False
-        left, rest = found[top:], series.values[others]
-        return tuple(found[:top]), Rest(
-            len(rest) + len(left), float(rest.sum()) + sum(term.contribution for term in left)
+        unlisted, rest = terms[top:], series.values[others]
+        return tuple(terms[:top]), Rest(
+            len(rest) + len(unlisted), float(rest.sum()) + sum(term.contribution for term in unlisted)
         )
