@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     addresses: tuple[str, ...] = option(
@@ -51,42 +51,42 @@ class Asked:
 
 
 @command("ablate")
-def ablate(asked: Asked, keeping: Keeping, extent: Extent, on: Traced) -> int:
+def ablate(options: Options, keeping: Keeping, extent: Extent, on: Traced) -> int:
     """Name what to ablate with --at, --sweep or --without. The prediction is the one after TEXT; in an encoder, that
     of the first [MASK]. Ctrl-C shows what a sweep has measured so far.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepDisplay
 
-    kinds = {"--at": asked.addresses, "--sweep": asked.sweep, "--without": asked.without}
+    kinds = {"--at": options.addresses, "--sweep": options.sweep, "--without": options.without}
     named = [name for name, value in kinds.items() if value]
     if len(named) != 1:
         message = f"{named[0]} and {named[1]} ask for two things at once" if named else "nothing is named to ablate"
         raise UsageError(message, "name a head as --at L0H1, or ask for the map of all by --sweep heads")
-    if asked.head is not None and not asked.without:
+    if options.head is not None and not options.without:
         raise UsageError("--head shows a head beside --without", "name what to ablate as --at L0H1")
-    if asked.reference is not None and asked.how == "zero":
+    if options.reference is not None and options.how == "zero":
         raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
-    resume = keeping.place("--sweep" if asked.sweep is None else "")
+    resume = keeping.place("--sweep" if options.sweep is None else "")
     model = on.model
-    if asked.without:
+    if options.without:
         if given("how", "target"):
             raise UsageError("--without compares two whole predictions", "leave out --how and --target")
 
         def compared(trace: "Trace") -> "LeftOut":
-            return model.compare_without(trace, asked.without, head=asked.head, top=asked.top or 4)
+            return model.compare_without(trace, options.without, head=options.head, top=options.top or 4)
 
         return on.show(compared, "ablations")
-    target = model.optional_outcome(asked.target, "--target")
-    settings: dict[str, Any] = {"target": target, "how": asked.how, "seed": on.opening.seed}
-    if asked.how != "zero":
-        settings["reference"] = model.reference(asked.reference)
+    target = model.optional_outcome(options.target, "--target")
+    settings: dict[str, Any] = {"target": target, "how": options.how, "seed": on.opening.seed}
+    if options.how != "zero":
+        settings["reference"] = model.reference(options.reference)
 
     def question(trace: "Trace") -> "Ablation | AblationSweep":
-        what = "texts and ablations:" if asked.sweep else "texts of the mean:"
+        what = "texts and ablations:" if options.sweep else "texts of the mean:"
         with progress_line(on.output.stderr, what) as on_progress:
-            if asked.sweep is not None:
-                return model.ablation_sweep(trace, asked.sweep, resume=resume, on_progress=on_progress, **settings)
-            return model.ablate(trace, asked.addresses, top=asked.top or 5, on_progress=on_progress, **settings)
+            if options.sweep is not None:
+                return model.ablation_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
+            return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)
 
-    return on.show(question, "ablations", AblationSweepDisplay(asked.top or 8, extent.all) if asked.sweep else None)
+    return on.show(question, "ablations", AblationSweepDisplay(options.top or 8, extent.all) if options.sweep else None)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     layer: str = option(metavar="N", shown="0", help="Layer of the feed-forward; -1 is the last.")
@@ -22,14 +22,14 @@ class Asked:
 
 
 @command("activations")
-def activations(asked: Asked, on: Traced) -> int:
+def activations(options: Options, on: Traced) -> int:
     """ReLU, GELU, SiLU and others are drawn beside the function that the model has."""
     from tinytf.trace.address import one_number
     from tinytf_cli.views.activations import ActivationsDisplay
 
-    layer = one_number(asked.layer, on.model.config.n_layers, "layer")
+    layer = one_number(options.layer, on.model.config.n_layers, "layer")
 
     def question(trace: "Trace") -> "Activations":
         return on.model.activations(trace, layer)
 
-    return on.show(question, "activations", ActivationsDisplay(asked.rows))
+    return on.show(question, "activations", ActivationsDisplay(options.rows))

@@ -17,7 +17,7 @@ _MEASURES = ("entropy", "distance", "previous", "first", "self")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     by: str = option(
@@ -38,29 +38,29 @@ class Asked:
 
 
 @command("attention")
-def attention(asked: Asked, on: Traced) -> int:
+def attention(options: Options, on: Traced) -> int:
     """Without a selection: one number a head and a small map of each. --row, --top and --window need a --head."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import one_number
     from tinytf_cli.views.attention import AttentionDisplay
 
-    if not asked.heads:
-        for name, value in (("--row", asked.row), ("--top", asked.top), ("--window", asked.window)):
+    if not options.heads:
+        for name, value in (("--row", options.row), ("--top", options.top), ("--window", options.window)):
             if value is not None:
                 raise UsageError(f"{name} needs a head", "choose one, such as --head L0H0")
-    if asked.layer is not None and asked.heads:
+    if options.layer is not None and options.heads:
         raise UsageError("--layer draws all heads of a layer, and goes with no --head")
-    if asked.row is not None and (asked.top is not None or asked.window is not None):
+    if options.row is not None and (options.top is not None or options.window is not None):
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
     model = on.model
-    layer = None if asked.layer is None else one_number(asked.layer, model.config.n_layers, "layer")
-    chosen = _heads(asked.heads, StepTable(model.config))
+    layer = None if options.layer is None else one_number(options.layer, model.config.n_layers, "layer")
+    chosen = _heads(options.heads, StepTable(model.config))
 
     def question(trace: "Trace") -> "Attended":
-        window = None if asked.window is None else _window(asked.window, trace)
-        return model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window, layer=layer)
+        window = None if options.window is None else _window(options.window, trace)
+        return model.attention(trace, heads=chosen, row=options.row, top=options.top, window=window, layer=layer)
 
-    return on.show(question, "attentions", AttentionDisplay(asked.by, asked.rows))
+    return on.show(question, "attentions", AttentionDisplay(options.by, options.rows))
 
 
 def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:

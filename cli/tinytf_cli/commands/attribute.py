@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     token: str | None = option(metavar="TOKEN", help="Whose logit: a word or #ID.  [default: the predicted token]")
@@ -26,7 +26,7 @@ class Asked:
 
 
 @command("attribute")
-def attribute(asked: Asked, extent: Extent, on: Traced) -> int:
+def attribute(options: Options, extent: Extent, on: Traced) -> int:
     """The logit is that of the predicted token of TEXT. With the scale of the norms held at its value, the parts sum to
     it, which is checked.
     """
@@ -37,6 +37,6 @@ def attribute(asked: Asked, extent: Extent, on: Traced) -> int:
     require_logits(model.transformer)
 
     def question(trace: "Trace") -> "Attribution":
-        return model.attribute(trace, token=asked.token, versus=asked.versus, position=asked.position)
+        return model.attribute(trace, token=options.token, versus=options.versus, position=options.position)
 
-    return on.show(question, "attributions", AttributionDisplay(asked.top, extent.all))
+    return on.show(question, "attributions", AttributionDisplay(options.top, extent.all))

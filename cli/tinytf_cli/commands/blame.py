@@ -34,7 +34,7 @@ class Size(click.ParamType[int]):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     chat: Chat
@@ -60,7 +60,7 @@ class Asked:
 
 
 @command("blame")
-def blame(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
+def blame(options: Options, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
     """\b
     On a text        tinytf blame "The cat sat" -m A --versus B
     On many texts    tinytf blame --texts FILE -m A --versus B
@@ -74,27 +74,29 @@ def blame(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
     from tinytf_cli.views.blame import BlameDisplay
     from tinytf_cli.views.budget import BudgetDisplay
 
-    if (asked.versus is None) == (asked.budget is None):
-        said = "there is no other model to blame" if asked.versus is None else "--budget is about the first model alone"
+    if (options.versus is None) == (options.budget is None):
+        said = (
+            "there is no other model to blame" if options.versus is None else "--budget is about the first model alone"
+        )
         raise UsageError(said, "tinytf blame TEXT -m A --versus B, or tinytf blame TEXT -m A --budget 110MB")
-    resume = keeping.place("--versus" if asked.versus is None else "")
-    if asked.texts is not None and asked.words:
+    resume = keeping.place("--versus" if options.versus is None else "")
+    if options.texts is not None and options.words:
         raise UsageError("TEXT and --texts are two sets of texts", "leave one of them out")
-    if asked.texts is not None:
-        words: Written | list[Written] = [asked.chat.of(line) for line in line_texts(asked.texts)]
+    if options.texts is not None:
+        words: Written | list[Written] = [options.chat.of(line) for line in line_texts(options.texts)]
     else:
-        words = asked.chat.read(asked.words)[0]
-    texts = Texts(words, asked.tokens, asked.truncate, asked.token, asked.versus_token)
+        words = options.chat.read(options.words)[0]
+    texts = Texts(words, options.tokens, options.truncate, options.token, options.versus_token)
     model = opening.open()
-    if asked.versus is None:
+    if options.versus is None:
         with progress_line(output.stderr, "text") as on_progress:
-            plan = model.budget(texts, asked.budget or 0, seed=opening.seed, on_progress=on_progress)
-        output.draw(plan, BudgetDisplay(extent.rows(asked.rows)))
+            plan = model.budget(texts, options.budget or 0, seed=opening.seed, on_progress=on_progress)
+        output.draw(plan, BudgetDisplay(extent.rows(options.rows)))
         return 0
-    other = load(asked.versus, device=opening.device, dtype=opening.dtype, seed=opening.seed)
+    other = load(options.versus, device=opening.device, dtype=opening.dtype, seed=opening.seed)
     with progress_line(output.stderr, "text") as on_progress:
         report = model.blame(
-            texts, other, top=asked.top, restore=asked.restore, seed=opening.seed, resume=resume,
+            texts, other, top=options.top, restore=options.restore, seed=opening.seed, resume=resume,
             on_progress=on_progress,
         )  # fmt: skip
     if not report.interrupted:
@@ -102,5 +104,5 @@ def blame(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
             report = replace(report, steps=model.step_errors(texts, other))
             sets = model.restoring(texts, other, report.gains, seed=opening.seed, on_progress=on_progress)
             report = replace(report, sets=sets)
-    output.draw(report, BlameDisplay(extent.rows(asked.rows), extent.all))
+    output.draw(report, BlameDisplay(extent.rows(options.rows), extent.all))
     return 0

@@ -12,7 +12,7 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What this command alone takes."""
 
     model: str = argument(shell_complete=complete_model)
@@ -38,7 +38,7 @@ class Asked:
 
 
 @command("certify")
-def certify(asked: Asked, extent: Extent, output: Output) -> int:
+def certify(options: Options, extent: Extent, output: Output) -> int:
     """Opens MODEL with tinytf and with transformers, in eager attention, and compares token ids, what every layer gives
     and logits: text by text, padded in a batch, token by token with a cache, and in pieces. The status is 1 where a
     difference is beyond the tolerance. Needs transformers (pip install "tinytf[certify]"); no code of a model is run.
@@ -49,12 +49,12 @@ def certify(asked: Asked, extent: Extent, output: Output) -> int:
     from tinytf_cli.views.certify import CertificateDisplay
 
     texts: tuple[HardText, ...] = HARD_TEXTS
-    if asked.texts is not None:
-        texts = tuple(HardText(f"text {number}", line) for number, line in enumerate(line_texts(asked.texts), 1))
+    if options.texts is not None:
+        texts = tuple(HardText(f"text {number}", line) for number, line in enumerate(line_texts(options.texts), 1))
     with progress_line(output.stderr, "texts") as progress:
         report = compare(
-            asked.model, versus=asked.versus, texts=texts, dtype=asked.dtype, device=asked.device,
-            tolerance=asked.tolerance, longest=asked.longest, adapter=asked.adapter, progress=progress,
+            options.model, versus=options.versus, texts=texts, dtype=options.dtype, device=options.device,
+            tolerance=options.tolerance, longest=options.longest, adapter=options.adapter, progress=progress,
         )  # fmt: skip
     output.draw(report, CertificateDisplay(extent.rows()))
     return 0 if report.holds else 1

@@ -12,7 +12,7 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     target: str = argument(metavar="FILE.py:NAME")
@@ -37,7 +37,7 @@ class Asked:
 
 
 @command("check")
-def check(asked: Asked, output: Output) -> int:
+def check(options: Options, output: Output) -> int:
     """This runs the code of FILE.py. NAME is a class of it, or a function that makes a module. Its parameters get the
     reference's weights by names and shapes, its forward pass is compared with the reference's, step by step, and the
     mistakes that people make are tried until one gives the same wrong numbers. The status is 0 where all is right, 1
@@ -51,15 +51,15 @@ def check(asked: Asked, output: Output) -> int:
     from tinytf.student.reference import reference
     from tinytf_cli.views.check import CheckDisplay
 
-    model = reference(asked.like, parse_args(asked.with_), asked.seed)
+    model = reference(options.like, parse_args(options.with_), options.seed)
     report = checked(
         model,
-        asked.target,
-        text=asked.text,
-        args=parse_args(asked.args),
-        names=read_names(asked.names),
-        tolerance=asked.tolerance,
-        seconds=asked.timeout,
+        options.target,
+        text=options.text,
+        args=parse_args(options.args),
+        names=read_names(options.names),
+        tolerance=options.tolerance,
+        seconds=options.timeout,
     )
-    output.draw(report, CheckDisplay(asked.full))
+    output.draw(report, CheckDisplay(options.full))
     return 0 if report.holds else 1

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     layer: str = option(metavar="N", shown="0", help="Layer whose steps are written; -1 is the last, 0,2 two.")
@@ -23,15 +23,15 @@ class Asked:
 
 
 @command("code")
-def code(asked: Asked, on: Traced) -> int:
+def code(options: Options, on: Traced) -> int:
     """Each line computes one step from those before it, in names that can be pasted into Python."""
     from tinytf.steps.table import table_of
     from tinytf.trace.address import parse_address, read_numbers
 
     model = on.model
     table = table_of(model.config)
-    layers = read_numbers(asked.layer, model.config.n_layers, "layer") or ()
-    at = [parse_address(text, table) for text in asked.addresses]
+    layers = read_numbers(options.layer, model.config.n_layers, "layer") or ()
+    at = [parse_address(text, table) for text in options.addresses]
 
     def question(trace: "Trace") -> "Code":
         return model.code(trace, layers, at)

@@ -23,7 +23,7 @@ _HOW = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --vers
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     chat: Chat
@@ -57,7 +57,7 @@ class Asked:
 
 
 @command("diff")
-def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
+def diff(options: Options, extent: Extent, opening: Opening, output: Output) -> int:
     """\b
     Two texts, one model   tinytf diff "The cat sat" "The dog sat"
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
@@ -71,21 +71,23 @@ def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     """
     from tinytf_cli.views.difference import DifferenceDisplay
 
-    report = _compared(asked, opening)
-    output.draw(report, DifferenceDisplay(extent.rows(asked.rows), asked.full, asked.head is not None, asked.top))
+    report = _compared(options, opening)
+    output.draw(
+        report, DifferenceDisplay(extent.rows(options.rows), options.full, options.head is not None, options.top)
+    )
     return 0 if report.holds else 1
 
 
-def _compared(asked: Asked, opening: Opening) -> "Difference":
+def _compared(options: Options, opening: Opening) -> "Difference":
     """The difference that is asked for: of texts, of models, or from a file of activations."""
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump
 
-    settings: dict[str, Any] = {name: getattr(asked, name) for name in _SETTINGS}
-    named = [word.lower().endswith(SUFFIXES) and not any(letter.isspace() for letter in word) for word in asked.texts]
-    files = list(asked.texts) if len(named) == 2 and all(named) else [word for word in asked.texts if is_dump(word)]
-    names = read_names(asked.names)
-    if len(files) == 2 == len(asked.texts) and asked.versus is None:
+    settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
+    named = [word.lower().endswith(SUFFIXES) and not any(letter.isspace() for letter in word) for word in options.texts]
+    files = list(options.texts) if len(named) == 2 and all(named) else [word for word in options.texts if is_dump(word)]
+    names = read_names(options.names)
+    if len(files) == 2 == len(options.texts) and options.versus is None:
         from tinytf.compare.difference import diff_dumps
 
         model = opening.open() if given("model") else None
@@ -93,21 +95,21 @@ def _compared(asked: Asked, opening: Opening) -> "Difference":
         return diff_dumps(open_dump(files[0]), open_dump(files[1]), model, names=names, **some)
     if files:
         raise UsageError(f"{files[0]} is a file of activations, not a text", f"tinytf diff TEXT --versus {files[0]}")
-    if asked.versus is not None and (asked.versus.lower().endswith(SUFFIXES) or _is_foreign(asked.versus)):
-        dump = open_dump(asked.versus)
-        text = _texts(asked, True)[0] if asked.texts else None
+    if options.versus is not None and (options.versus.lower().endswith(SUFFIXES) or _is_foreign(options.versus)):
+        dump = open_dump(options.versus)
+        text = _texts(options, True)[0] if options.texts else None
         return opening.open().diff(text, dump, names=names, **settings)
-    if asked.names is not None:
+    if options.names is not None:
         raise UsageError("--names says what the names in a file mean, and there is none", "--versus names it")
-    another = asked.versus is not None or asked.versus_dtype is not None
+    another = options.versus is not None or options.versus_dtype is not None
     if given("adapter"):
         if another:
             raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
-        first, _ = _texts(asked, True)
+        first, _ = _texts(options, True)
         return replace(opening, adapter=None).open().diff(first, opening.open(), **settings)
-    first, second = _texts(asked, another)
+    first, second = _texts(options, another)
     model = opening.open()
-    return model.diff(first, second if second is not None else _other(opening, asked), **settings)
+    return model.diff(first, second if second is not None else _other(opening, options), **settings)
 
 
 def _is_foreign(name: str) -> bool:
@@ -116,9 +118,9 @@ def _is_foreign(name: str) -> bool:
     return path.is_file() and path.suffix not in ("", ".gguf", ".toml")
 
 
-def _texts(asked: Asked, versus: bool) -> "tuple[Written, Written | None]":
+def _texts(options: Options, versus: bool) -> "tuple[Written, Written | None]":
     """The text, or without another model the two texts."""
-    words = with_session_text(asked.texts, 1 if versus else 2)
+    words = with_session_text(options.texts, 1 if versus else 2)
     if versus and len(words) > 1:
         raise UsageError(
             f"{len(words)} texts and another model are two comparisons at once",
@@ -129,13 +131,13 @@ def _texts(asked: Asked, versus: bool) -> "tuple[Written, Written | None]":
         raise UsageError(said, f"{_HOW}; quote a text of several words")
     if words.count("-") > 1:
         raise UsageError("a pipe holds one text, and both are -", "give one of them in quotes")
-    read = asked.chat.each(words or ("-",))
+    read = options.chat.each(words or ("-",))
     return read[0], read[1] if len(read) > 1 else None
 
 
-def _other(opening: Opening, asked: Asked) -> "Model":
+def _other(opening: Opening, options: Options) -> "Model":
     """The other model: --versus or the same, on the same device, in its dtype or another."""
     from tinytf.loading import load
 
-    name = opening.model if asked.versus is None else asked.versus
-    return load(name, device=opening.device, dtype=asked.versus_dtype or opening.dtype, seed=opening.seed)
+    name = opening.model if options.versus is None else options.versus
+    return load(name, device=opening.device, dtype=options.versus_dtype or opening.dtype, seed=opening.seed)

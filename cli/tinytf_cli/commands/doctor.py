@@ -10,14 +10,14 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The argument of this command alone."""
 
     folder: Path = argument(default=".", type=click.Path(path_type=Path, exists=True, file_okay=False))
 
 
 @command("doctor")
-def doctor(asked: Asked, output: Output) -> int:
+def doctor(options: Options, output: Output) -> int:
     """Versions, devices, threads, the terminal, and the models at hand, those in FOLDER (default: this one) too. Traces
     the built-in model on every device; exit status 1 if one computes something wrong. Nothing is downloaded.
     """
@@ -28,6 +28,6 @@ def doctor(asked: Asked, output: Output) -> int:
         "screen": screen.cuts, "width": screen.width, "height": screen.height, "colours": screen.depth,
         "unicode": not screen.ascii, "theme": screen.theme, "pager": list(output.pager or ()),
     }  # fmt: skip
-    report = replace(checkup(asked.folder), terminal=terminal)
+    report = replace(checkup(options.folder), terminal=terminal)
     output.draw(report)
     return 0 if report.holds else 1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     layer: str | None = option(metavar="N", help="This layer only, with the weight of every expert.")
@@ -31,7 +31,7 @@ class Asked:
 
 
 @command("experts")
-def experts(asked: Asked, extent: Extent, on: Traced) -> int:
+def experts(options: Options, extent: Extent, on: Traced) -> int:
     """In a mixture of experts the router sends each token to a few feed-forwards. Shows them by falling weight, token
     by token and layer by layer, and how many tokens each expert gets. L3E5 is expert 5 of layer 3.
     """
@@ -40,16 +40,16 @@ def experts(asked: Asked, extent: Extent, on: Traced) -> int:
     from tinytf_cli.views.experts import ExpertsDisplay
 
     model = on.model
-    layer = None if asked.layer is None else one_number(asked.layer, model.config.n_layers, "layer")
-    files = corpus_files(asked.corpus, on.texts.words) if asked.corpus else None
+    layer = None if options.layer is None else one_number(options.layer, model.config.n_layers, "layer")
+    files = corpus_files(options.corpus, on.texts.words) if options.corpus else None
 
     def question(trace: "Trace") -> "Experts":
         report = model.experts(trace, layer=layer)
         if files is None:
             return report
         with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
-            loads = model.expert_load(files, layer=layer, window=asked.window, on_progress=on_progress)
-        name = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
+            loads = model.expert_load(files, layer=layer, window=options.window, on_progress=on_progress)
+        name = ", ".join("standard input" if path == Path("-") else str(path) for path in options.corpus)
         return replace(report, corpus=loads, corpus_name=name)
 
-    return on.show(question, "routes", ExpertsDisplay(extent.rows(asked.rows), extent.all))
+    return on.show(question, "routes", ExpertsDisplay(extent.rows(options.rows), extent.all))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     address: str = argument(shell_complete=complete_address)
@@ -28,7 +28,7 @@ class Asked:
 
 
 @command("explain")
-def explain(asked: Asked, on: Addressed) -> int:
+def explain(options: Options, on: Addressed) -> int:
     """An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'. A parameter,
     such as 'L0H1.W_Q[3,7]', is learned: it has no arithmetic and needs no TEXT.
     """
@@ -36,13 +36,15 @@ def explain(asked: Asked, on: Addressed) -> int:
     from tinytf.trace.parameters import parse_parameter
     from tinytf_cli.views import explain as _  # noqa: F401 - registers it
 
-    weight = parse_parameter(asked.address, StepTable(on.model.config))
+    weight = parse_parameter(options.address, StepTable(on.model.config))
     if weight is not None:
         on.note_unread_text()
         on.output.draw(on.model.parameters(weight))
         return 0
 
     def question(trace: "Trace") -> "Explained":
-        return on.model.explain(trace, asked.address, depth=asked.depth, top=asked.top, temperature=asked.temperature)
+        return on.model.explain(
+            trace, options.address, depth=options.depth, top=options.top, temperature=options.temperature
+        )
 
     return on.show(question, "explanations")

@@ -15,14 +15,14 @@ _TEXT = "The cat sat on the mat."
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What this command alone takes."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
 
 
 @command("explore")
-def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
+def explore(options: Options, opening: Opening, drawing: Drawing) -> int:
     """The steps on the left, the numbers of the chosen one beside them, and below them the heads and the prediction.
     Every key is listed by ?; t edits the text, and all panes follow while you type; : takes any line of the session.
     TEXT may be the folder of a training run: < and > then go through its checkpoints. In a session it shows the present
@@ -33,7 +33,7 @@ def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     from tinytf_cli.repl.settings import Settings
     from tinytf_cli.repl.state import Spec
 
-    text = " ".join(asked.words)
+    text = " ".join(options.words)
     # As textual-serve sets it, which shows the screen in a browser; textual would import whatever is named there.
     served = os.environ.get("TEXTUAL_DRIVER", "").startswith("textual.drivers.")
     if not served:
@@ -41,7 +41,7 @@ def explore(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
     if not served and (not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")):
         raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" serves here')
-    folder = Path(text) if len(asked.words) == 1 and os.path.isdir(text) else None  # a long text is no path
+    folder = Path(text) if len(options.words) == 1 and os.path.isdir(text) else None  # a long text is no path
     session, terminal = host(), drawing.terminal()
     if served:
         terminal = replace(terminal, depth="truecolor", cuts=True)

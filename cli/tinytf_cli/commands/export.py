@@ -11,7 +11,7 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What this command alone takes."""
 
     model: str = argument(shell_complete=complete_model)
@@ -23,10 +23,10 @@ class Asked:
 
 
 @command("export")
-def export(asked: Asked, output: Output) -> None:
+def export(options: Options, output: Output) -> None:
     """DIRECTORY is new or empty. AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) of
     transformers opens it and gives the same logits, its tokenizer included.
     """
     from tinytf.loading import load
 
-    output.draw(load(asked.model, device="cpu", adapter=asked.adapter).export(asked.directory))
+    output.draw(load(options.model, device="cpu", adapter=options.adapter).export(options.directory))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """How far to go on."""
 
     max_tokens: int = option(type=int, shown=50, help="Most new tokens.")
@@ -89,7 +89,7 @@ class Watching:
 
 @command("generate")
 def generate(
-    asked: Asked,
+    options: Options,
     draws: Draws,
     search: Search,
     watching: Watching,
@@ -110,17 +110,17 @@ def generate(
     sampling, beams, head = draws.sampling(search.beams), search.beams, watching.head
     if watching.explain_cache:
         _require_alone()
-    _require_one_way(asked, draws, beams, head is not None, not sampling.greedy, decoding)
+    _require_one_way(options, draws, beams, head is not None, not sampling.greedy, decoding)
     model = opening.open()
     watch = watching.watch or (head is not None and not output.wants_data)
     looks = (watch or head is not None) and decoding.use_cache and beams is None
     decoded: dict[str, Any] = {
-        "max_tokens": asked.max_tokens, "on_overflow": asked.on_overflow, "use_cache": decoding.use_cache,
+        "max_tokens": options.max_tokens, "on_overflow": options.on_overflow, "use_cache": decoding.use_cache,
         "chunk": decoding.chunk or 0, "kind": decoding.kind,
     }  # fmt: skip
     streaming = Streaming(
         **decoded, sampling=sampling, seed=opening.seed, samples=draws.samples,
-        stops=[_unescaped(stop) for stop in asked.stops], top=watching.top if watch or output.wants_data else 0,
+        stops=[_unescaped(stop) for stop in options.stops], top=watching.top if watch or output.wants_data else 0,
         looking=_looking(model, head) if looks else None,
     )  # fmt: skip
     display: Display | None = None
@@ -129,7 +129,7 @@ def generate(
 
     def begin(encoding: "Encoding") -> "Underway[Any]":
         if watching.explain_cache:
-            return begin_cache_comparison(model, encoding, asked.max_tokens)
+            return begin_cache_comparison(model, encoding, options.max_tokens)
         if beams is None:
             return begin_generation(model, encoding, streaming)
         searching = Searching(
@@ -146,7 +146,7 @@ def generate(
         for report in begun:
             if any(earlier.interrupted for earlier in reports):
                 return
-            require_prompt(model.transformer, report.prompt.ids, asked.max_tokens)  # before anything is shown
+            require_prompt(model.transformer, report.prompt.ids, options.max_tokens)  # before anything is shown
             reports.append(replace(report, interruptible=interrupt.let_in))
             yield Shown(reports[-1], display)
 
@@ -186,7 +186,7 @@ def _notes(model: "Model", report: "Continued[Any]") -> Iterator[str]:
 
 
 def _require_one_way(
-    asked: Asked, draws: Draws, beams: int | None, head: bool, drawn: bool, decoding: Decoding
+    options: Options, draws: Draws, beams: int | None, head: bool, drawn: bool, decoding: Decoding
 ) -> None:
     """Raise UsageError for settings that contradict each other."""
     search, samples = beams is not None, draws.samples
@@ -197,8 +197,8 @@ def _require_one_way(
          f"{samples} greedy texts are the same one", "raise --temperature, or search with --beams"),
         (search and drawn, "beam search takes what is most probable and draws nothing",
          "leave out --beams, or --temperature, --top-k, --top-p and --min-p"),
-        (search and asked.stops, "beam search ends at end tokens, not at --stop", "leave one of them out"),
-        (search and asked.on_overflow == "slide",
+        (search and options.stops, "beam search ends at end tokens, not at --stop", "leave one of them out"),
+        (search and options.on_overflow == "slide",
          "beam search cannot go on without the older half of a text", "--on-overflow stop or error"),
         (beams is not None and samples > beams,
          f"{samples} texts are more than {beams} beams", f"--n up to {beams}, or more --beams"),
@@ -210,7 +210,7 @@ def _require_one_way(
 
 def _require_alone() -> None:
     """Raise UsageError for a setting of generation beside --explain-cache, which continues greedily in its own way."""
-    settings = [one for made in (Asked, Draws, Search, Watching, Decoding) for one in parameters_of(made)]
+    settings = [one for made in (Options, Draws, Search, Watching, Decoding) for one in parameters_of(made)]
     for one in settings:
         if one.name and one.name not in ("max_tokens", "explain_cache") and given(one.name):
             raise UsageError(

@@ -35,7 +35,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     addresses: tuple[str, ...] = option(
@@ -64,7 +64,7 @@ class Asked:
 
 @command("grad")
 def grad(
-    asked: Asked, loss: Loss, keeping: Keeping, sections: Sections, detail: Detail, faults: Faults, on: Traced
+    options: Options, loss: Loss, keeping: Keeping, sections: Sections, detail: Detail, faults: Faults, on: Traced
 ) -> int:
     """The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe."""
     from tinytf.steps.table import StepTable
@@ -72,13 +72,13 @@ def grad(
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.grad import GradDisplay
 
-    resume = keeping.place("" if asked.integrated else "--integrated")
+    resume = keeping.place("" if options.integrated else "--integrated")
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
     layers = detail.layers(model)
     if sections.pipeline and not given("layer", "head", "full"):
         layers = ()
-    at, derived = ([parse_address(text, table) for text in named] for named in (asked.addresses, asked.derived))
+    at, derived = ([parse_address(text, table) for text in named] for named in (options.addresses, options.derived))
     at += [parse_block(text, table) for text in sections.blocks]
     shown = sections.shown() or (frozenset() if at or derived else frozenset({"summary"}))
     if sections.every or given("by", "lr"):
@@ -94,7 +94,7 @@ def grad(
         with points as on_point, entries as on_entry:
             return model.backward(
                 trace, layers=layers, head=detail.head_of(model), at=at, derived=derived,
-                by=asked.by, lr=asked.lr, integrated=asked.integrated, check=asked.check, seed=on.opening.seed,
+                by=options.by, lr=options.lr, integrated=options.integrated, check=options.check, seed=on.opening.seed,
                 fail_on=fail_on, resume=resume, on_point=on_point, on_entry=on_entry, force=on.force,
             )  # fmt: skip
 

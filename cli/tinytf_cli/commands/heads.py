@@ -16,7 +16,7 @@ _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     corpus: Path | None = argument(required=False, type=click.Path(path_type=Path))
@@ -35,7 +35,7 @@ class Asked:
 
 
 @command("heads")
-def heads(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
+def heads(options: Options, extent: Extent, opening: Opening, output: Output) -> int:
     """Scores are measured on repeated random tokens, and on the text of CORPUS. Names each head as induction,
     duplicate, previous, self, offset, first or broad, and says why. CORPUS is a text file, a folder of them, or - for
     standard input. Without it the text is the one that the model was trained on, where that is known; otherwise all
@@ -44,16 +44,16 @@ def heads(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.heads import CensusDisplay
 
-    if asked.random and asked.corpus is not None:
+    if options.random and options.corpus is not None:
         raise UsageError("--random is without a text, and there is one", "leave one of them out")
-    text = read_texts(("-",), lines=False)[0] if asked.corpus == Path("-") else None
+    text = read_texts(("-",), lines=False)[0] if options.corpus == Path("-") else None
     model = opening.open()
     with progress_line(output.stderr, "sequences", at_most=True) as progress:
         report = model.heads(
-            asked.corpus if text is None else None, text=text, random_only=asked.random, length=asked.length,
-            count=asked.count, seed=opening.seed, by=asked.by, top=asked.top, progress=progress,
+            options.corpus if text is None else None, text=text, random_only=options.random, length=options.length,
+            count=options.count, seed=opening.seed, by=options.by, top=options.top, progress=progress,
         )  # fmt: skip
     if text is not None:
         report = replace(report, corpus="standard input")
-    output.draw(report, CensusDisplay(asked.by is not None, extent.all))
+    output.draw(report, CensusDisplay(options.by is not None, extent.all))
     return 0

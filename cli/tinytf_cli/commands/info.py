@@ -9,7 +9,7 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The argument and option of this command alone."""
 
     model: str = argument(default=default_model, shell_complete=complete_model)
@@ -17,12 +17,12 @@ class Asked:
 
 
 @command("info")
-def info(asked: Asked, output: Output) -> int:
+def info(options: Options, output: Output) -> int:
     """MODEL is what --model of other commands takes; without it, TINYTF_MODEL or tiny."""
     from tinytf.loading import info, load
 
     lender = host()
     opened = None if lender is None or given("model") else lender.model
-    report = (opened or load(asked.model)).positions() if asked.positions else info(asked.model, opened)
+    report = (opened or load(options.model)).positions() if options.positions else info(options.model, opened)
     output.draw(report)
     return 0 if report.holds else 1

@@ -19,7 +19,7 @@ def _complete_lesson(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     lesson: str | None = argument(required=False, shell_complete=_complete_lesson)
@@ -29,23 +29,23 @@ class Asked:
 
 
 @command("learn")
-def learn(asked: Asked, opening: Opening, output: Output) -> None:
+def learn(options: Options, opening: Opening, output: Output) -> None:
     """Each lesson has real numbers, and a question to answer before its answer is shown. LESSON is a number or a name,
     such as 7 or softmax; without one, continue where you left. On a terminal: space goes on, b back, a number answers,
     e explains a cell, q leaves. Elsewhere, and with --plain, the lessons are printed.
     """
     from tinytf.lessons import LessonList, find
 
-    number = None if asked.lesson is None else find(asked.lesson)
-    if asked.listed:
+    number = None if options.lesson is None else find(options.lesson)
+    if options.listed:
         output.draw(LessonList())
         return
     from tinytf.lessons.course import Course
     from tinytf.lessons.live import Live
     from tinytf_cli.board import takes_pictures
 
-    text = None if asked.text is None else read_texts((asked.text,), lines=False)[0]
-    live = Live(opening.open(), text, seed=opening.seed, truncate=asked.truncate)
+    text = None if options.text is None else read_texts((options.text,), lines=False)[0]
+    live = Live(opening.open(), text, seed=opening.seed, truncate=options.truncate)
     on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
     if on_screen and sys.stdin is not None and sys.stdin.isatty():
         from tinytf_cli.learn import run_lessons

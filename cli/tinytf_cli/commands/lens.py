@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     position: str | None = option(
@@ -30,7 +30,7 @@ class Asked:
 
 
 @command("lens")
-def lens(asked: Asked, extent: Extent, on: Traced) -> int:
+def lens(options: Options, extent: Extent, on: Traced) -> int:
     """The residual stream of TEXT goes through the model's own final norm and head, so the last row is the model's own
     output, to the last bit.
     """
@@ -43,8 +43,8 @@ def lens(asked: Asked, extent: Extent, on: Traced) -> int:
     def question(trace: "Trace") -> "Lens":
         with progress_line(on.output.stderr, "lens: layer") as on_progress:
             return on.model.lens(
-                trace, position=asked.position, top=asked.top, track=asked.track, sublayers=asked.sublayers,
+                trace, position=options.position, top=options.top, track=options.track, sublayers=options.sublayers,
                 on_progress=on_progress, force=on.force,
             )  # fmt: skip
 
-    return on.show(question, "lenses", LensDisplay(asked.position is not None, given("top"), extent.all))
+    return on.show(question, "lenses", LensDisplay(options.position is not None, given("top"), extent.all))

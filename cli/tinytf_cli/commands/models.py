@@ -10,17 +10,17 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The argument of this command alone."""
 
     folder: Path = argument(default=".", type=click.Path(path_type=Path, exists=True, file_okay=False))
 
 
 @command("models")
-def models(asked: Asked, output: Output) -> None:
+def models(options: Options, output: Output) -> None:
     """They are built in, presets, in FOLDER (default: this one), in the Hugging Face cache, of Ollama, or of LM Studio.
     No weights are read.
     """
     from tinytf.catalogue import catalogue
 
-    output.draw(catalogue(asked.folder))
+    output.draw(catalogue(options.folder))

@@ -18,7 +18,7 @@ class Words(OptionalTexts):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     at: str | None = option(
@@ -29,18 +29,18 @@ class Asked:
 
 
 @command("neighbours")
-def neighbours(asked: Asked, on: Words, opening: Opening, output: Output) -> int:
+def neighbours(options: Options, on: Words, opening: Opening, output: Output) -> int:
     """Compares embeddings, and unembeddings where the head has its own, by cosine. Of several words it also shows how
     similar each pair is. A word is one token, by its text or its number: cat, '#514'. With --at, give a TEXT.
     """
     from tinytf_cli.views.neighbours import NeighboursDisplay
 
-    if asked.at is None and not on.words:
+    if options.at is None and not on.words:
         raise UsageError("there is no word", "name one or more, such as: tinytf neighbours cat dog")
-    texts = on.given if asked.at is not None else ()
+    texts = on.given if options.at is not None else ()
     model = opening.open()
     traces = (model.trace(text, truncate=on.truncate) for text in texts)
-    reports = (model.neighbours(text=trace, at=asked.at, top=asked.top) for trace in traces)
-    if asked.at is None:
-        reports = (model.neighbours(words, top=asked.top) for words in [on.words])
-    return output.draw_all(reports, "neighbours", on.lines, NeighboursDisplay(asked.rows))
+    reports = (model.neighbours(text=trace, at=options.at, top=options.top) for trace in traces)
+    if options.at is None:
+        reports = (model.neighbours(words, top=options.top) for words in [on.words])
+    return output.draw_all(reports, "neighbours", on.lines, NeighboursDisplay(options.rows))

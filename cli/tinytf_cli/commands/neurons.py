@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     layer: str | None = option(metavar="N", help="Units of this layer only; -1 is the last.")
@@ -42,7 +42,7 @@ class Asked:
 
 
 @command("neurons")
-def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
+def neurons(options: Options, extent: Extent, on: Traced) -> int:
     """Shows the most active ones at each token of TEXT. A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its
     row of W₂ is read through the unembedding.
     """
@@ -51,24 +51,24 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.neurons import NeuronsDisplay
 
-    if asked.units and asked.layer is not None:
+    if options.units and options.layer is not None:
         raise UsageError("--unit names its layer, and --layer another one", "leave one of them out")
     model = on.model
-    layers = sorted({parse_unit(unit, model.config).layer for unit in asked.units}) or None
-    if asked.layer is not None:
-        layers = [one_number(asked.layer, model.config.n_layers, "layer")]
-    files = corpus_files(asked.corpus, on.texts.words) if asked.corpus else None
+    layers = sorted({parse_unit(unit, model.config).layer for unit in options.units}) or None
+    if options.layer is not None:
+        layers = [one_number(options.layer, model.config.n_layers, "layer")]
+    files = corpus_files(options.corpus, on.texts.words) if options.corpus else None
 
     def question(trace: "Trace") -> "Neurons":
-        report = model.neurons(trace, top=asked.top, by=asked.by, units=asked.units, tokens=asked.tokens)
+        report = model.neurons(trace, top=options.top, by=options.by, units=options.units, tokens=options.tokens)
         if files is None:
             return report
         names = [str(unit) for unit in report.units]
         with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
             examples = model.top_examples(
-                files, names, top=asked.examples, window=asked.window, on_progress=on_progress
+                files, names, top=options.examples, window=options.window, on_progress=on_progress
             )
-        corpus = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
+        corpus = ", ".join("standard input" if path == Path("-") else str(path) for path in options.corpus)
         return replace(report, examples=replace(examples, corpus=corpus))
 
-    return on.show(question, "neurons", NeuronsDisplay(bool(asked.units), extent.rows(asked.rows)), layers)
+    return on.show(question, "neurons", NeuronsDisplay(bool(options.units), extent.rows(options.rows)), layers)

@@ -13,7 +13,7 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     chat: Chat
@@ -43,7 +43,7 @@ class Asked:
 
 
 @command("patch")
-def patch(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
+def patch(options: Options, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
     """Runs CORRUPT with activations of CLEAN patched in. Measured by the difference of two logits, A − B, after the
     last token (in an encoder at [MASK]): 1 is the clean run, 0 the corrupt one. Both texts must have the same number
     of tokens. Ctrl-C shows what a sweep has measured so far.
@@ -52,35 +52,35 @@ def patch(asked: Asked, keeping: Keeping, extent: Extent, opening: Opening, outp
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchSweepDisplay, aligned_lines
 
-    if asked.addresses and asked.sweep is not None:
+    if options.addresses and options.sweep is not None:
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
-    if asked.places and not asked.addresses:
+    if options.places and not options.addresses:
         raise UsageError("--position goes with --at", "a sweep is over every position")
-    resume = keeping.place("a sweep" if asked.addresses else "")
-    words = with_session_text((asked.clean,), 2) if asked.corrupt is None else (asked.clean, asked.corrupt)
+    resume = keeping.place("a sweep" if options.addresses else "")
+    words = with_session_text((options.clean,), 2) if options.corrupt is None else (options.clean, options.corrupt)
     if len(words) != 2:
         raise UsageError("CORRUPT is missing, the text that is patched", 'tinytf patch "The cat sat" "The dog sat"')
-    texts = asked.chat.each(words)
+    texts = options.chat.each(words)
     model = opening.open()
     tokens: dict[str, Any] = {
         name: model.optional_outcome(word, f"--{name}")
-        for name, word in (("answer", asked.answer), ("versus", asked.versus))
+        for name, word in (("answer", options.answer), ("versus", options.versus))
     }
     try:
-        require_even(*(model.encode(text, truncate=asked.truncate) for text in texts))
+        require_even(*(model.encode(text, truncate=options.truncate) for text in texts))
     except UnevenTexts as error:
         for line in aligned_lines(error.aligned, output.terminal.width):
             output.note(line)
         raise
-    clean, corrupt = (model.trace(text, truncate=asked.truncate, force=asked.force) for text in texts)
-    if asked.addresses:
-        positions = [place for words in asked.places for place in corrupt.positions(words)] or None
-        report = model.patch(clean, corrupt, asked.addresses, positions=positions, top=asked.top or 5, **tokens)
+    clean, corrupt = (model.trace(text, truncate=options.truncate, force=options.force) for text in texts)
+    if options.addresses:
+        positions = [place for words in options.places for place in corrupt.positions(words)] or None
+        report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)
         output.draw(report)
         return 0 if report.holds else 1
     with progress_line(output.stderr, "patches:") as on_progress:
         sweep = model.patch_sweep(
-            clean, corrupt, asked.sweep or "residual", resume=resume, on_progress=on_progress, **tokens
+            clean, corrupt, options.sweep or "residual", resume=resume, on_progress=on_progress, **tokens
         )
-    output.draw(sweep, PatchSweepDisplay(asked.top or 8, extent.all))
+    output.draw(sweep, PatchSweepDisplay(options.top or 8, extent.all))
     return 0 if sweep.holds else 1

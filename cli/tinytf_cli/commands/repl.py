@@ -16,7 +16,7 @@ from tinytf_cli.repl.trust import Trust
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What this command alone takes."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
@@ -36,7 +36,7 @@ class Asked:
 
 
 @command("repl")
-def repl(asked: Asked, trust: Trust, opening: Opening, drawing: Drawing) -> int:
+def repl(options: Options, trust: Trust, opening: Opening, drawing: Drawing) -> int:
     """A session holds one open model and a text, whose trace is walked like a program in a debugger. At a terminal it
     has a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the
     status is 1 if one of them failed.
@@ -54,18 +54,18 @@ def repl(asked: Asked, trust: Trust, opening: Opening, drawing: Drawing) -> int:
     session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current_interrupt())
     session.debug = bool(click.get_current_context().params.get("debug"))
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    interactive = at_a_terminal and not asked.commands and not asked.files
+    interactive = at_a_terminal and not options.commands and not options.files
     chosen = None
-    if interactive if asked.startup is None else asked.startup:
+    if interactive if options.startup is None else options.startup:
         from tinytf_cli.repl.startup import run_startup, startup_path
 
         path = startup_path()
-        if path.exists() or asked.startup:
+        if path.exists() or options.startup:
             run_startup(session, path)
             drawn = {name: value for name, value in vars(drawing).items() if given(name)}
             session.change(settings=replace(session.settings, **drawn))
             chosen = spec if given("model", "device", "dtype", "seed", "adapter") else None
-    begin = session.begin(" ".join(asked.words), chosen, quiet=not interactive)
+    begin = session.begin(" ".join(options.words), chosen, quiet=not interactive)
     if begin.failure is not None or begin.status:
         session.say(begin)
         return begin.status
@@ -77,12 +77,12 @@ def repl(asked: Asked, trust: Trust, opening: Opening, drawing: Drawing) -> int:
         session.streams.of_file(statements(read_script(file)), trust)
         if str(file) != "-"
         else statements(read_stream(sys.stdin.buffer))
-        for file in asked.files
+        for file in options.files
     ]
-    if asked.commands:
-        parts.append(statements((f"-c {number}", line) for number, line in enumerate(asked.commands, start=1)))
+    if options.commands:
+        parts.append(statements((f"-c {number}", line) for number, line in enumerate(options.commands, start=1)))
     if not parts:
         if sys.stdin is None:
             raise UsageError("there is no standard input to read lines from", "give them with -c, or in a file with -f")
         parts.append(statements(read_stream(sys.stdin.buffer)))
-    return run_lines(session, itertools.chain(*parts), echo=asked.echo, stop=asked.on_error == "stop")
+    return run_lines(session, itertools.chain(*parts), echo=options.echo, stop=options.on_error == "stop")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """Which run to play."""
 
     run: Path = argument(type=click.Path(path_type=Path))
@@ -25,7 +25,7 @@ class Asked:
 
 
 @command("replay")
-def replay(asked: Asked, output: Output) -> None:
+def replay(options: Options, output: Output) -> None:
     """RUN is its folder. On a terminal: left and right turn frames, space plays, up and down choose a token, tab a text
     and h a head, Enter opens the model of a frame in the explorer, q leaves. Elsewhere a table. -o FILE.cast and
     FILE.svg are the film itself.
@@ -33,7 +33,7 @@ def replay(asked: Asked, output: Output) -> None:
     from tinytf.training.film.film import Films, read_film
     from tinytf_cli.board import takes_pictures
 
-    film, versus = read_film(asked.run), None if asked.versus is None else read_film(asked.versus)
+    film, versus = read_film(options.run), None if options.versus is None else read_film(options.versus)
     films = [film] if versus is None else [film, versus]
     on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
     if on_screen and sys.stdin is not None and sys.stdin.isatty():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     query: str | None = option(
@@ -28,7 +28,7 @@ class Asked:
 
 
 @command("rollout")
-def rollout(asked: Asked, extent: Extent, on: Traced) -> int:
+def rollout(options: Options, extent: Extent, on: Traced) -> int:
     """Attention rollout multiplies the maps of all layers (Abnar and Zuidema 2020). Only attention counts, and half of
     every layer comes from the residual connection.
     """
@@ -36,7 +36,7 @@ def rollout(asked: Asked, extent: Extent, on: Traced) -> int:
     from tinytf_cli.views.rollout import RolloutDisplay
 
     def question(trace: "Trace") -> "Rollout":
-        layer = None if asked.layer is None else one_number(asked.layer, trace.config.n_layers, "layer")
-        return on.model.rollout(trace, heads=asked.heads, layer=layer, query=asked.query, force=on.force)
+        layer = None if options.layer is None else one_number(options.layer, trace.config.n_layers, "layer")
+        return on.model.rollout(trace, heads=options.heads, layer=layer, query=options.query, force=on.force)
 
-    return on.show(question, "rollouts", RolloutDisplay(extent.rows(asked.rows)))
+    return on.show(question, "rollouts", RolloutDisplay(extent.rows(options.rows)))

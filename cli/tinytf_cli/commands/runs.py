@@ -23,11 +23,11 @@ class Folders:
 
 
 @command("runs")
-def runs(asked: Folders, output: Output) -> None:
+def runs(options: Folders, output: Output) -> None:
     """Looks in every FOLDER and the folders in it; the default is the folder runs, or this one if there is none."""
     from tinytf.training.folder.run_report import compare_runs
     from tinytf_cli.views.runs import RunsDisplay
 
     default = Path("runs") if Path("runs").is_dir() else Path()
-    report = compare_runs(asked.folders or (default,), must_open=bool(asked.folders), by=asked.by)
-    output.draw(report, RunsDisplay(asked.log))
+    report = compare_runs(options.folders or (default,), must_open=bool(options.folders), by=options.by)
+    output.draw(report, RunsDisplay(options.log))

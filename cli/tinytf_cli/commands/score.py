@@ -10,7 +10,7 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     quantize: str | None = option(
@@ -20,12 +20,13 @@ class Asked:
 
 
 @command("score")
-def score(asked: Asked, extent: Extent, texts: Texts, opening: Opening, output: Output) -> int:
+def score(options: Options, extent: Extent, texts: Texts, opening: Opening, output: Output) -> int:
     """First the perplexity of all of TEXT."""
     from tinytf_cli.views.score import ScoreDisplay
 
     model = opening.open()
     reports = (
-        model.score(text, truncate=texts.truncate, int8=asked.quantize is not None, limit=asked.limit) for text in texts
+        model.score(text, truncate=texts.truncate, int8=options.quantize is not None, limit=options.limit)
+        for text in texts
     )
     return output.draw_all(reports, "scores", texts.lines, ScoreDisplay(extent.all))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What is swept, and where."""
 
     GROUP: ClassVar = "Sweep"
@@ -35,7 +35,7 @@ class Asked:
 
 
 @command("sweep")
-def sweep(asked: Asked, axes: Axes, output: Output) -> int:
+def sweep(options: Options, axes: Axes, output: Output) -> int:
     """RECIPE is a TOML file; every field of it and of its model is an option with values: --lr 1e-3,3e-3
     --d-model 64,128. All combinations are trained, each in a folder of its own in --out, and compared in the end. The
     same command again goes on where a sweep was interrupted. A run that fails does not end the others. CORPUS may have
@@ -50,12 +50,12 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     if (session := host()) is not None:
         session.require_own("start the processes of a sweep")
     trials = grid(
-        Recipe.load(asked.recipe), {name: values_of(name, text) for name, text in axes.given.items()}, asked.seeds
+        Recipe.load(options.recipe), {name: values_of(name, text) for name, text in axes.given.items()}, options.seeds
     )
-    find_corpus(asked.corpus, trials[0].recipe.reading)  # tells its faults once, and that no output may replace it
-    out = asked.out or Path("runs") / f"sweep-{asked.recipe.stem}"
+    find_corpus(options.corpus, trials[0].recipe.reading)  # tells its faults once, and that no output may replace it
+    out = options.out or Path("runs") / f"sweep-{options.recipe.stem}"
     require_outside(out / trials[0].name)
-    jobs = min(asked.jobs or os.cpu_count() or 1, len(trials))
+    jobs = min(options.jobs or os.cpu_count() or 1, len(trials))
     output.note(f"{len(trials):,} runs in {out}, {jobs:,} at a time")
     ended = 0
 
@@ -71,7 +71,7 @@ def sweep(asked: Asked, axes: Axes, output: Output) -> int:
     with output.interrupt.asked() as interrupted:
         interrupted()  # from here on a signal only ends the runs, with a checkpoint each
         outcomes = swept(
-            asked.corpus, trials, out, begin=_begin, jobs=jobs, ray=asked.ray,
+            options.corpus, trials, out, begin=_begin, jobs=jobs, ray=options.ray,
             on_begin=on_begin, on_end=on_end, interrupted=interrupted,
         )  # fmt: skip
     output.draw(compare_runs([out]))

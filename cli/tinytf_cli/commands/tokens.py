@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     model: str = option(
@@ -38,7 +38,7 @@ class Asked:
 
 
 @command("tokens")
-def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
+def tokens(options: Options, texts: OptionalTexts, output: Output) -> int:
     """Tokens that the tokenizer adds of itself are marked. With --versus, shows where another tokenizer splits
     differently, and how often in a corpus.
     """
@@ -50,27 +50,27 @@ def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
     from tinytf_cli.views import splits as _  # noqa: F401 - registers it
     from tinytf_cli.views.tokens import TokensDisplay
 
-    if asked.corpus and (asked.versus is None or texts.words):
+    if options.corpus and (options.versus is None or texts.words):
         raise UsageError("--corpus is what two tokenizers are compared on, in place of TEXT", "such as --versus gpt2")
-    if not asked.corpus:
+    if not options.corpus:
         texts.given  # noqa: B018 - a missing text is told before a tokenizer is opened
     lender = host()
     if lender is not None and not given("model"):
         name, context = lender.model.name, lender.model.config.context
         tokenizer, note = lender.model.tokenizer, lender.model.tokenizer_note
     else:
-        source = find_source(asked.model)
+        source = find_source(options.model)
         name, context = source.name, source.config().context
         tokenizer, note = source.vocabulary().tokenizer, source.vocabulary().note
-    if asked.versus is not None:
+    if options.versus is not None:
         both, files = (
-            (tokenizer, open_tokenizer(asked.versus)),
-            corpus_files(asked.corpus, ()) if asked.corpus else None,
+            (tokenizer, open_tokenizer(options.versus)),
+            corpus_files(options.corpus, ()) if options.corpus else None,
         )
         read = files.documents().texts() if files else texts
         total = sum(file.paragraph_characters for file in files.files) if files else 0
         with progress_line(output.stderr, "reading the corpus: character") as on_progress:
-            report = splits((name, asked.versus), both, read, lambda done: on_progress(min(done, total), total))
+            report = splits((name, options.versus), both, read, lambda done: on_progress(min(done, total), total))
         output.draw(report)
         return 0 if report.holds else 1
 
@@ -82,4 +82,4 @@ def tokens(asked: Asked, texts: OptionalTexts, output: Output) -> int:
             encoding = encoding.truncated(context)
         return Tokenized(name, tokenizer, note, encoding)
 
-    return output.draw_all(map(question, texts), "texts", texts.lines, TokensDisplay(asked.limit))
+    return output.draw_all(map(question, texts), "texts", texts.lines, TokensDisplay(options.limit))

@@ -29,7 +29,7 @@ def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     steps: tuple[str, ...] = option(
@@ -48,7 +48,7 @@ class Asked:
 
 
 @command("trace")
-def trace(asked: Asked, sections: Sections, detail: Detail, faults: Faults, on: Addressed) -> int:
+def trace(options: Options, sections: Sections, detail: Detail, faults: Faults, on: Addressed) -> int:
     """TEXT comes from the argument, from a pipe, or from - for standard input."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address, parse_block
@@ -56,41 +56,41 @@ def trace(asked: Asked, sections: Sections, detail: Detail, faults: Faults, on: 
     from tinytf_cli.views.parameters import ParametersDisplay
     from tinytf_cli.views.trace import TraceDisplay
 
-    if not asked.addresses:
+    if not options.addresses:
         on.texts.given  # noqa: B018 - a missing text is told before a model is opened
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
     layers, head = detail.layers(model), detail.head_of(model)
     blocks = [parse_block(text, table) for text in sections.blocks]
-    named = [parse_any(text, table) for text in asked.addresses]
+    named = [parse_any(text, table) for text in options.addresses]
     weights = [where for where in named if isinstance(where, ParameterAddress)]
     chosen = [where for where in named if isinstance(where, Address)]
-    chosen += [where for name in asked.steps for where in _addresses_of(name, layers, head, table)]
-    if asked.way is not None and not weights:
+    chosen += [where for name in options.steps for where in _addresses_of(name, layers, head, table)]
+    if options.way is not None and not weights:
         raise UsageError("--as is for parameters, and no address names one", "such as --at L0.W_Q")
-    if (named or asked.steps) and (sections.pipeline or blocks):
+    if (named or options.steps) and (sections.pipeline or blocks):
         raise UsageError(
             f"--{'block' if blocks else 'pipeline'} is a part of the whole trace, and this asks for something else",
             "ask one at a time",
         )
     if weights and not chosen and not fail_on:
         on.note_unread_text()
-        on.output.draw(model.parameters(weights, way=asked.way), ParametersDisplay(detail.dims, detail.rows))
+        on.output.draw(model.parameters(weights, way=options.way), ParametersDisplay(detail.dims, detail.rows))
         return 0
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
     asks = sections.shown()
     in_full = bool(blocks) or "block" in asks or given("dims")
     display = TraceDisplay(
-        detail.dims, detail.rows, "pipeline" in asks, in_full, sections.every, asked.top, on.again()
+        detail.dims, detail.rows, "pipeline" in asks, in_full, sections.every, options.top, on.again()
     )  # fmt: skip
 
     def question(trace: "Trace") -> "Traced":
         shown = () if display.pipeline and not display.blocks else layers
         named = blocks or ([Address(None, layers, (head,))] if given("layer", "head", "full") and shown else [])
         return model.traced(
-            trace, layers=shown, head=head, blocks=named, at=[*chosen, *weights], way=asked.way,
-            top=asked.top or 10, fail_on=fail_on,
+            trace, layers=shown, head=head, blocks=named, at=[*chosen, *weights], way=options.way,
+            top=options.top or 10, fail_on=fail_on,
         )  # fmt: skip
 
     return on.show(question, "traces", display, layers=recorded)

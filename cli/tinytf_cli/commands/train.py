@@ -51,7 +51,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What else a training does."""
 
     GROUP: ClassVar = "Watching"
@@ -68,7 +68,9 @@ class Asked:
 
 
 @command("train")
-def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, machine: Machine, output: Output) -> int:
+def train(
+    run: RunOptions, given: Given, unreadable: Unreadable, options: Options, machine: Machine, output: Output
+) -> int:
     """CORPUS is files or folders, with weights as in book.txt=3 code/=1; - or nothing is standard input. The model is
     left in a run folder. A blank line separates documents. A resumed run knows its files. Every field of the model is
     an option too: --d-model 256 --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report
@@ -93,14 +95,14 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
     out = _new_run(run.corpus or (() if parent is None else (parent,))) if run.out is None else run.out
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
-    if asked.explained and asked.explain is None:
+    if options.explained and options.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if asked.dry_run and (run.resume or run.at_step or asked.explain or asked.tensorboard or machine.shard):
+    if options.dry_run and (run.resume or run.at_step or options.explain or options.tensorboard or machine.shard):
         more = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
         raise UsageError("--dry-run plans a new run", more)
     if run.resume and run.overwrite:
         raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
-    if asked.tensorboard:
+    if options.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
     resolved = resolved_recipe(given, run, resumed)
@@ -112,7 +114,7 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
     reading = partial(progress.prepare, "bytes of text read")
     files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output, reading)
     progress.clear()
-    if asked.dry_run:
+    if options.dry_run:
         planned = plan(
             files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
             on_progress=progress.prepare,
@@ -144,10 +146,10 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
             interrupted=interrupted,
             tokenizer=own_tokenizer,
             model=model,
-            explain=asked.explain or 0,
-            explained=asked.explained,
+            explain=options.explain or 0,
+            explained=options.explained,
             on_updates=updates.extend,
-            tensorboard=asked.tensorboard,
+            tensorboard=options.tensorboard,
             shard=machine.shard,
             timeout=machine.process_timeout,
             choose_speed="OMP_NUM_THREADS" not in os.environ,
@@ -163,8 +165,8 @@ def train(run: RunOptions, given: Given, unreadable: Unreadable, asked: Asked, m
             setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
             # Without a pager: nobody may be there to leave it.
             replace(output, pager=None).draw(report_of(out, resolved, setup, updates))
-        if asked.explain and not updates:
-            output.note(f"step {asked.explain:,} was not among the steps of this run, so there is no update to show")
+        if options.explain and not updates:
+            output.note(f"step {options.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < resolved.steps and last.stopped is None else 0
 
 

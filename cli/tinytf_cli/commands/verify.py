@@ -9,7 +9,7 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of this command alone."""
 
     files: tuple[str, ...] = argument(nargs=-1, metavar="[FILE]...")
@@ -28,7 +28,7 @@ class Asked:
 
 
 @command("verify")
-def verify(asked: Asked, output: Output) -> int:
+def verify(options: Options, output: Output) -> int:
     """A FILE is TOML (see samples/worked/README.md), or the name of an example that comes with tinytf; without a FILE
     these are listed with their scores. A claim holds, is carried (right of the author's own earlier numbers, wrong in
     the end), or is wrong; the status is 1 where one is off by more than its printed digits allow.
@@ -38,14 +38,16 @@ def verify(asked: Asked, output: Output) -> int:
     from tinytf.worked import verify as checked
     from tinytf_cli.views.verify import VerificationDisplay
 
-    words = open_tokenizer(asked.tokenizer) if asked.tokenizer is not None else None
-    examples = [open_example(name) for name in asked.files or shipped()]  # all of them before the first takes its time
+    words = open_tokenizer(options.tokenizer) if options.tokenizer is not None else None
+    examples = [
+        open_example(name) for name in options.files or shipped()
+    ]  # all of them before the first takes its time
     reports = []
     for example in examples:
         # In the list, an example of another vocabulary goes without its ids; by its name it is refused.
-        fits = words is None or asked.files or example.vocabulary is None or example.vocabulary.fits(words)
-        reports.append(checked(example, words if fits else None, seconds=asked.seconds, budget=asked.budget))
-    if not asked.files:
+        fits = words is None or options.files or example.vocabulary is None or example.vocabulary.fits(words)
+        reports.append(checked(example, words if fits else None, seconds=options.seconds, budget=options.budget))
+    if not options.files:
         output.draw(ExampleScores(tuple(reports)))
         return 0
-    return output.draw_all(reports, "verifications", len(reports) > 1, VerificationDisplay(asked.full, asked.wrong))
+    return output.draw_all(reports, "verifications", len(reports) > 1, VerificationDisplay(options.full, options.wrong))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """Which run to follow, and how closely."""
 
     run: Path = argument(type=click.Path(path_type=Path))
@@ -28,7 +28,7 @@ class Asked:
 
 
 @command("watch")
-def watch(asked: Asked, output: Output) -> int | None:
+def watch(options: Options, output: Output) -> int | None:
     """RUN is its folder, where nothing is written. A terminal shows a picture that is redrawn in place; elsewhere (and
     with --plain) a line appears now and then. JSON and files hold the present state, as with --once; --format ndjson
     follows. It ends when the run is finished, or with status 1 when it was stopped.
@@ -37,28 +37,28 @@ def watch(asked: Asked, output: Output) -> int | None:
     from tinytf.training.folder.run_report import FollowedRun, RunReport
     from tinytf_cli.views.run import RunDisplay
 
-    run = asked.run
+    run = options.run
     reader, name = RunReader(run), resolved(run).name
     history = reader.read()
-    if asked.once or output.file is not None or output.format not in ("text", "ndjson"):
-        output.draw(RunReport(name, run, history), RunDisplay(quiet=quiet_seconds(run), log=asked.log))
+    if options.once or output.file is not None or output.format not in ("text", "ndjson"):
+        output.draw(RunReport(name, run, history), RunDisplay(quiet=quiet_seconds(run), log=options.log))
     elif output.format == "text" and takes_pictures(output.terminal):
-        return _on_screen(name, reader, asked, output)
+        return _on_screen(name, reader, options, output)
     else:
-        followed = FollowedRun(name, run, history, reader=reader, every=asked.every, interval=asked.interval)
+        followed = FollowedRun(name, run, history, reader=reader, every=options.every, interval=options.interval)
         replace(output, at_once=True).draw(followed)
         return 0 if reader.read().finished else 1
     return 0
 
 
-def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> int:
+def _on_screen(name: str, reader: "RunReader", options: Options, output: Output) -> int:
     """Redraw the run in place until it is finished or stopped; Ctrl-C interrupts only the pauses between pictures."""
     from tinytf.training.folder.run_files import is_stopped
     from tinytf_cli.screen import Screen, clean_exit
 
     screen = Screen(output.stdout)
     fixed = bool(click.get_current_context().params.get("width"))
-    board = Board(name, reader, screen, output.terminal, fixed=fixed, log=asked.log)
+    board = Board(name, reader, screen, output.terminal, fixed=fixed, log=options.log)
     with output.interrupt.held(), clean_exit(screen.forget):
         while True:
             try:
@@ -67,7 +67,7 @@ def _on_screen(name: str, reader: "RunReader", asked: Asked, output: Output) -> 
                 raise ReaderGone from None
             if history.finished:
                 return 0
-            if is_stopped(asked.run):  # what it wrote last may still be unread
+            if is_stopped(options.run):  # what it wrote last may still be unread
                 return 0 if board.draw().finished else 1
             with output.interrupt.let_in():
-                time.sleep(asked.interval)
+                time.sleep(options.interval)
