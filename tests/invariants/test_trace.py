@@ -481,7 +481,7 @@ def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
     one = recording_bytes(model.config, 9, 1, 4, (0,))
     monkeypatch.setattr(recording, "UNASKED", 0)
     monkeypatch.setattr(recording, "free_bytes", lambda device: (needed + one) // 2)
-    with pytest.raises(MemoryShortage, match="recording 9 tokens through 4 layers holds") as caught:
+    with pytest.raises(MemoryShortage, match="recording 9 tokens through 4 layers needs") as caught:
         record(model, encoding_of(range(3, 12)))
     assert "--layer 0 --step weights" in caught.value.hint
     assert "--force" in caught.value.hint

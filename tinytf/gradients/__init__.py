@@ -1,4 +1,4 @@
-"""The backward pass of a text: a file each question, imported when it is first asked."""
+"""The backward pass of a text, with one file per question, imported on first use."""
 
 from typing import TYPE_CHECKING
 
