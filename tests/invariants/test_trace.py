@@ -488,7 +488,7 @@ def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
     assert record(model, encoding_of(range(3, 12)), layers=(0,)).recorded_bytes == one
     assert record(model, encoding_of(range(3, 12)), force=True).recorded_bytes == needed
     monkeypatch.setattr(recording, "free_bytes", lambda device: one - 1)
-    with pytest.raises(MemoryShortage, match="through 1 layer holds") as caught:
+    with pytest.raises(MemoryShortage, match="through 1 layer needs") as caught:
         record(model, encoding_of(range(3, 12)), layers=(0,))
     assert "--layer 0" not in caught.value.hint
 

@@ -168,7 +168,7 @@ def test_a_vocabulary_is_recognised_by_a_text_and_its_ids(tmp_path: Path) -> Non
     ids = list(tiny.encode("The cat").ids)
     text = "[vocabulary]\nname = 'ours'\ntext = 'The cat'\nids = {}\n[[step]]\nname = 's'\nvalue = '1'\n"
     assert verify(example(tmp_path, text.format(ids)), tiny).holds
-    with pytest.raises(UsageError, match="own are those of ours, and this tokenizer has another vocabulary"):
+    with pytest.raises(UsageError, match="own are from ours, but this tokenizer has another vocabulary"):
         verify(example(tmp_path, text.format([*ids, 1])), tiny)
 
 
