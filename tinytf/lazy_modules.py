@@ -9,9 +9,9 @@ from types import ModuleType
 def modules(package: str) -> Callable[[str], ModuleType]:
     """The ``__getattr__`` of a package whose modules are its attributes."""
 
-    def found(name: str) -> ModuleType:
+    def import_attribute(name: str) -> ModuleType:
         if find_spec(f"{package}.{name}") is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return import_module(f"{package}.{name}")
 
-    return found
+    return import_attribute

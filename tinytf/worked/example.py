@@ -221,7 +221,7 @@ class _Reader:
                 return None
             case {"name": str(name), "text": str(text), "ids": [*ids], **rest} if not rest and _whole_numbers(ids):
                 return Vocabulary(name, text, tuple(ids))
-        message = "must have a name, a text, and the ids of the text, which are whole numbers"
+        message = "must have a name, a text, and the text's ids, which are whole numbers"
         raise self.fault(message, 'name = "GPT-2", text = "Hello", ids = [15496]', table="vocabulary")
 
     def _given(self, name: str, value: Any, generator: np.random.Generator) -> Any:
