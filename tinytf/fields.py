@@ -166,7 +166,7 @@ def require_fields(
     error: type[TinytfError] = ConfigError,
     source: Path | str = "",
 ) -> dict[str, Any]:
-    """The fields of ``what``, arrays as tuples. Raises ``error`` for an unknown, missing or wrong one, in this order."""
+    """The fields of ``what``, arrays as tuples. Raises ``error`` for an unknown, missing or wrong one, in order."""
     prefix = f"{source}: " if source else ""
     for name in data:
         if name not in known:

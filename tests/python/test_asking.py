@@ -63,7 +63,7 @@ def test_what_is_no_address_is_told_so(trace: tinytf.Trace, address: object) -> 
 @pytest.mark.parametrize("text", [0, ["The cat", "The dog"], b"The cat", 1.5])
 def test_what_is_no_text_is_told_so(model: tinytf.Model, text: object) -> None:
     for ask in (model.trace, model.lens, model.generate):
-        with pytest.raises(UsageError, match="a text is a string"):
+        with pytest.raises(UsageError, match="a text must be a string"):
             ask(text)
 
 
