@@ -156,7 +156,7 @@ class MemorySource(DirectorySource):
     """A model of transformers in memory, with its tokenizer."""
 
     module: Any
-    given: Any
+    tokenizer: Any
 
     @classmethod
     def of(cls, module: Any, tokenizer: Any) -> Self:
@@ -169,7 +169,7 @@ class MemorySource(DirectorySource):
         return read_module(self.module)
 
     def vocabulary(self) -> Vocabulary:
-        return tokenizer_in_memory(self.given, self.module)
+        return tokenizer_in_memory(self.tokenizer, self.module)
 
 
 class GgufSource(DirectorySource):

@@ -103,14 +103,14 @@ def grad(
             raise UsageError(
                 "a metric reads all logits, and takes no target, positions or versus", "drop the metric or the others"
             )
-        found = record_gradients(model.transformer, model.encode(text, truncate=truncate), metric, force=force)
-        found.about = About(model, found.encoding)
-        return found
+        trace = record_gradients(model.transformer, model.encode(text, truncate=truncate), metric, force=force)
+        trace.about = About(model, trace.encoding)
+        return trace
     model.transformer.require_choice("there is no loss and no gradient")
     encoding = model.encode(text, truncate=truncate)
     if versus is not None and target is None:
-        trace = model.trace_of(encoding)
-        target = f"#{int(trace.logits_at(trace.recording.logit_rows[-1]).argmax())}"
+        forward = model.trace_of(encoding)
+        target = f"#{int(forward.logits_at(forward.recording.logit_rows[-1]).argmax())}"
     if model.config.labels:
         targets = _classes(model, encoding, model.optional_outcome(target, "--target"), positions)
     else:
@@ -118,9 +118,9 @@ def grad(
             model.tokenizer, encoding, causal=model.config.causal, target=target, positions=positions
         )
     against = targets if versus is None else _lead(targets, model.find_outcome(versus, "--versus"))
-    found = record_gradients(model.transformer, encoding, against, force=force)
-    found.about = About(model, encoding)
-    return found
+    trace = record_gradients(model.transformer, encoding, against, force=force)
+    trace.about = About(model, encoding)
+    return trace
 
 
 def _lead(targets: Targets, other: int) -> Metric:

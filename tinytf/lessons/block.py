@@ -84,7 +84,7 @@ def feed_forward(live: Live) -> Lesson:
     biases = (matrices - 1) * hidden + width if config.ffn_bias else 0
     matrix_size = width * hidden
     answer = matrices * matrix_size + biases
-    bias_note = "biases included" if biases else "and there are no biases"
+    bias_note = "biases included" if biases else "no biases"
     question = live.ask("feed-forward").number(
         f"How many parameters are in one feed-forward with d_model {width:,} and d_ff {hidden:,} "
         f"({'gate, up and down' if gated else 'W₁ and W₂'}, {bias_note})?",

@@ -239,10 +239,14 @@ class Live:
         tokenizer = self.model.tokenizer
         if self.config.causal and self.length > 1:
             targets = Targets(tuple(range(self.length - 1)), tuple(self.encoding.ids[1:]))
-            return self.encoding, targets, "Each token is asked for the next one in the text"
+            return self.encoding, targets, "At each token, the model is asked for the next one in the text"
         if not self.config.causal and self.mask is None and tokenizer.mask_id is not None:
             encoding, targets = choose_targets(tokenizer, self.encoding, causal=False, positions=str(self.here))
-            return encoding, targets, f"Token {self.here}, {self.token(self.here)}, is masked and asked for"
+            return (
+                encoding,
+                targets,
+                f"Token {self.here}, {self.token(self.here)}, is masked, and the model is asked for it",
+            )
         targets = Targets((self.predicted_at,), (self.likeliest[0],))
         return self.encoding, targets, "Nothing says what is right here, so the model's first guess is taken as right"
 

@@ -78,7 +78,8 @@ def sampling(live: Live) -> Lesson:
         sharp,
         [value for value in (flat, p, p * _COLD, min(1.0, p / _COLD), 1 - p) if value < 1],
         f"The logits are divided by {_COLD:g}, so probabilities are squared and made to sum to 1 again: "
-        f"{figure(p)}² / {figure(float((plain**2).sum()))} = {figure(sharp)}. At {_WARM:g} it is {figure(flat)}.",
+        f"{figure(p)}² / {figure(float((plain**2).sum()))} = {figure(sharp)}. At temperature {_WARM:g} it is "
+        f"{figure(flat)}.",
     )
     rows = tuple((live.piece(i), float(plain[i])) for i in live.likeliest)
     revealed = tuple((live.piece(i), float(cold[i]), float(plain[i]), float(warm[i])) for i in live.likeliest)
