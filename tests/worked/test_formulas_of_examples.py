@@ -99,8 +99,8 @@ def test_a_formula_has_the_value_that_it_says(text: str, value: float) -> None:
         ("().__class__.__bases__", "there is no .__bases__"),
         ("__import__('os')", "there is no operation '__import__'"),
         ("(lambda: 1)()", "called by its name"),
-        ("[x for x in X]", "no place in a formula"),
-        ("X if X else 1", "no place in a formula"),
+        ("[x for x in X]", "not allowed in a formula"),
+        ("X if X else 1", "not allowed in a formula"),
         ("exp(x=1)", "in order"),
         ("Y + 1", "no 'Y' before this step"),
         ("exp", "exp is an operation"),
@@ -121,8 +121,8 @@ def test_a_formula_has_the_value_that_it_says(text: str, value: float) -> None:
         ("1 < 2 < 3", "one comparison at a time"),
         ("exp(", "is not a formula"),
         ("1" * 2001, "characters"),
-        ("f'{X}'", "no place in a formula"),
-        ("b'x'", "no place in a formula"),
+        ("f'{X}'", "not allowed in a formula"),
+        ("b'x'", "not allowed in a formula"),
     ],
 )
 def test_what_is_no_formula_is_refused_in_words(text: str, said: str) -> None:
