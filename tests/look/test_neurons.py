@@ -237,7 +237,7 @@ def test_added_tokens_are_in_every_window_and_are_no_places() -> None:
     assert own == tokenizer.encode("the cat sat on the mat", special=False).ids
     with pytest.raises(UsageError, match="no room"):
         list(windows_of(tokenizer, [("the cat", True)], 2, 120))
-    with pytest.raises(TokenizerError, match="the model has 7 tokens"):
+    with pytest.raises(TokenizerError, match="the model knows 7 tokens"):
         list(windows_of(tokenizer, [("the cat", True)], 5, 7))
 
 
