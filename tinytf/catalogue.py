@@ -20,8 +20,8 @@ from tinytf.tables import ColumnStyle, count, in_bytes
 class AvailableModel(Data):
     """An available model: ``name`` is what --model takes, ``place`` where it was found.
 
-    Where it cannot be opened, ``problem`` says why, ``config`` is None and ``family`` empty. ``bytes`` is the size of
-    its weight files, 0 for a preset.
+    If it cannot be opened, ``problem`` says why, ``config`` is None and ``family`` empty. ``bytes`` is the size of its
+    weight files, 0 for a preset.
     """
 
     ALSO: ClassVar = ("opens", "parameters")
@@ -54,7 +54,7 @@ class AvailableModel(Data):
 
     @property
     def parameters(self) -> int | None:
-        """How many parameters the configuration amounts to."""
+        """The number of parameters of the configuration."""
         return parameter_count(self.config) if self.config else None
 
 
@@ -79,7 +79,7 @@ class Catalogue(Report):
 
 
 def catalogue(folder: Path) -> Catalogue:
-    """Every available model, read by its headers alone; searches ``folder`` and two levels of folders in it."""
+    """Every available model, from its headers only; searches ``folder`` and two levels of folders below it."""
     return Catalogue(tuple(_entries(folder)), folder)
 
 
@@ -102,7 +102,7 @@ def _entries(folder: Path) -> Iterator[AvailableModel]:
 
 
 def _stored(store: Store, name: str) -> AvailableModel:
-    """A model of another program, by its path where its name means something else."""
+    """A model of another program; named by its path if the name means another model here."""
     try:
         path = store.find(name.removeprefix(store.prefix))
     except TinytfError as error:
@@ -112,16 +112,16 @@ def _stored(store: Store, name: str) -> AvailableModel:
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """What looks like a model in a folder and the folders in it."""
+    """The paths that look like models in a folder and two levels below it."""
     configs = (path for pattern in ("*/config.json", "*/*/config.json") for path in folder.glob(pattern))
     files = (path for pattern in ("*.gguf", "*/*.gguf", "*/*/*.gguf") for path in folder.glob(pattern))
     return sorted({*(path.parent for path in configs), *(path for path in files if is_model_file(path.name))})
 
 
 def entry_of(place: str, source: Source) -> AvailableModel:
-    """What is known of a source from its headers."""
+    """The catalogue entry of a source, from its headers."""
     try:
         config, files = source.glance()
         return AvailableModel(source.name, place, source.family, config, sum(file.stat().st_size for file in files))
-    except Exception as error:  # one broken model is no reason to list none
+    except Exception as error:  # one broken model must not hide the others
         return AvailableModel(source.name, place, problem=getattr(error, "message", str(error)))

@@ -1,4 +1,4 @@
-"""What there is here to work with: versions, devices, threads, models, and what is missing for what."""
+"""The state of the installation: versions, devices, threads, models, and which features need an extra package."""
 
 import os
 import platform
@@ -33,9 +33,9 @@ _VARIABLES = ("TINYTF_MODEL", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HOM
 
 @dataclass(frozen=True)
 class Device(Data):
-    """Where can be computed: ``name`` is what --device takes; memory in bytes, ``total`` None where it is not told.
+    """A device; ``name`` is what --device takes. Memory is in bytes; ``total`` is None if it is unknown.
 
-    ``check`` is of a trace of the built-in model there; ``problem`` says why there was none.
+    ``check`` is the check of a trace of the built-in model on it; ``problem`` says why there is none.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Device(Data):
 
 @dataclass(frozen=True)
 class Extra(Data):
-    """What is not always installed: its ``version``, or None and how to ``get`` what is ``needed_for`` something."""
+    """An optional package or program: its ``version`` if installed, what it is ``needed_for``, how to ``get`` it."""
 
     name: str
     needed_for: str
@@ -58,7 +58,7 @@ class Extra(Data):
 
 @dataclass(frozen=True)
 class Place(Data):
-    """A place of models: how many there are, and how many of them do not open."""
+    """A place with models: their number, and the number of those that do not open."""
 
     name: str
     folder: str
@@ -68,9 +68,9 @@ class Place(Data):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkup(Report):
-    """All of it; ``threads`` are those of torch, ``cores`` those that this process may use.
+    """The whole report; ``threads`` are torch's, ``cores`` those that this process may use.
 
-    ``terminal`` is what a command knows of the screen that it writes to.
+    ``terminal`` holds what a command knows about the screen that it writes to.
     """
 
     KIND = "doctor"
@@ -88,8 +88,8 @@ class Checkup(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether every device computes a trace that checks out."""
-        return all(one.check is not None and one.check.holds for one in self.devices)
+        """Whether the trace on every device passes its check."""
+        return all(device.check is not None and device.check.holds for device in self.devices)
 
     def fields(self) -> dict[str, Any]:
         names = ("system", "versions", "threads", "cores", "variables", "devices", "places", "extras", "holds")
@@ -97,7 +97,7 @@ class Checkup(Report):
 
 
 def checkup(folder: Path = Path()) -> Checkup:
-    """Look at everything once, and trace the built-in model on every device. Nothing is downloaded or written."""
+    """Collect all of it, and trace the built-in model on every device. Nothing is downloaded or written."""
     return Checkup(
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         versions={"tinytf": __version__, "python": platform.python_version(), **_versions()},
@@ -118,13 +118,13 @@ def _version(package: str) -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    return {name: found for name in _PACKAGES if (found := _version(name)) is not None}
+    return {name: number for name in _PACKAGES if (number := _version(name)) is not None}
 
 
 def _compiler() -> Extra:
-    named = os.environ.get("CXX")
-    found = next((path for name in ([named] if named else _COMPILERS) if (path := shutil.which(name))), None)
-    return Extra("C++ compiler", "generate --compile", found, "install g++ or clang++, or name one in CXX")
+    chosen = os.environ.get("CXX")
+    compiler = next((path for name in ([chosen] if chosen else _COMPILERS) if (path := shutil.which(name))), None)
+    return Extra("C++ compiler", "generate --compile", compiler, "install g++ or clang++, or name one in CXX")
 
 
 def _devices() -> Iterator[Device]:
@@ -141,10 +141,10 @@ def _devices() -> Iterator[Device]:
 
 
 def _checked(name: str, what: str, free: int | None, total: int | None) -> Device:
-    """A device, with the check of a trace that was made on it."""
+    """A device, with the check of a trace made on it."""
     try:
         check = check_trace(load("tiny", device=name).trace(_TEXT))
-    except Exception as error:  # a device that fails is what is looked for
+    except Exception as error:  # a failing device is to be reported, not raised
         return Device(name, what, free, total, problem=str(error).partition("\n")[0])
     return Device(
         name, what, free, total, Verified(f"{len(check.items)} steps", check.telling.difference, check.telling.allowed)
@@ -153,9 +153,12 @@ def _checked(name: str, what: str, free: int | None, total: int | None) -> Devic
 
 def _places(folder: Path) -> Iterator[Place]:
     entries = catalogue(folder).entries
-    found, closed = Counter(one.place for one in entries), Counter(one.place for one in entries if not one.opens)
+    counts, closed = (
+        Counter(entry.place for entry in entries),
+        Counter(entry.place for entry in entries if not entry.opens),
+    )
     folders = {
         "built in": "", "preset": "", "folder": str(folder.absolute()), HUB_CACHE.place: str(HUB_CACHE.folder),
         OLLAMA.place: str(OLLAMA.folders[0]), LM_STUDIO.place: str(next(LM_STUDIO.folders)),
     }  # fmt: skip
-    return (Place(name, where, found[name], closed[name]) for name, where in folders.items())
+    return (Place(name, path, counts[name], closed[name]) for name, path in folders.items())

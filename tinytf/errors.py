@@ -1,11 +1,11 @@
 """The kinds of errors.
 
-Every message says what is wrong, by how much, and the limit; ``hint`` says the remedy in one line.
+Every message says what is wrong, by how much, and the limit; ``hint`` gives the remedy in one line.
 """
 
 
 class TinytfError(Exception):
-    """Something failed; ``exit_status`` is what a command line should answer with."""
+    """Something failed; ``exit_status`` is the exit status for a command line."""
 
     exit_status = 1
 
@@ -22,11 +22,11 @@ class UsageError(TinytfError):
 
 
 class ConfigError(UsageError):
-    """A model configuration whose numbers or words do not fit together."""
+    """A model configuration whose values do not fit together."""
 
 
 class AddressError(UsageError):
-    """An address that does not parse, or that names a layer, head, step or cell that is not there."""
+    """An address that does not parse, or that names a missing layer, head, step or cell."""
 
 
 class TokenizerError(UsageError):
@@ -42,7 +42,7 @@ class DumpError(TinytfError):
 
 
 class MemoryShortage(TinytfError):
-    """What is asked for would not fit into the free memory."""
+    """A request that would not fit into the free memory."""
 
 
 class TrainingError(TinytfError):
@@ -54,7 +54,7 @@ class GenerationError(TinytfError):
 
 
 class PlacedError(UsageError):
-    """A line in which one place is wrong: ``line`` is all of it, ``column`` the place, counted from 0."""
+    """An error at one position of a line: ``line`` is the whole line, ``column`` the position, from 0."""
 
     def __init__(self, message: str, line: str, column: int, hint: str = "") -> None:
         super().__init__(message, hint)

@@ -1,4 +1,4 @@
-"""Fields of a mapping: the name, type, range and default of each, checked here whatever file they were read from."""
+"""Typed fields of a mapping: name, type, range and default of each, checked in one place for every kind of file."""
 
 import dataclasses
 import sys
@@ -14,7 +14,7 @@ from tinytf.errors import CheckpointError, ConfigError, TinytfError
 from tinytf.nearest import did_you_mean
 
 REQUIRED: Any = object()
-"""The default of a field that has to be given."""
+"""The default of a field that must be given."""
 
 _KINDS: Mapping[type, tuple[tuple[type, ...], str, str]] = {
     int: ((int,), "a whole number", "whole numbers"),
@@ -24,32 +24,32 @@ _KINDS: Mapping[type, tuple[tuple[type, ...], str, str]] = {
     list: ((list, tuple), "an array", "arrays"),
     dict: ((Mapping,), "an object", "objects"),
 }
-"""Of each type: what is accepted, and what one and several are called."""
+"""For each type: the accepted Python types, and its name in the singular and plural."""
 
-_LONGEST = 80
-_MOST_WHOLE = 2**63 - 1
-"""Where a number is meant a whole one may stand, which torch takes up to here."""
+_MAX_LENGTH = 80
+_MAX_INTEGER = 2**63 - 1
+"""The largest whole number that torch takes in place of a float."""
 
 
 def quoted(name: str) -> str:
-    """A string from a file as an error message can hold it: escaped, and short."""
-    return repr(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}…")
+    """A string from a file, escaped and shortened for an error message."""
+    return repr(name if len(name) <= _MAX_LENGTH else f"{name[: _MAX_LENGTH - 3]}…")
 
 
 def shown(value: object) -> str:
-    """Any value from a file as an error message can hold it."""
+    """Any value from a file, shortened for an error message."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, (list, tuple)):
         return f"an array of {len(value):,}"
     if isinstance(value, int) and not isinstance(value, bool):  # a number of thousands of digits cannot be written
-        return f"{value:,}" if abs(value) < 10**_LONGEST else "a number of more than 80 digits"
+        return f"{value:,}" if abs(value) < 10**_MAX_LENGTH else "a number of more than 80 digits"
     text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}…"
 
 
 class Limits(NamedTuple):
-    """``least`` ≤ value ≤ ``most``, ``above`` < value < ``below``; or one of ``choices``. Of an array, each entry."""
+    """``least`` ≤ value ≤ ``most``, ``above`` < value < ``below``, or one of ``choices``; in an array, each entry."""
 
     least: float | None = None
     most: float | None = None
@@ -63,7 +63,7 @@ ANY = Limits()
 
 @dataclass(frozen=True)
 class Field:
-    """What a field may hold; ``of`` is the type of an array's or object's entries, ``count`` how many an array has."""
+    """The allowed values of a field; ``of`` is the type of an array's or object's entries, ``count`` their number."""
 
     name: str
     kind: type
@@ -74,7 +74,7 @@ class Field:
     optional: bool = False
 
     def require(self, value: Any, error: type[TinytfError], source: Path | str = "") -> None:
-        """Raise ``error``, with the name, the value and what is allowed, for a value that does not fit."""
+        """Raise ``error``, with the name, the value and the allowed values, if ``value`` does not fit."""
         message, hint = self._fault(value) or ("", "")
         if message:
             raise error(f"{source}: {message}" if source else message, hint)
@@ -92,9 +92,9 @@ class Field:
             return f"{self.name} has {len(value):,} entries, and has to have {self.count:,}", ""
         if self.limits is ANY or self.of is None:
             return None
-        of = self.of
-        found = (self._outside(f"{self.name}[{place}]", entry, of) for place, entry in enumerate(value))
-        return next((fault for fault in found if fault is not None), None)
+        entry_type = self.of
+        faults = (self._outside(f"{self.name}[{i}]", entry, entry_type) for i, entry in enumerate(value))
+        return next((fault for fault in faults if fault is not None), None)
 
     def _outside(self, name: str, value: Any, kind: type) -> tuple[str, str] | None:
         least, most, above, below, choices = self.limits
@@ -102,19 +102,19 @@ class Field:
             return f"{name} {shown(value)} is not one of {', '.join(choices)}", did_you_mean(value, choices)
         if kind not in (int, float):
             return None
-        said = f"{name} {shown(value)}"
+        label = f"{name} {shown(value)}"
         if above is not None and value <= above:
-            return f"{said} is not above {above:g}", ""
+            return f"{label} is not above {above:g}", ""
         if kind is float and not abs(value) <= sys.float_info.max:
-            return f"{said} is not a finite number", ""
-        if kind is float and isinstance(value, int) and abs(value) > _MOST_WHOLE:
-            return f"{said} is too large a whole number", ""
+            return f"{label} is not a finite number", ""
+        if kind is float and isinstance(value, int) and abs(value) > _MAX_INTEGER:
+            return f"{label} is too large a whole number", ""
         if least is not None and below is not None and not least <= value < below:
-            return f"{said} is outside [{least:g}, {below:g})", ""
+            return f"{label} is outside [{least:g}, {below:g})", ""
         if least is not None and value < least:
-            return f"{said} is below {least:,}", ""
+            return f"{label} is below {least:,}", ""
         if most is not None and value > most:
-            return f"{said} is above {most:,}", ""
+            return f"{label} is above {most:,}", ""
         return None
 
 
@@ -123,9 +123,12 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def _are(entries: Iterable[Any], kind: type) -> bool:
-    """Whether all entries are of a kind; a vocabulary has hundreds of thousands, of one type."""
+    """Whether all entries are of one kind. Tests each type once: a vocabulary has hundreds of thousands of entries."""
     accepted = _KINDS[kind][0]
-    return all(issubclass(one, accepted) and (kind is bool or one is not bool) for one in set(map(type, entries)))
+    return all(
+        issubclass(entry_type, accepted) and (kind is bool or entry_type is not bool)
+        for entry_type in set(map(type, entries))
+    )
 
 
 def fields_of(cls: type, limits: Mapping[str, Limits] | None = None) -> dict[str, Field]:
@@ -134,14 +137,20 @@ def fields_of(cls: type, limits: Mapping[str, Limits] | None = None) -> dict[str
 
 
 def field_of(field: "dataclasses.Field[Any]", limits: Limits, name: str = "") -> Field:
-    """What one field of a dataclass may hold, by its annotation; it may be called by another name."""
+    """The Field for a field of a dataclass, from its annotation; ``name`` replaces its name."""
     annotation: Any = field.type
     optional = isinstance(annotation, types.UnionType)
     kind = _kind(typing.get_args(annotation)[0] if optional else annotation)
-    entries = [one for one in typing.get_args(annotation) if one is not Ellipsis][-1:] if kind in (list, dict) else []
-    of = None if not entries or entries[0] is Any else _kind(entries[0])
+    entries = (
+        [argument for argument in typing.get_args(annotation) if argument is not Ellipsis][-1:]
+        if kind in (list, dict)
+        else []
+    )
+    entry_type = None if not entries or entries[0] is Any else _kind(entries[0])
     missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    return Field(name or field.name, kind, REQUIRED if missing else field.default, limits, of, optional=optional)
+    return Field(
+        name or field.name, kind, REQUIRED if missing else field.default, limits, entry_type, optional=optional
+    )
 
 
 def _kind(annotation: Any) -> type:
@@ -157,14 +166,14 @@ def require_fields(
     error: type[TinytfError] = ConfigError,
     source: Path | str = "",
 ) -> dict[str, Any]:
-    """The fields of ``what``, arrays as tuples. ``error`` for an unknown, a missing and a wrong one, in this order."""
-    before = f"{source}: " if source else ""
+    """The fields of ``what``, arrays as tuples. Raises ``error`` for an unknown, missing or wrong one, in order."""
+    prefix = f"{source}: " if source else ""
     for name in data:
         if name not in known:
-            raise error(f"{before}{what} has no field {quoted(name)}", did_you_mean(name, known))
+            raise error(f"{prefix}{what} has no field {quoted(name)}", did_you_mean(name, known))
     missing = [name for name, field in known.items() if field.default is REQUIRED and name not in data]
     if missing:
-        raise error(f"{before}{what} lacks {', '.join(missing)}")
+        raise error(f"{prefix}{what} lacks {', '.join(missing)}")
     for name, value in data.items():
         known[name].require(value, error, source)
     return {name: tuple(value) if known[name].kind is list else value for name, value in data.items()}
@@ -180,10 +189,10 @@ def faults_of(source: Path | str) -> Iterator[None]:
 
 
 class Fields:
-    """Typed access to a mapping that was read from ``source``; it remembers every name that was asked for.
+    """Typed access to a mapping read from ``source``; it remembers every name that was read, in ``asked``.
 
-    All names begin with ``prefix``, which callers leave out. A name that is missing or null has its default. A value
-    that does not fit raises ``error`` with source, name and value, and with ``hint``.
+    All names begin with ``prefix``, which callers leave out. A missing or null name has its default. A value that does
+    not fit raises ``error`` with source, name and value, and with ``hint``.
     """
 
     def __init__(
@@ -230,23 +239,23 @@ class Fields:
         return str(self.get(Field(name, str, default)))
 
     def word(self, name: str, meanings: Mapping[str, Any], default: Any = REQUIRED) -> Any:
-        """The meaning of a word; an unknown one is refused by name."""
+        """The meaning of the word in a field. Raises the error, with the word, if it is unknown."""
         return self.meaning(name, self.text(name, default), meanings)
 
     def meaning(self, name: str, word: str, meanings: Mapping[str, Any]) -> Any:
-        """The meaning of a word that was read."""
+        """The meaning of a word that was read from the field ``name``."""
         if word not in meanings:
             raise self.fault(f"{name} {quoted(word)} is not implemented", did_you_mean(word, meanings))
         return meanings[word]
 
     def array(self, name: str, of: type, default: Any = REQUIRED, count: int | None = None) -> Any:
-        """An array of entries of one type, of ``count`` of them where that is given."""
+        """An array of entries of one type, with ``count`` entries if given."""
         return self.get(Field(name, list, default, of=of, count=count))
 
     def index(self, name: str, count: int) -> int | None:
-        """The number of one of ``count`` things, such as a token id, or None."""
-        found: int | None = self.whole(name, None, least=0, most=count - 1)
-        return found
+        """A number from 0 to ``count`` − 1, such as a token id, or None."""
+        number: int | None = self.whole(name, None, least=0, most=count - 1)
+        return number
 
     def object(self, name: str) -> "Fields | None":
         """A nested object, or None."""
@@ -254,7 +263,7 @@ class Fields:
         return None if value is None else Fields(value, self.source, self.error, self.hint)
 
     def require(self, name: str, only: Collection[Any]) -> None:
-        """Refuse any value but those in ``only``: the others change the numbers, and are not implemented."""
+        """Raise the error for any value outside ``only``: other values change the numbers and are not implemented."""
         name = f"{self.prefix}{name}"
         self.asked.add(name)
         value = self.data.get(name)
@@ -262,15 +271,15 @@ class Fields:
             raise self.fault(f"{name} {shown(value)} is not implemented")
 
     def unknown(self, harmless: Collection[str], endings: tuple[str, ...] = ()) -> Iterator[str]:
-        """The names that were not asked for, are not ``harmless`` and have none of the ``endings``."""
+        """Yield the names that were not read, are not ``harmless`` and have none of the ``endings``."""
         for name in self.data:
-            rest = name.removeprefix(self.prefix)
-            known = name in self.asked or rest in harmless or (endings and rest.endswith(endings))
-            if name.startswith(self.prefix) and not known:
+            bare_name = name.removeprefix(self.prefix)
+            is_known = name in self.asked or bare_name in harmless or (endings and bare_name.endswith(endings))
+            if name.startswith(self.prefix) and not is_known:
                 yield name
 
     def refuse_unknown(self, harmless: Collection[str], endings: tuple[str, ...] = ()) -> None:
         """Raise the error for the first of the ``unknown`` names."""
         for name in self.unknown(harmless, endings):
-            said = f"the key {quoted(name)} is not known, and could change the numbers"
-            raise self.fault(said, "a newer tinytf may know it")
+            message = f"the key {quoted(name)} is not known, and could change the numbers"
+            raise self.fault(message, "a newer tinytf may know it")

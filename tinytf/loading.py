@@ -1,4 +1,4 @@
-"""Opening a model by what a user calls it."""
+"""Open a model by its name or path, or from memory."""
 
 import os
 from pathlib import Path
@@ -26,18 +26,18 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 def pick_device(device: str | torch.device) -> torch.device:
     """The torch device of a word; ``auto`` is the first available one of cuda, mps, cpu.
 
-    Raises UsageError when the named one is not available here.
+    Raises UsageError if the device is unknown or not available here.
     """
     if isinstance(device, torch.device):
         return device
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available_by_name = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
-        return torch.device(next(name for name, available in there.items() if available))
+        return torch.device(next(name for name, available in available_by_name.items() if available))
     if device not in DEVICES:
         raise UsageError(f"there is no device {device!r}", did_you_mean(device, DEVICES))
-    if not there[device]:
+    if not available_by_name[device]:
         raise UsageError(
-            f"{device} is not available here", f"available: {', '.join(n for n, ok in there.items() if ok)}"
+            f"{device} is not available here", f"available: {', '.join(n for n, ok in available_by_name.items() if ok)}"
         )
     return torch.device(device)
 
@@ -54,26 +54,26 @@ def load(
     """Open a model: ``tiny``, ``tiny-encoder``, a path (run directory, directory of transformers, ``.gguf`` file),
     ``preset:NAME``, ``hub:ORG/NAME``, or a model of transformers in memory, with its ``tokenizer``.
 
-    ``device`` is ``auto`` by default, ``dtype`` float32, ``seed`` makes the weights of a preset. A model in memory
-    stays where it is and in the dtype of most of its weights; these are shared, not copied, as far as their layout
-    permits. Without a tokenizer its texts are ids, as ``"464 3797"``. ``adapter`` is the folder of a LoRA adapter of
-    PEFT, which is merged into the weights.
+    By default ``device`` is ``auto`` and ``dtype`` float32. ``seed`` draws the weights of a preset. A model in memory
+    stays on its device and in the dtype of most of its weights, which are shared, not copied, as far as their layout
+    permits. Without a tokenizer its texts are ids, such as ``"464 3797"``. ``adapter`` is the folder of a LoRA adapter
+    of PEFT, which is merged into the weights.
 
-    Raises UsageError for an unknown name (with the nearest) or object, CheckpointError for files that are damaged or of
-    an architecture that is not implemented.
+    Raises UsageError for an unknown name (with the nearest) or object, CheckpointError for files that are damaged or
+    have an architecture that is not implemented.
     """
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}", did_you_mean(dtype, DTYPES))
     if isinstance(model, str | os.PathLike):
         if tokenizer is not None:
             raise UsageError("a tokenizer goes with a model in memory", "a name or a path brings its own")
-        named, where, kind = find_source(os.fspath(model)), device or "auto", dtype or "float32"
-        return open_source(named, device=where, dtype=kind, seed=seed, adapter=adapter)
+        source_by_name, target, kind = find_source(os.fspath(model)), device or "auto", dtype or "float32"
+        return open_source(source_by_name, device=target, dtype=kind, seed=seed, adapter=adapter)
     source = MemorySource.of(model, tokenizer)
-    source.config()  # raises for what is no model of transformers
-    there, given = kept(model)
-    kind = dtype or str(given).removeprefix("torch.")
-    return open_source(source, device=device or there, dtype=kind, adapter=adapter)
+    source.config()  # raises for anything but a model of transformers
+    module_device, module_dtype = kept(model)
+    kind = dtype or str(module_dtype).removeprefix("torch.")
+    return open_source(source, device=device or module_device, dtype=kind, adapter=adapter)
 
 
 @model_files()
@@ -85,29 +85,29 @@ def open_source(
     seed: int = 0,
     adapter: str | os.PathLike[str] | None = None,
 ) -> Model:
-    """The model of a source, on a device and in a dtype. Raises as ``load`` does."""
-    where = pick_device(device)
+    """Open the model of a source on a device and in a dtype. Raises like ``load``."""
+    target = pick_device(device)
     config = source.config()
     vocabulary = source.vocabulary()
     notes: tuple[str, ...] = ()
     count = vocabulary.tokenizer.vocab_size
     if count > config.vocab_size:
-        said = f"the tokenizer has {count:,} tokens, and the model takes {config.vocab_size:,}"
+        message = f"the tokenizer has {count:,} tokens, but the model takes {config.vocab_size:,}"
         if isinstance(source, RunSource):
-            raise CheckpointError(f"{source.where}: {said}")
-        notes = (said,)
+            raise CheckpointError(f"{source.where}: {message}")
+        notes = (message,)
     weighed = source.weigh(DTYPES[dtype], seed)
     transformer, name = weighed.transformer, source.name
-    words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
+    description = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     if adapter is not None:
-        added = Adapter(Path(adapter))
-        transformer, name = source.merged(added, transformer), f"{name} + {added.name}"
-        words = f"{words}, with the adapter {added.directory}"
+        lora = Adapter(Path(adapter))
+        transformer, name = source.merged(lora, transformer), f"{name} + {lora.name}"
+        description = f"{description}, with the adapter {lora.directory}"
     return Model(
         name,
-        transformer.to(device=where),
+        transformer.to(device=target),
         vocabulary.tokenizer,
-        words,
+        description,
         vocabulary.note,
         (*notes, *weighed.notes),
         source.corpus(),
@@ -116,15 +116,15 @@ def open_source(
 
 
 def info(model: str, opened: Model | None = None) -> Info:
-    """What ``model`` amounts to; an ``opened`` model is not read again. Raises as ``load`` does."""
+    """The sizes of ``model``; an ``opened`` model is not read again. Raises like ``load``."""
     if model.startswith("preset:"):
         return Info(model, preset(model.removeprefix("preset:")))
     source = find_source(model)
     if opened is None:
         weighed = source.weigh(torch.float32, seed=0)
         parameters = dict(weighed.transformer.named_parameters())
-        counted = sum(parameter.numel() for parameter in parameters.values())
+        count = sum(parameter.numel() for parameter in parameters.values())
         notes = (*weighed.notes, *not_finite(parameters))
     else:
-        counted, notes = opened.n_parameters, opened.notes
-    return Info(source.name, source.config(), source.family, counted, notes, source.card())
+        count, notes = opened.n_parameters, opened.notes
+    return Info(source.name, source.config(), source.family, count, notes, source.card())

@@ -1,11 +1,11 @@
-"""How much memory can still be had, and sizes in words."""
+"""Free memory, and sizes in words."""
 
 import torch
 
 from tinytf.errors import MemoryShortage
 
 UNASKED = 64 * 2**20
-"""For fewer bytes than these the free memory is not checked."""
+"""Below this many bytes the free memory is not checked."""
 
 
 def free_bytes(device: torch.device) -> int:
@@ -18,7 +18,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def require_free(what: str, needed: int, device: torch.device, hint: str) -> None:
-    """Raise MemoryShortage, with both figures, where ``what`` takes more bytes than are free."""
+    """Raise MemoryShortage, with both figures, if ``what`` takes more bytes than are free."""
     if needed > UNASKED and needed > (free := free_bytes(device)):
         raise MemoryShortage(f"{what} {in_gib(needed)}, and {in_gib(free)} are free", hint)
 

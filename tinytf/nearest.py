@@ -9,10 +9,10 @@ _LISTED = 12
 def did_you_mean(word: str, known: Iterable[str], *others: str, otherwise: str = "") -> str:
     """A one-line hint: the closest known name; else all names and ``others``, if they are few, or ``otherwise``."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]}?"
-    few, names = len(names) <= _LISTED, [*names, *others]
-    if not names or (otherwise and not few):
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if matches:
+        return f"did you mean {matches[0]}?"
+    is_short, names = len(names) <= _LISTED, [*names, *others]
+    if not names or (otherwise and not is_short):
         return otherwise
-    return f"known: {', '.join(names)}" if few else f"known: {', '.join(names[:_LISTED])}, … ({len(names)} in all)"
+    return f"known: {', '.join(names)}" if is_short else f"known: {', '.join(names[:_LISTED])}, … ({len(names)} in all)"

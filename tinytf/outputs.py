@@ -1,9 +1,9 @@
-"""The one place that opens files for writing, makes folders, and renames or removes anything.
+"""The only module that opens files for writing, makes folders, and renames or removes anything.
 
-What a user names is an *output*: never a file that was read, never inside the folder of a model or run, and what stood
-there keeps its mode. What a run, a cache or the history keeps for itself is *state*, in folders of its own. Both appear
-whole: they are written beside their place, under a random name that nobody can have prepared, and renamed. A ``Fence``
-holds what lines of a stranger's file may write.
+A file that a user names is an *output*: never a file that was read, never inside the folder of a model or run, and a
+replaced file keeps its mode. A file that a run, a cache or the history keeps for itself is *state*, in folders of its
+own. Both appear whole: they are written next to their path, under a random name that nobody can have prepared, and
+renamed. A ``Fence`` limits what lines of a stranger's file may write.
 """
 
 import errno
@@ -23,11 +23,11 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.files import expect_unread, is_read, resolved
 
 RESULTS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors", ".npz", ".cast", ".session")
-"""The extensions of files that lines of a stranger's file may write: nothing that any program runs."""
+"""The extensions that lines of a stranger's file may write: no file that a program would run."""
 
 _SECONDS_FOR_A_READER = 5.0
-_LONGEST_NAME = 255
-"""Bytes of a file name, on all common file systems."""
+_MAX_NAME_BYTES = 255
+"""The most bytes of a file name on common file systems."""
 _NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -38,19 +38,19 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 
 def expect_output(path: Path) -> None:
-    """Declare the output of the running command before any work, as far as it must not be written over.
+    """Declare an output of the running command before any work, so that it is refused early.
 
-    From now on the command can no longer read that file. Raises as ``require_place`` does.
+    From now on the command can no longer read that file. Raises like ``require_place``.
     """
     require_place(path)
     expect_unread(path)
 
 
 def require_place(path: Path) -> None:
-    """Raise UsageError where an output must not be written.
+    """Raise UsageError if an output must not be written.
 
     Refused are files that were read, read-only files, GGUF models, anything in the folder of a model or training run or
-    in a folder inside it, and whatever the fence does not permit.
+    in a folder inside it, and anything that the fence does not permit.
     """
     require_outside(path)
     if path.is_file():
@@ -65,14 +65,14 @@ def require_place(path: Path) -> None:
 
 def require_outside(path: Path) -> None:
     """Raise UsageError for a path in the folder of a model or training run, or in a folder inside one."""
-    for place in dict.fromkeys((path.absolute(), resolved(path))):
-        for folder in place.parents[:2]:
+    for absolute in dict.fromkeys((path.absolute(), resolved(path))):
+        for folder in absolute.parents[:2]:
             if (kind := _kind_of(folder)) is not None:
                 raise UsageError(f"{path} lies in the folder of a {kind}, {folder}", "write to another folder")
 
 
 def _kind_of(folder: Path) -> str | None:
-    """Whether a folder is that of a model or of a training run; None where it is neither."""
+    """``model`` or ``training run`` for the folder of one; None for any other folder."""
 
     def has(*names: str) -> bool:
         return any((folder / name).exists() for name in names)
@@ -83,16 +83,16 @@ def _kind_of(folder: Path) -> str | None:
 
 
 def _require_writable(path: Path) -> None:
-    """Raise UsageError for a file that its owner has made read-only, also where this process could replace it."""
+    """Raise UsageError for a file that its owner has made read-only, even if this process could replace it."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise UsageError(f"{path} is read-only", "write to another file, or make it writable first")
 
 
 class Fence:
-    """What lines of a stranger's file may write: new files of results below ``folder``, or nothing where it is None.
+    """What lines of a stranger's file may write: new result files below ``folder``, or nothing if it is None.
 
-    Nothing that begins with a dot, nothing in the folders of tinytf's own settings and state, and nothing that was
-    there before they ran; what they made themselves they may replace and remove.
+    They may not write names that begin with a dot, the folders of tinytf's own settings and state, or anything that
+    existed before they ran. They may replace and remove what they made themselves.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -104,35 +104,37 @@ class Fence:
         self.require(path)
         if path.suffix.lower() not in RESULTS:
             raise UsageError(
-                f"a file's lines may not write {path.name!r}: its extension is that of no result",
+                f"a file's lines may not write {path.name!r}: its extension is not that of a result",
                 f"known: {' '.join(RESULTS)}",
             )
 
     def require(self, path: Path) -> None:
         """Raise UsageError for a file or folder that the lines may not write or remove."""
-        place = resolved(path.parent) / path.name
-        if self._is_made(place):
+        target = resolved(path.parent) / path.name
+        if self._is_made(target):
             return
         if self.folder is None:
             raise UsageError(
                 f"a file's lines may not write {str(path)!r}",
-                "--write-to DIR lets them write new files below DIR, --allow-code lets them do all that you may",
+                "--write-to DIR lets them write new files below DIR, --allow-code lets them do anything that you may",
             )
-        if not place.is_relative_to(self.folder) or resolved(path) != place:
+        if not target.is_relative_to(self.folder) or resolved(path) != target:
             raise UsageError(f"a file's lines may write only below {self.folder}, and {str(path)!r} is not")
-        own = (user_config_path, user_data_path, user_state_path, user_cache_path)
-        hidden = any(part.startswith(".") for part in place.relative_to(self.folder).parts)
-        if hidden or any(place.is_relative_to(resolved(folder("tinytf", appauthor=False))) for folder in own):
+        own_folders = (user_config_path, user_data_path, user_state_path, user_cache_path)
+        is_hidden = any(part.startswith(".") for part in target.relative_to(self.folder).parts)
+        if is_hidden or any(
+            target.is_relative_to(resolved(folder("tinytf", appauthor=False))) for folder in own_folders
+        ):
             raise UsageError(f"a file's lines may write no hidden file and no settings: {str(path)!r}")
-        if os.path.lexists(place):
-            raise UsageError(f"a file's lines may not write over {str(path)!r}, which was there before")
+        if os.path.lexists(target):
+            raise UsageError(f"a file's lines may not write over {str(path)!r}, which existed before")
 
     def made(self, path: Path) -> None:
         """Remember a file or folder that the lines made."""
         self._made.add(resolved(path.parent) / path.name)
 
-    def _is_made(self, place: Path) -> bool:
-        return not self._made.isdisjoint((place, *place.parents))
+    def _is_made(self, path: Path) -> bool:
+        return not self._made.isdisjoint((path, *path.parents))
 
 
 _fence: Fence | None = None
@@ -140,13 +142,13 @@ _fence: Fence | None = None
 
 @contextmanager
 def fenced(fence: Fence | None) -> Iterator[None]:
-    """Let ``fence`` hold what is written inside; a fence that holds already stays, and None changes nothing."""
+    """Apply ``fence`` to everything written inside. A fence already in force stays; None changes nothing."""
     global _fence
-    before, _fence = _fence, _fence or fence
+    previous, _fence = _fence, _fence or fence
     try:
         yield
     finally:
-        _fence = before
+        _fence = previous
 
 
 def is_fenced() -> bool:
@@ -155,9 +157,9 @@ def is_fenced() -> bool:
 
 
 def require_unfenced(what: str) -> None:
-    """Raise UsageError where a stranger's lines are running, which may not do ``what``."""
+    """Raise UsageError if a stranger's lines are running, which may not do ``what``."""
     if _fence is not None:
-        raise UsageError(f"a file's lines may not {what}", "--allow-code lets them do all that you may")
+        raise UsageError(f"a file's lines may not {what}", "--allow-code lets them do anything that you may")
 
 
 def _permit(path: Path) -> None:
@@ -165,7 +167,7 @@ def _permit(path: Path) -> None:
         _fence.require(path)
 
 
-def _made(path: Path) -> None:
+def _record_made(path: Path) -> None:
     if _fence is not None:
         _fence.made(path)
 
@@ -174,10 +176,10 @@ def _made(path: Path) -> None:
 
 
 def write_output(path: Path, data: bytes | Iterable[bytes | memoryview]) -> int:
-    """Write a file that a user named, whole or in parts; return how many bytes it has.
+    """Write a file that a user named, from bytes or parts; return its size in bytes.
 
-    It appears whole or not at all. Links are followed. A device or a named pipe is written to. Raises UsageError as
-    ``require_place`` does, and OSError, also for a pipe that nobody reads.
+    It appears whole or not at all. Links are followed. A device or a named pipe is written to directly. Raises
+    UsageError like ``require_place``, and OSError, also for a pipe that nobody reads.
     """
     require_place(path)
     parts = [data] if isinstance(data, bytes) else data
@@ -196,56 +198,56 @@ def write_state(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
-    """Yield a stream to a new file beside ``path``, which it replaces once it is on the disk, or else is removed.
+    """Yield a stream to a new file next to ``path``; it replaces ``path`` once it is on the disk, or is removed.
 
-    The new file has ``mode``, or that of the one that it replaces; where that is allowed, its owner too. An OSError
-    names ``path``: what the system says of a write names no file. Raises UsageError for a read-only file.
+    The new file has ``mode``, or that of the file it replaces; its owner too, if that is allowed. An OSError names
+    ``path``, since the system's own error of a write names no file. Raises UsageError for a read-only file.
     """
     _permit(path)
     with suppress(FileNotFoundError):
         _require_writable(path)
-    place = beside(path)
+    part = beside(path)
     with _named(path):
-        usual = mode is None and not os.path.lexists(path)
-        descriptor = os.open(place, _NEW, 0o666 if usual else 0o600)
+        is_new = mode is None and not os.path.lexists(path)
+        descriptor = os.open(part, _NEW, 0o666 if is_new else 0o600)
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                _like(path, stream.fileno(), mode)
+                _copy_owner_and_mode(path, stream.fileno(), mode)
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(place, path)
+            os.replace(part, path)
         finally:
             with suppress(OSError):
-                os.unlink(place)
-    _made(path)
+                os.unlink(part)
+    _record_made(path)
 
 
 def link(source: Path, path: Path) -> None:
-    """Give a file a second name, which replaces what had it; a copy where the file system has no links.
+    """Give a file a second name, replacing any file of that name; copy it if the file system has no links.
 
     Raises OSError.
     """
     _permit(path)
-    place = beside(path)
+    part = beside(path)
     try:
-        os.link(source, place)
+        os.link(source, part)
     except OSError:
         with open(source, "rb") as stored, replacing(path) as stream:
             shutil.copyfileobj(stored, stream)
         return
     with _named(path):
         try:
-            os.replace(place, path)
+            os.replace(part, path)
         finally:
             with suppress(OSError):
-                os.unlink(place)  # a rename onto another name of the file does nothing
-    _made(path)
+                os.unlink(part)  # renaming onto another link to the same file does nothing
+    _record_made(path)
 
 
 @contextmanager
 def appending(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Yield a stream that adds to the end of a file that tinytf keeps, new with ``mode``. A link is not followed.
+    """Yield a stream that appends to a file that tinytf keeps; a new file gets ``mode``. Links are not followed.
 
     Raises OSError.
     """
@@ -255,13 +257,13 @@ def appending(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def beside(path: Path) -> Path:
-    """A new place beside ``path``, hidden, with a random name that is as long as a file system takes."""
-    end = f".{secrets.token_hex(8)}.part"
-    begin = os.fsencode(path.name)[: _LONGEST_NAME - len(end) - 1]
-    return path.with_name(f".{begin.decode('utf-8', 'ignore')}{end}")
+    """A new path next to ``path``, hidden, with a random name that is no longer than file systems take."""
+    suffix = f".{secrets.token_hex(8)}.part"
+    stem = os.fsencode(path.name)[: _MAX_NAME_BYTES - len(suffix) - 1]
+    return path.with_name(f".{stem.decode('utf-8', 'ignore')}{suffix}")
 
 
-def _like(path: Path, descriptor: int, mode: int | None) -> None:
+def _copy_owner_and_mode(path: Path, descriptor: int, mode: int | None) -> None:
     """Give an open file the owner of the file at ``path``, if there is one, and ``mode`` or that file's."""
     with suppress(FileNotFoundError):
         status = os.lstat(path)
@@ -273,7 +275,7 @@ def _like(path: Path, descriptor: int, mode: int | None) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Let an OSError inside name ``path``."""
+    """Make an OSError inside name ``path``."""
     try:
         yield
     except OSError as error:
@@ -282,15 +284,15 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _open_to_write(path: Path) -> int:
-    """A descriptor of a device or pipe; waits some seconds for a reader of a pipe, not for ever."""
-    until = time.monotonic() + _SECONDS_FOR_A_READER
+    """A descriptor of a device or pipe; waits a few seconds for a reader of a pipe, not for ever."""
+    deadline = time.monotonic() + _SECONDS_FOR_A_READER
     while True:
         try:
             descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from None
             time.sleep(0.01)
         else:
@@ -300,9 +302,9 @@ def _open_to_write(path: Path) -> int:
 
 @contextmanager
 def writing(path: Path, then: str = "", kind: type[TinytfError] = TinytfError) -> Iterator[None]:
-    """Raise an OSError of a write inside as ``kind`` that names the file, or ``path`` where the system names none.
+    """Raise an OSError of a write inside as ``kind``, naming the file, or ``path`` if the system names none.
 
-    The hint is what ``remedy`` makes of ``then``.
+    The hint is ``remedy`` with ``then``.
     """
     try:
         yield
@@ -312,31 +314,31 @@ def writing(path: Path, then: str = "", kind: type[TinytfError] = TinytfError) -
 
 
 def remedy(error: OSError, then: str) -> str:
-    """What to do about a file that could not be written: make room where there is none, then what ``then`` says."""
-    room = "make room" if error.errno in _NO_ROOM else ""
-    return ", then ".join(filter(None, (room, then)))
+    """The remedy for a file that could not be written: make room if the disk is full, then ``then``."""
+    make_room = "make room" if error.errno in _NO_ROOM else ""
+    return ", then ".join(filter(None, (make_room, then)))
 
 
 # Folders, moving and removing
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder and those above it, where they are not there. Raises OSError."""
-    missing = [place for place in (path, *path.parents) if not place.exists()]
-    for place in missing:
-        _permit(place)
+    """Make a folder and its missing parents. Raises OSError."""
+    missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+    for parent in missing:
+        _permit(parent)
     path.mkdir(mode, parents=True, exist_ok=True)
-    for place in missing:
-        _made(place)
+    for parent in missing:
+        _record_made(parent)
 
 
 @contextmanager
 def filling(folder: Path) -> Iterator[None]:
-    """Make a folder that is new or empty; on failure it is again as it was, and so are those above it.
+    """Make a folder, or take an empty one, to fill; on failure, restore it and the folders above it.
 
-    Raises UsageError for one that is not empty or cannot be made, TinytfError where a file in it cannot be written.
+    Raises UsageError for a folder that is not empty or cannot be made, TinytfError if a file in it cannot be written.
     """
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         with writing(folder, "give another folder", UsageError):
             make_folder(folder)
@@ -351,9 +353,9 @@ def filling(folder: Path) -> Iterator[None]:
                     path.unlink()
             raise
     except BaseException:
-        for place in missing:
+        for parent in missing:
             with suppress(OSError):
-                place.rmdir()
+                parent.rmdir()
         raise
 
 
@@ -362,29 +364,29 @@ def move(source: Path, path: Path) -> None:
     _permit(source)
     _permit(path)
     source.replace(path)
-    _made(path)
+    _record_made(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a file that tinytf keeps, if it is there. Raises OSError."""
+    """Remove a file that tinytf keeps, if it exists. Raises OSError."""
     _permit(path)
     path.unlink(missing_ok=True)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove an empty folder that tinytf keeps. Raises OSError, also where it is not empty."""
+    """Remove an empty folder that tinytf keeps. Raises OSError, also if it is not empty."""
     _permit(path)
     path.rmdir()
 
 
 def remove_all(path: Path) -> None:
-    """Remove a folder that tinytf made, with all that is in it, as far as it can be removed."""
+    """Remove a folder that tinytf made, with all of its contents, as far as possible."""
     _permit(path)
     shutil.rmtree(path, ignore_errors=True)
 
 
 def flush_folder(path: Path) -> None:
-    """Flush what was created, renamed or removed in a folder to the disk, on POSIX."""
+    """Flush changes of a folder (files created, renamed or removed) to the disk, on POSIX."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)

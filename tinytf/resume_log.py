@@ -1,4 +1,4 @@
-"""The results of a long measurement, one line each in a file, so that it continues where it was interrupted."""
+"""Keep the results of a long measurement in a file, one line each, so that it can continue after an interrupt."""
 
 import hashlib
 import json
@@ -14,25 +14,25 @@ from tinytf.files import TOKENIZER, read_bytes
 from tinytf.outputs import appending, write_state, writing
 from tinytf.report import plain
 
-_BEGINNING = b'{"of": '
+_LINE_START = b'{"of": '
 
 
 class ResumeLog:
-    """The results ``found`` so far, JSON data by name; with a ``path``, each is a line of that file too.
+    """The results ``found`` so far, JSON data by name; with a ``path``, each is also a line of that file.
 
-    ``of`` is everything the numbers depend on: models, tensors, JSON data. A file may hold several measurements; a
-    checksum of ``of`` tells their lines apart. Raises UsageError for a file with anything else in it.
+    ``of`` is everything that the numbers depend on: models, tensors, JSON data. A file may hold several measurements; a
+    checksum of ``of`` identifies the lines of each. Raises UsageError for a file with anything else in it.
     """
 
     def __init__(self, path: Path | None = None, *of: object) -> None:
-        self.path, self._of = path, "" if path is None else checksum(*of)
+        self.path, self._checksum = path, "" if path is None else checksum(*of)
         self.found: dict[str, Any] = {} if path is None else self._read(path)
 
-    def add(self, found: Mapping[str, object]) -> None:
-        """Add results. Raises TinytfError where the file cannot be written."""
-        self.found |= {name: plain(one) for name, one in found.items()}
+    def add(self, results: Mapping[str, object]) -> None:
+        """Add results. Raises TinytfError if the file cannot be written."""
+        self.found |= {name: plain(value) for name, value in results.items()}
         if self.path is not None:
-            rows = ({"of": self._of, "name": name, "found": self.found[name]} for name in found)
+            rows = ({"of": self._checksum, "name": name, "found": self.found[name]} for name in results)
             with writing(self.path, "give the same command again"), appending(self.path) as file:
                 file.write("".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))
 
@@ -43,34 +43,34 @@ class ResumeLog:
             return {}
         except OSError as error:
             raise TinytfError(f"cannot read {path}: {error.strerror}") from None
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         *lines, torn = data.split(b"\n")
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-                of, name, value = row["of"], row["name"], row["found"]
+                measurement, name, value = row["of"], row["name"], row["found"]
             except (ValueError, TypeError, LookupError, RecursionError):
-                said = f"line {number} of {path} is nothing that a measurement kept"
-                raise UsageError(said, "name a new file, or the one of an interrupted measurement") from None
-            if of == self._of:
-                found[name] = value
+                message = f"line {number} of {path} is not from a measurement"
+                raise UsageError(message, "name a new file, or that of an interrupted measurement") from None
+            if measurement == self._checksum:
+                results[name] = value
         if torn:  # the process was killed while it wrote this line
-            if not torn.startswith(_BEGINNING[: len(torn)]):
-                raise UsageError(f"{path} is no file of a measurement", "name a new one")
+            if not torn.startswith(_LINE_START[: len(torn)]):
+                raise UsageError(f"{path} is not a file of a measurement", "name a new file")
             with writing(path):
                 write_state(path, data.removesuffix(torn))
-        return found
+        return results
 
 
 def checksum(*of: object) -> str:
     """A checksum of models, tensors and JSON data, 16 digits."""
-    total = hashlib.sha256()
-    for one in of:
-        if isinstance(one, nn.Module):
-            total.update("".join(checksum(name, tensor) for name, tensor in one.named_parameters()).encode("ascii"))
-        elif isinstance(one, Tensor):
-            total.update(f"{one.dtype} {tuple(one.shape)}".encode("ascii"))
-            total.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    digest = hashlib.sha256()
+    for item in of:
+        if isinstance(item, nn.Module):
+            digest.update("".join(checksum(name, tensor) for name, tensor in item.named_parameters()).encode("ascii"))
+        elif isinstance(item, Tensor):
+            digest.update(f"{item.dtype} {tuple(item.shape)}".encode("ascii"))
+            digest.update(item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         else:
-            total.update(json.dumps(plain(one)).encode("ascii"))
-    return total.hexdigest()[:16]
+            digest.update(json.dumps(plain(item)).encode("ascii"))
+    return digest.hexdigest()[:16]

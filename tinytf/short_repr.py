@@ -1,14 +1,14 @@
-"""A short ``repr`` for reports and their parts, for those who type a name at a Python prompt."""
+"""A short ``repr`` for reports and their parts, to read at a Python prompt."""
 
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar
 
-_LONGEST = 300
-"""Characters of a ``repr``."""
+_MAX_LENGTH = 300
+"""The most characters of a ``repr``."""
 _TEXT = 40
 _LISTED = 4
-"""Lists of up to this many numbers or words are written out; of longer ones, the length is."""
+"""Lists of up to this many numbers or words are written out; longer ones are given by their length."""
 
 
 def brief(value: Any) -> str:
@@ -24,7 +24,7 @@ def brief(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"{type(value).__name__} {tuple(value.shape)}"
     if isinstance(value, tuple | list) and value:
-        simple = len(value) <= _LISTED and all(isinstance(one, str | int | float) for one in value)
+        simple = len(value) <= _LISTED and all(isinstance(item, str | int | float) for item in value)
         return f"({', '.join(map(brief, value))})" if simple else f"{len(value):,} × {type(value[0]).__name__}"
     if isinstance(value, Mapping):
         return f"{len(value):,} of {type(value).__name__}"
@@ -33,9 +33,9 @@ def brief(value: Any) -> str:
 
 def shown(thing: Any, members: Mapping[str, Any]) -> str:
     """The ``repr`` of an object with these members, leaving out those that are None or empty."""
-    members_shown = (f"{name}={brief(one)}" for name, one in members.items() if not _is_empty(one))
-    whole = f"{type(thing).__name__}({', '.join(members_shown)})"
-    return whole if len(whole) <= _LONGEST else whole[: _LONGEST - 2] + "…)"
+    members_shown = (f"{name}={brief(value)}" for name, value in members.items() if not _is_empty(value))
+    text = f"{type(thing).__name__}({', '.join(members_shown)})"
+    return text if len(text) <= _MAX_LENGTH else text[: _MAX_LENGTH - 2] + "…)"
 
 
 def _is_empty(value: Any) -> bool:
@@ -49,11 +49,13 @@ class ShortRepr:
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]  # so that it stands in the body: a dataclass keeps it
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]  # in the class body, so that a dataclass keeps it
 
     def __repr__(self) -> str:
-        own = (one.name for one in fields(self) if one.repr)  # type: ignore[arg-type]
-        return shown(self, self.repr_members() | {name: getattr(self, name) for name in (*self.REPR_FIRST, *own)})
+        field_names = (field.name for field in fields(self) if field.repr)  # type: ignore[arg-type]
+        return shown(
+            self, self.repr_members() | {name: getattr(self, name) for name in (*self.REPR_FIRST, *field_names)}
+        )
 
     def repr_members(self) -> dict[str, Any]:
         """Members that come before all others."""

@@ -1,6 +1,6 @@
-"""Where models come from: each kind of name that ``--model`` takes.
+"""Sources of models: one class for each kind of name that ``--model`` takes.
 
-A source reads its configuration from headers alone, its tokenizer without the weights, and its weights last.
+A source reads its configuration from headers only, its tokenizer without the weights, and its weights last.
 """
 
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ BUILT_IN = ("tiny", "tiny-encoder")
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """A model that can be opened: ``where`` says what it is in a few words, its files are at ``path``.
+    """A model that can be opened: ``where`` describes it in a few words, its files are at ``path``.
 
     ``family`` is the kind of its files.
     """
@@ -54,10 +54,10 @@ class Source(ABC):
 
     @abstractmethod
     def config(self) -> ModelConfig:
-        """The architecture, without a look at the weights' values."""
+        """The architecture, without reading the values of the weights."""
 
     def glance(self) -> tuple[ModelConfig, list[Path]]:
-        """The architecture and the weight files, as fast as a list of models needs them: all may not fit together."""
+        """The architecture and the weight files, fast enough for a list of models; not checked against each other."""
         return self.config(), weight_files(self.path)
 
     @abstractmethod
@@ -66,20 +66,21 @@ class Source(ABC):
 
     @abstractmethod
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
-        """The weights; ``seed`` makes those of a preset."""
+        """The weights; ``seed`` draws those of a preset."""
 
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
-        """The model with an adapter of PEFT in its weights. Raises as ``Adapter.merge`` does."""
+        """The model with a PEFT adapter merged into its weights. Raises like ``Adapter.merge``."""
         raise UsageError(
-            f"{self.name} is no model of transformers, whose names an adapter has", "tinytf export makes it one"
+            f"{self.name} is not a model of transformers, so an adapter does not fit it",
+            "convert it with tinytf export",
         )
 
     def card(self) -> dict[str, Any] | None:
-        """The model card, where there is one."""
+        """The model card, or None."""
         return None
 
     def corpus(self) -> Path | None:
-        """A text file of what the model was trained for, where one is known."""
+        """A text file of the kind that the model was trained on, or None."""
         return None
 
 
@@ -95,16 +96,16 @@ class PresetSource(Source):
         return self.config(), []
 
     def vocabulary(self) -> Vocabulary:
-        lender = "tiny" if self.config().causal else "tiny-encoder"
-        note = f"borrowed from {lender}: a preset has no vocabulary of its own"
-        return Vocabulary(Tokenizer.load(ASSETS / lender / "tokenizer.json"), note)
+        built_in = "tiny" if self.config().causal else "tiny-encoder"
+        note = f"borrowed from {built_in}: a preset has no vocabulary of its own"
+        return Vocabulary(Tokenizer.load(ASSETS / built_in / "tokenizer.json"), note)
 
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         return Opened(Transformer.initialised(self.config(), seed).to(dtype))
 
 
 class RunSource(Source):
-    """A run directory of ours, a built-in model among them."""
+    """A run directory of tinytf; built-in models are run directories too."""
 
     family = "tinytf run"
 
@@ -121,7 +122,7 @@ class RunSource(Source):
         return read_json(self.path / "card.json") if (self.path / "card.json").exists() else None
 
     def corpus(self) -> Path | None:
-        """What was held out, beside a built-in model; else the first file that the run was trained on."""
+        """The held-out text of a built-in model; else the first file that the run was trained on."""
         run = self.path.parents[1] if self.path.absolute().parent.name == CHECKPOINTS else self.path
         return next((path for path in (self.path / "held_out.txt", *files_of(run)) if path.is_file()), None)
 
@@ -155,11 +156,11 @@ class MemorySource(DirectorySource):
     """A model of transformers in memory, with its tokenizer."""
 
     module: Any
-    given: Any
+    tokenizer: Any
 
     @classmethod
     def of(cls, module: Any, tokenizer: Any) -> Self:
-        """The source of a module, named as what it was opened from, else by its class."""
+        """The source of a module, named after the model that it was opened from, or else its class."""
         opened_from, kind = getattr(getattr(module, "config", None), "_name_or_path", ""), type(module).__name__
         return cls(printable(str(opened_from or kind), spaces=False), f"{kind} in memory", Path(), module, tokenizer)
 
@@ -168,7 +169,7 @@ class MemorySource(DirectorySource):
         return read_module(self.module)
 
     def vocabulary(self) -> Vocabulary:
-        return tokenizer_in_memory(self.given, self.module)
+        return tokenizer_in_memory(self.tokenizer, self.module)
 
 
 class GgufSource(DirectorySource):
@@ -195,14 +196,14 @@ class GgufSource(DirectorySource):
 
 
 def find_source(model: str) -> Source:
-    """The source that a name or path means; a built-in name wins over a path, and a path over a name of the hub cache.
+    """The source for a name or path; a built-in name wins over a path, and a path over a name of the hub cache.
 
     Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is not a model.
     """
     prefix, colon, name = model.partition(":")
     if colon and prefix == "preset":
         source = PresetSource(model, "random weights", Path())
-        source.config()  # raises for a preset that is not there
+        source.config()  # raises for an unknown preset
         return source
     if colon and prefix == "hub":
         return stored_source(name, fetch(name))
@@ -219,13 +220,13 @@ def find_source(model: str) -> Source:
 
 
 def stored_source(name: str, path: Path) -> Source:
-    """The source of a model that another program keeps at ``path``."""
+    """The source of a model that another program stores at ``path``."""
     register_model(path)
     return GgufSource(name, str(path), path) if path.is_file() else DirectorySource(name, str(path), path)
 
 
 def open_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, or of a folder or file with a tokenizer alone. Raises as ``find_source`` does."""
+    """The tokenizer of a model, or of a folder or file with only a tokenizer. Raises like ``find_source``."""
     path = Path(name)
     if path.is_file() and path.suffix.lower() in (".json", ".txt"):
         path = path.parent
@@ -234,7 +235,7 @@ def open_tokenizer(name: str) -> Tokenizer:
     return find_source(str(path) if path.is_dir() else name).vocabulary().tokenizer
 
 
-_OPENED = "tinytf opens folders with a config.json, and .gguf files"
+_HINT = "tinytf opens folders with a config.json, and .gguf files"
 
 
 def source_at(path: Path) -> Source:
@@ -244,19 +245,19 @@ def source_at(path: Path) -> Source:
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return GgufSource(name, str(path), path)
-        raise CheckpointError(f"{path} is a file", _OPENED)
+        raise CheckpointError(f"{path} is a file", _HINT)
     if not path.is_dir():
-        raise CheckpointError(f"{path} is neither a folder nor a file", _OPENED)
+        raise CheckpointError(f"{path} is neither a folder nor a file", _HINT)
     data = read_json(path / "config.json")
     kind = RunSource if "model_type" not in data or data.get("format") == FORMAT else DirectorySource
     return kind(name, str(path), path)
 
 
 def _nearest(model: str) -> str:
-    """The hint for a model that is not there."""
+    """The hint for an unknown model."""
     known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
     if not HUB_CACHE.is_name(model) or model.lower().endswith(".gguf"):
         return did_you_mean(model, known, "a folder", "a .gguf file", "hub:ORG/NAME")
-    near = did_you_mean(model, (*known, *HUB_CACHE.names()))
-    here = near if near.endswith("?") else "tinytf models lists those that are here;"
-    return f"{here} hub:{model} fetches it from the Hugging Face hub"
+    suggestion = did_you_mean(model, (*known, *HUB_CACHE.names()))
+    first_half = suggestion if suggestion.endswith("?") else "tinytf models lists those available here;"
+    return f"{first_half} hub:{model} fetches it from the Hugging Face hub"

@@ -1,4 +1,4 @@
-"""Files of tensors, safetensors, written one tensor at a time: no more than one is held beside what there was."""
+"""Write safetensors files one tensor at a time, so that memory holds at most one more tensor."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,22 +14,22 @@ _TYPES = {
 }  # fmt: skip
 
 
-def safetensors(arrays: Iterable[Array], said: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """The parts of a file that holds ``arrays`` by their names, and ``said`` as its metadata.
+def safetensors(arrays: Iterable[Array], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """Yield the parts of a file that holds ``arrays`` by name, with ``metadata``.
 
-    Each tensor is read as its part is taken. Wide numbers come first, so that all are aligned.
+    Each tensor is read when its part is taken. Wide numbers come first, so that all are aligned.
     """
-    known = [(one, *one.form()) for one in arrays]
-    known.sort(key=lambda found: -found[2].itemsize)
-    header: dict[str, Any] = {"__metadata__": dict(said)}
+    entries = [(array, *array.form()) for array in arrays]
+    entries.sort(key=lambda entry: -entry[2].itemsize)
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
-    for one, shape, dtype in known:
+    for array, shape, dtype in entries:
         start, end = end, end + torch.Size(shape).numel() * dtype.itemsize
-        header[one.name] = {"dtype": _TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    words = json.dumps(header, ensure_ascii=False).encode("utf-8")
-    words += b" " * (-len(words) % 8)
-    yield len(words).to_bytes(8, "little") + words
-    for one, shape, dtype in known:
-        tensor = one.read().detach().cpu().contiguous()
-        assert (tuple(tensor.shape), tensor.dtype) == (tuple(shape), dtype), one.name
+        header[array.name] = {"dtype": _TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    header_bytes = json.dumps(header, ensure_ascii=False).encode("utf-8")
+    header_bytes += b" " * (-len(header_bytes) % 8)
+    yield len(header_bytes).to_bytes(8, "little") + header_bytes
+    for array, shape, dtype in entries:
+        tensor = array.read().detach().cpu().contiguous()
+        assert (tuple(tensor.shape), tensor.dtype) == (tuple(shape), dtype), array.name
         yield tensor.reshape(-1).view(torch.uint8).numpy().data

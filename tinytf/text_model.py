@@ -1,4 +1,4 @@
-"""A transformer with its tokenizer: what takes a text, and records it."""
+"""A transformer with its tokenizer, which takes texts and records them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +25,11 @@ from tinytf.trace.trace import Text, Trace
 
 @dataclass(frozen=True)
 class TextModel(ShortRepr):
-    """A transformer with its tokenizer: all of a Model that questions need.
+    """A transformer with its tokenizer: the part of a Model that questions need.
 
-    ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
-    files. ``corpus`` is a text of the kind that it was trained on, where one is known; ``lacks`` are the parts of
-    attention that it goes without; ``table`` has the names of its files, where these are another program's.
+    ``source`` says where it comes from, ``tokenizer_note`` where the vocabulary does, ``file_notes`` what was ignored
+    in its files. ``corpus`` is a text of the kind that it was trained on, if known; ``lacks`` are the parts of
+    attention that were left out; ``table`` is the family table of its files, if they are another program's.
     """
 
     name: str
@@ -48,12 +48,12 @@ class TextModel(ShortRepr):
         return shown(self, {"name": self.name, "parameters": self.n_parameters, **sizes, "tokens": config.vocab_size})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled without the table of its files, which has functions."""
+        """The state to pickle: without ``table``, which holds functions."""
         return {**self.__dict__, "table": None}
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know: what was ignored in the files, and weights that are not finite."""
+        """Notes for the user: what was ignored in the files, and weights that are not finite."""
         return (*self.file_notes, *not_finite(dict(self.transformer.named_parameters())))
 
     @property
@@ -65,7 +65,7 @@ class TextModel(ShortRepr):
         return sum(parameter.numel() for parameter in self.transformer.parameters())
 
     def to_dict(self) -> dict[str, Any]:
-        """What it is, as plain JSON data."""
+        """A description of the model as plain JSON data."""
         parameter = next(self.transformer.parameters())
         tokenizer = self.tokenizer
         return {
@@ -82,8 +82,8 @@ class TextModel(ShortRepr):
     def encode(self, text: Written, *, truncate: bool = False, limit: Limit | None = None) -> Encoding:
         """Tokens of ``text``, or of a conversation, as this model takes them.
 
-        Raises UsageError for a text without a word, or of more tokens than the ``limit``, which is the context, unless
-        ``truncate`` cuts it there.
+        Raises UsageError for a text without a word, or with more tokens than the ``limit`` (by default the context),
+        unless ``truncate`` cuts it there.
         """
         limit = limit or self._context
         most = MOST if truncate else limit
@@ -91,8 +91,8 @@ class TextModel(ShortRepr):
             return self._fitting(self.tokenizer.converse(text, limit=most), truncate, limit)
         _require_string(text)
         if not text.strip():
-            what = "empty" if not text else "only white space"
-            raise UsageError(f"the text is {what}", "give a few words, such as: The cat sat")
+            kind = "empty" if not text else "only white space"
+            raise UsageError(f"the text is {kind}", "give a few words, such as: The cat sat")
         return self._fitting(self.tokenizer.encode(text, limit=most), truncate, limit)
 
     @property
@@ -105,7 +105,7 @@ class TextModel(ShortRepr):
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
         if beyond:
             raise TokenizerError(
-                f"token {beyond[0].shown} has id {beyond[0].id}, and the model knows {self.config.vocab_size} tokens"
+                f"token {beyond[0].shown} has id {beyond[0].id}, but the model has {self.config.vocab_size} tokens"
             )
         if truncate and len(encoding.tokens) > self.config.context:
             return encoding.truncated(self.config.context)
@@ -113,24 +113,24 @@ class TextModel(ShortRepr):
         return encoding
 
     def encode_ids(self, ids: Any, *, truncate: bool = False) -> Encoding:
-        """The tokens of ``ids``: numbers in a list, an array or a tensor, of one text; nothing is added to them.
+        """The tokens of ``ids``: numbers in a list, an array or a tensor, for one text; nothing is added to them.
 
-        Raises UsageError for what is not that, and as ``encode`` does.
+        Raises UsageError for anything else, and like ``encode``.
         """
         listed = ids.tolist() if hasattr(ids, "tolist") else ids
         rows = [listed] if isinstance(listed, list | tuple | range) else []
         if len(rows) == 1 and len(listed) == 1 and isinstance(listed[0], list | tuple):
             rows = [listed[0]]  # a batch of one
-        if not rows or not all(isinstance(one, int) and one >= 0 for one in rows[0]):
-            raise UsageError(f"{brief(ids)} is no list of token ids", "such as ids=[464, 3797, 3332], of one text")
-        return self._fitting(self.tokenizer.of_ids([int(one) for one in rows[0]]), truncate, self._context)
+        if not rows or not all(isinstance(token_id, int) and token_id >= 0 for token_id in rows[0]):
+            raise UsageError(f"{brief(ids)} is not a list of token ids", "such as ids=[464, 3797, 3332], for one text")
+        return self._fitting(self.tokenizer.of_ids([int(token_id) for token_id in rows[0]]), truncate, self._context)
 
     def prompt(self, text: Written, *, truncate: bool = False) -> Encoding:
-        """Tokens of ``text`` to continue: no end token after it, and the start token alone where it is empty.
+        """Tokens of ``text`` to continue, without an end token; for an empty text, the start token alone.
 
-        Of a conversation that ends with the assistant, its last message is continued.
+        If a conversation ends with the assistant, its last message is continued.
 
-        Raises UsageError as ``encode`` does, and for an empty text where there is no start token.
+        Raises UsageError like ``encode``, and for an empty text if there is no start token.
         """
         if isinstance(text, Conversation):
             most = MOST if truncate else self._context
@@ -146,41 +146,41 @@ class TextModel(ShortRepr):
         return self.encode(text, truncate=truncate).open_ended(self.tokenizer.end_ids)
 
     def find_token(self, word: str | int, option: str = "target") -> int:
-        """The id of the one token that ``word`` is where it continues a text, or fills a mask; ``#514`` or 514 is 514.
+        """The id of the token ``word``, as it would continue a text or fill a mask; ``#514`` or 514 is token 514.
 
-        Raises UsageError, which names the ``option``, for what is not one token of the vocabulary.
+        Raises UsageError, naming the ``option``, if ``word`` is not a single token of the vocabulary.
         """
-        found, count = word, self.config.vocab_size
-        if isinstance(found, str):
-            found = find_token(self.tokenizer, found, causal=self.config.causal, option=option, vocabulary=count)
-        if not 0 <= found < count:
-            raise UsageError(f"{option} {word!r}: there is no token {found:,}, the model has {count:,}")
-        return found
+        token_id, count = word, self.config.vocab_size
+        if isinstance(token_id, str):
+            token_id = find_token(self.tokenizer, token_id, causal=self.config.causal, option=option, vocabulary=count)
+        if not 0 <= token_id < count:
+            raise UsageError(f"{option} {word!r}: there is no token {token_id:,}, the model has {count:,}")
+        return token_id
 
     def find_outcome(self, word: str | int, option: str = "target") -> int:
-        """The token, or the class, that ``word`` is among what the head predicts.
+        """The number of the token or class ``word`` among the outcomes of the head.
 
-        A class is named by its label, or by its number. Raises UsageError as ``find_token`` does.
+        A class is named by its label or its number. Raises UsageError like ``find_token``.
         """
         labels = self.config.labels
         if not labels:
             return self.find_token(word, option)
         names = {name: number for number, name in reversed(list(enumerate(labels)))}
         numbers = {form: number for number in range(len(labels)) for form in (number, str(number), f"#{number}")}
-        found = names.get(str(word), numbers.get(word))
-        if found is None:
+        outcome = names.get(str(word), numbers.get(word))
+        if outcome is None:
             raise UsageError(
                 f"{option} {word!r} is none of the {len(labels):,} classes: {self.config.head.labels_in_words}",
                 did_you_mean(str(word), labels),
             )
-        return found
+        return outcome
 
     def optional_outcome(self, word: str | int | None, option: str = "target") -> int | None:
-        """``find_outcome`` of a word that may be missing."""
+        """Like ``find_outcome``, but None for None."""
         return None if word is None else self.find_outcome(word, option)
 
     def shown(self, outcome: int) -> str:
-        """How one of what the head predicts is shown: a token of the vocabulary, or a class."""
+        """The printed form of an outcome of the head: a token of the vocabulary, or a class."""
         labels = self.config.labels
         return printable(labels[outcome], spaces=False) if labels else self.tokenizer.shown(outcome)
 
@@ -193,12 +193,12 @@ class TextModel(ShortRepr):
         layers: Collection[int] | None = None,
         force: bool = False,
     ) -> Trace:
-        """Record every step of ``text`` or of token ``ids`` through the model, or of ``layers``; a trace is itself.
+        """Record every step, or only those of ``layers``, of ``text`` or token ``ids``. A trace is returned as it is.
 
-        Raises as ``record`` does, and UsageError for both a text and ids, or neither.
+        Raises like ``record``, and UsageError for both a text and ids, or neither.
         """
         if (text is None) == (ids is None):
-            raise UsageError("a trace is of a text or of ids, one of them", 'model.trace("The cat sat")')
+            raise UsageError("a trace takes either a text or ids", 'model.trace("The cat sat")')
         if isinstance(text, Trace):
             text.about = text.about or About(self, text.encoding)
             return text
@@ -213,33 +213,33 @@ class TextModel(ShortRepr):
         layers: Collection[int] | None = None,
         force: bool = False,
     ) -> list[Trace]:
-        """``trace`` for each of several texts, which go through the model in batches. Raises as ``trace`` does."""
+        """Record several texts, which go through the model in batches. Raises like ``trace``."""
         encodings = [self.encode(text, truncate=truncate) for text in several(texts)]
-        found = record_all(self.transformer, encodings, self.tokenizer.mask_id, layers=layers, force=force)
-        for one in found:
-            one.about = About(self, one.encoding)
-        return found
+        traces = record_all(self.transformer, encodings, self.tokenizer.mask_id, layers=layers, force=force)
+        for trace in traces:
+            trace.about = About(self, trace.encoding)
+        return traces
 
     def trace_of(self, encoding: Encoding, *, layers: Collection[int] | None = None, force: bool = False) -> Trace:
         """The trace of a text's tokens; see ``trace``."""
-        found = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
-        found.about = About(self, encoding)
-        return found
+        trace = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
+        trace.about = About(self, encoding)
+        return trace
 
 
 def several(texts: Sequence[Written]) -> Sequence[Written]:
-    """Texts in a list. Raises UsageError for one text, and for what is no list."""
+    """The texts of a list. Raises UsageError for a single text, and for anything but a list."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise UsageError(
-            f"several texts are a list of strings, and this is {brief(texts)}", 'such as ["The cat", "The dog"]'
+            f"several texts must be a list of strings, not {brief(texts)}", 'such as ["The cat", "The dog"]'
         )
     return texts
 
 
 def _require_string(text: object) -> None:
     if not isinstance(text, str):
-        several = isinstance(text, list | tuple)
+        is_list = isinstance(text, list | tuple)
         raise UsageError(
-            f"a text is a string, and this is a {type(text).__name__}",
-            "traces and score take several texts" if several else "trace(ids=[464, 3797]) takes tokens by their ids",
+            f"a text must be a string, not a {type(text).__name__}",
+            "traces and score take several texts" if is_list else "trace(ids=[464, 3797]) takes tokens by their ids",
         )

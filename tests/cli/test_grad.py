@@ -125,7 +125,7 @@ def test_a_failed_check_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("The",), "and none comes after it"),
+        (("The",), "with none after it to predict"),
         ((SENTENCE, "--target", "catastrophically"), "tokens: "),
         ((SENTENCE, "--positions", "99"), "there is no position 99"),
         ((SENTENCE, "--at", "L9.out"), "there is no layer 9"),

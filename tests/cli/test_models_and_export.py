@@ -103,7 +103,7 @@ def test_a_recording_that_does_not_fit_is_refused_and_forced(
     for command in ("trace", "attention"):
         ran = tinytf(command, SENTENCE, "-m", llama)
         assert ran.status == 1
-        assert f"recording {tokens} tokens through 3 layers holds" in ran.err
+        assert f"recording {tokens} tokens through 3 layers needs" in ran.err
         assert "--force records anyway" in ran.err
         assert not ran.out
         assert tinytf(command, SENTENCE, "-m", llama, "--force").status == 0

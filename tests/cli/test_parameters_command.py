@@ -93,8 +93,8 @@ def test_a_weight_is_explained_as_what_it_is(tinytf: Tinytf) -> None:
         (("trace", "--at", "L0.b_Q", "--as", "spectrum"), "no spectrum of L0.b_Q, which is a vector"),
         (("trace", SENTENCE, "--as", "map"), "--as is for parameters, and no address names one"),
         (("explain", "L0.b_O[3]"), "this model has no b_O: attn is computed without a bias"),
-        (("grad", SENTENCE, "--at", "L0.W_Q"), "W_Q is a parameter, and not a step"),
-        (("ablate", SENTENCE, "--at", "L0.W_Q"), "W_Q is a parameter, and not a step"),
+        (("grad", SENTENCE, "--at", "L0.W_Q"), "W_Q is a parameter, not a step"),
+        (("ablate", SENTENCE, "--at", "L0.W_Q"), "W_Q is a parameter, not a step"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(tinytf: Tinytf, words: tuple[str, ...], message: str) -> None:

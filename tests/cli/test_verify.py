@@ -107,7 +107,7 @@ def test_a_fault_inside_torch_is_said_in_our_own_words(tinytf: Tinytf, tmp_path:
     path.write_text("[given]\nX = [[1, 2, 3]]\n[[step]]\nname = 's'\nvalue = 'softmax(X @ X)'\n", "utf-8")
     ran = tinytf("verify", path)
     assert is_a_clean_error(ran, 2)
-    assert "line 5, field 'value' of step 's': X @ X cannot be computed: it is given 1 × 3 and 1 × 3" in ran.err
+    assert "line 5, field 'value' of step 's': X @ X cannot be computed from 1 × 3 and 1 × 3" in ran.err
     assert "mat1" not in ran.err
 
 
@@ -193,7 +193,7 @@ def test_token_ids_are_checked_by_the_tokenizer_that_is_given(tinytf: Tinytf, ow
         (("no-such-file.toml",), "cannot read no-such-file.toml"),
         ((".",), "cannot read .: it is a folder, not a file"),
         (("cat-sleeps", "--tokenizer", "tinny"), "did you mean tiny?"),
-        (("transformer-flow", "--tokenizer", "tiny"), "are those of GPT-2, and this tokenizer has another vocabulary"),
+        (("transformer-flow", "--tokenizer", "tiny"), "are from GPT-2, but this tokenizer has another vocabulary"),
     ],
 )
 def test_what_cannot_be_verified_is_refused(tinytf: Tinytf, arguments: tuple[str, ...], said: str) -> None:

@@ -131,7 +131,7 @@ def test_nothing_that_was_recorded_is_changed():
 
 @pytest.mark.parametrize(
     ("positions", "ids", "says"),
-    [((), (), "nothing to predict"), ((1, 2), (3,), "2 positions do not go with 1 target token")],
+    [((), (), "nothing to predict"), ((1, 2), (3,), "2 positions do not match 1 target token")],
 )
 def test_targets_that_do_not_pair_are_refused(positions, ids, says):
     with pytest.raises(UsageError, match=says):

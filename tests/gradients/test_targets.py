@@ -64,8 +64,8 @@ def test_an_encoder_predicts_what_is_masked(encoder: Model) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        ("The", {}, "the text is one token, and none comes after it"),
-        (TEXT, {"positions": "5"}, "position 5 is the last one, and no token comes after it"),
+        ("The", {}, "the text is one token, with none after it to predict"),
+        (TEXT, {"positions": "5"}, "position 5 is the last one, with no token after it to predict"),
         (TEXT, {"positions": "6"}, "there is no position 6: the text has 6 tokens, 0 to 5"),
         (TEXT, {"positions": "3-1"}, "positions 3-1 run backwards"),
         (TEXT, {"positions": "-1"}, "position 5 is the last one"),
@@ -94,7 +94,7 @@ def test_the_hint_names_each_token_of_a_long_target_once(tiny: Model) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        (TEXT, {}, "an encoder predicts masked tokens, and nothing says which"),
+        (TEXT, {}, "an encoder predicts masked tokens, and none is chosen"),
         (TEXT, {"target": "sat"}, "the text has no [MASK] for the target"),
         ("The [MASK] sat", {"positions": "2"}, "token 2 is already [MASK] in the text"),
         ("The [MASK] sat", {"target": "猫"}, "is not in the vocabulary: it would be [UNK]"),

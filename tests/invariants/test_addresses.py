@@ -86,7 +86,7 @@ def test_a_name_of_transformer_lens_is_understood_and_said_in_ours(alias, table,
 
 @pytest.mark.parametrize("name", ["blocks.0.ln1.hook_normalized", "blocks.0.ln1.hook_scale"])
 def test_a_name_of_another_tensor_is_no_step(name):
-    with pytest.raises(AddressError, match=f"^{name} is no step, but ") as caught:
+    with pytest.raises(AddressError, match=f"^{name} is not a step here, but ") as caught:
         parse_address(name, GPT2)
     assert caught.value.hint == "L0.norm1 is the step"
 
@@ -110,13 +110,13 @@ def test_a_name_of_another_tensor_is_no_step(name):
         (
             "L3-.q",
             GPT2,
-            "'L3-.q' is not an address: at character 3, '-', nothing of an address begins",
+            "'L3-.q' is not an address: at character 3, '-', the address should end",
             "a layer is L3",
         ),
         (
             "L3H.q",
             GPT2,
-            "'L3H.q' is not an address: at character 3, 'H', nothing of an address begins",
+            "'L3H.q' is not an address: at character 3, 'H', the address should end",
             "a layer is L3",
         ),
         ("L3.", GPT2, "'L3.' is not an address: at its end a step is expected", "a layer is L3"),

@@ -124,7 +124,7 @@ def test_what_such_layers_do_not_have_is_said() -> None:
         trace["L0.weights"]
     with pytest.raises(AddressError, match="layer 1 has no step written: it is a step of gated delta"):
         trace.step("written", 1)
-    with pytest.raises(AddressError, match="head_out has other axes in some of these layers"):
+    with pytest.raises(AddressError, match="head_out has different axes in some of these layers"):
         parse_address("L*H*.head_out", trace.steps)
     alone = record(lively(config_of(KIND, **ALONE)), encoding_of([1, 2, 3]))
     with pytest.raises(UsageError, match="no layer of this model has attention weights"):

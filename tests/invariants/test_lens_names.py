@@ -214,7 +214,7 @@ def test_a_name_that_is_mistyped_is_answered_with_the_nearest() -> None:
     assert caught.value.hint == "did you mean attn.hook_pattern?"
     with pytest.raises(AddressError) as caught:
         trace_of("gpt2")["L1H2.attn.hook_z"]
-    assert caught.value.hint == "write it in its cell: [:,2]"
+    assert caught.value.hint == "write the head in the cell: [:,2]"
 
 
 @pytest.mark.parametrize(("word", "heads"), [("1", (1,)), ("::-1", (3, 2, 1, 0)), ("1:", (1, 2, 3)), ("::2", (0, 2))])

@@ -243,7 +243,7 @@ def test_a_step_is_asked_for_where_a_parameter_is_named() -> None:
     table = StepTable(config_of("gpt2"))
     with pytest.raises(AddressError) as caught:
         parse_address("L0.W_Q", table)
-    assert str(caught.value.message) == "W_Q is a parameter, and not a step"
+    assert str(caught.value.message) == "W_Q is a parameter, not a step"
     with pytest.raises(AddressError) as caught:
         parse_address("L0.W_QQ", table)
     assert (caught.value.message, caught.value.hint) == ("there is no step 'W_QQ'", "did you mean W_Q?")

@@ -481,14 +481,14 @@ def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
     one = recording_bytes(model.config, 9, 1, 4, (0,))
     monkeypatch.setattr(recording, "UNASKED", 0)
     monkeypatch.setattr(recording, "free_bytes", lambda device: (needed + one) // 2)
-    with pytest.raises(MemoryShortage, match="recording 9 tokens through 4 layers holds") as caught:
+    with pytest.raises(MemoryShortage, match="recording 9 tokens through 4 layers needs") as caught:
         record(model, encoding_of(range(3, 12)))
     assert "--layer 0 --step weights" in caught.value.hint
     assert "--force" in caught.value.hint
     assert record(model, encoding_of(range(3, 12)), layers=(0,)).recorded_bytes == one
     assert record(model, encoding_of(range(3, 12)), force=True).recorded_bytes == needed
     monkeypatch.setattr(recording, "free_bytes", lambda device: one - 1)
-    with pytest.raises(MemoryShortage, match="through 1 layer holds") as caught:
+    with pytest.raises(MemoryShortage, match="through 1 layer needs") as caught:
         record(model, encoding_of(range(3, 12)), layers=(0,))
     assert "--layer 0" not in caught.value.hint
 

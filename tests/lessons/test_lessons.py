@@ -246,7 +246,8 @@ def test_what_is_left_without_the_scaling_is_what_larger_queries_give(opened: Ca
             if ".attention.q." in name:
                 parameter *= math.sqrt(live.config.d_head)
         shares = [
-            one(torch.tensor([live.encoding.ids]))[0, live.open].softmax(-1) for one in (live.model.transformer, longer)
+            one(torch.tensor([live.encoding.ids]))[0, live.predicted_at].softmax(-1)
+            for one in (live.model.transformer, longer)
         ]
     token = int(shares[0].argmax())
     assert rows["as it is"][1] == pytest.approx(float(shares[0][token]), rel=1e-4)

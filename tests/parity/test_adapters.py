@@ -204,6 +204,6 @@ def test_a_damaged_adapter_is_told_by_file_and_tensor(tmp_path):
 
 def test_a_model_without_names_of_transformers_takes_no_adapter(tmp_path):
     adapted("llama 3", tmp_path, target_modules=ATTENTION)
-    with pytest.raises(UsageError, match="tiny is no model of transformers") as caught:
+    with pytest.raises(UsageError, match="tiny is not a model of transformers") as caught:
         tinytf.load("tiny", adapter=tmp_path)
-    assert caught.value.hint == "tinytf export makes it one"
+    assert caught.value.hint == "convert it with tinytf export"

@@ -39,5 +39,5 @@ def test_queries_and_keys_lie_as_in_the_files_of_the_model() -> None:
         if name != "v":
             ours = trace[f"blocks.1.attn.hook_rot_{name}"]
             np.testing.assert_allclose(ours, rotated(heads, theirs.config.rotary_dim), atol=1e-5)
-    with pytest.raises(AddressError, match="other numbers or axes there"):
+    with pytest.raises(AddressError, match="different numbers or axes there"):
         trace["blocks.1.attn.hook_attn_scores"]

@@ -96,7 +96,7 @@ def test_a_batch_holds_no_more_tokens_than_one_should() -> None:
 def test_what_is_no_list_of_texts_is_refused_and_no_texts_are_no_traces() -> None:
     model = tinytf.load("tiny")
     for texts in ("The cat", 3, None):
-        with pytest.raises(UsageError, match="several texts are a list of strings"):
+        with pytest.raises(UsageError, match="several texts must be a list of strings"):
             model.traces(texts)  # type: ignore[arg-type]
     assert model.traces([]) == model.score([]) == []
     with pytest.raises(UsageError, match="the text is empty"):

@@ -72,8 +72,8 @@ def test_an_encoder_has_them_at_its_mask() -> None:
         ({"metric": lambda logits: logits[-1]}, "one number that depends on the logits"),
         ({"metric": lambda logits: 3.0}, "one number that depends on the logits"),
         ({"metric": lambda logits: torch.zeros(())}, "one number that depends on the logits"),
-        ({"metric": entropy, "versus": "mat"}, "has no target, positions or versus"),
-        ({"target": "mat", "versus": "mat"}, "target and versus are one"),
+        ({"metric": entropy, "versus": "mat"}, "takes no target, positions or versus"),
+        ({"target": "mat", "versus": "mat"}, "target and versus are the same token"),
         ({"versus": "not one token"}, "versus"),
     ],
 )

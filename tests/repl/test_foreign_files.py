@@ -79,8 +79,8 @@ def test_a_file_writes_nothing_unless_a_folder_is_named(tinytf: Tinytf, home: Pa
         ("new.txt", "only below"),
         ("results/../new.txt", "only below"),
         ("results/.bashrc.txt", "no hidden file"),
-        ("results/old.txt", "which was there before"),
-        ("results/conftest.py", "that of no result"),
+        ("results/old.txt", "which existed before"),
+        ("results/conftest.py", "not that of a result"),
         ("results/out/new.txt", "only below"),
     ],
 )

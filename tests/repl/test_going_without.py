@@ -132,7 +132,7 @@ def test_a_part_of_attention_is_left_out_by_its_name(ran: Talk, part: str) -> No
     ran(f"without L0H1 {part}", "generate --max-tokens 2")
     assert ran.err.text.endswith(f"tinytf: the model ran without {part}, L0H1.head_out\n")
     assert f"without {part}, L0H1 (zero)" in ran("where")
-    assert "a lesson is about" in ran.fails("learn softmax").failure.message  # type: ignore[union-attr]
+    assert "one lesson is about" in ran.fails("learn softmax").failure.message  # type: ignore[union-attr]
 
 
 def _top_five(model: Model) -> list[float]:

@@ -376,7 +376,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused_with_both_numbers(run):
     tokenizer = load(str(run)).tokenizer
     size = tokenizer.vocab_size
     edit_config(run, lambda data: data["model"].update(vocab_size=size - 1))
-    assert refused(run).message == f"{run}: the tokenizer has {size} tokens, and the model takes {size - 1}"
+    assert refused(run).message == f"{run}: the tokenizer has {size} tokens, but the model takes {size - 1}"
 
 
 def test_a_loaded_model_computes_what_was_saved(run):

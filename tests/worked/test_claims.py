@@ -168,7 +168,7 @@ def test_a_vocabulary_is_recognised_by_a_text_and_its_ids(tmp_path: Path) -> Non
     ids = list(tiny.encode("The cat").ids)
     text = "[vocabulary]\nname = 'ours'\ntext = 'The cat'\nids = {}\n[[step]]\nname = 's'\nvalue = '1'\n"
     assert verify(example(tmp_path, text.format(ids)), tiny).holds
-    with pytest.raises(UsageError, match="own are those of ours, and this tokenizer has another vocabulary"):
+    with pytest.raises(UsageError, match="own are from ours, but this tokenizer has another vocabulary"):
         verify(example(tmp_path, text.format([*ids, 1])), tiny)
 
 
@@ -203,7 +203,11 @@ def test_a_vocabulary_is_recognised_by_a_text_and_its_ids(tmp_path: Path) -> Non
         ("[vocabulary]\nname='x'\ntext='x'\nids=[]\n[[step]]\nname='a'\nvalue='1'", "line 1", "the text's ids"),
         ("[vocabulary]\nname='x'\nwords='x'\nids=[1]\n[[step]]\nname='a'\nvalue='1'", "line 1", "a name, a text"),
         ("[[step]]\nname='a'\nvalue='1'\nshown=1", "line 4, field 'shown' of step 'a'", "must be a yes or no"),
-        ("[given]\na=[1,2]\n[[step]]\nname='a_'\nvalue='a @ [1,2,3]'", "line 5", "it is given 2 numbers and 3 numbers"),
+        (
+            "[given]\na=[1,2]\n[[step]]\nname='a_'\nvalue='a @ [1,2,3]'",
+            "line 5",
+            "cannot be computed from 2 numbers and 3 numbers",
+        ),
         ("[given]\na = " + "9" * 400, "line 2, field 'a'", "too large"),
         ("[given]\na = [" + "9" * 400 + "]", "line 2, field 'a'", "too large"),
         ("[[step]]\nname='a'\nvalue='1'\nclaim=" + "9" * 400, "line 4, field 'claim' of step 'a'", "too large"),

@@ -1,4 +1,4 @@
-"""The backward pass by hand, formula by formula, and how far each formula is from what autograd found."""
+"""The backward pass by hand, formula by formula, and the difference of each formula from autograd."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Agreement:
-    """Every comparison of a formula with autograd, from the loss back: ``steps`` and ``parameters`` by name.
+    """All comparisons of a formula with autograd, from the loss back: ``steps`` and ``parameters`` by name.
 
-    ``first_not_finite`` is the first step of the forward pass with NaN or infinity, where one does not hold.
+    ``first_not_finite`` is the first step of the forward pass with NaN or infinity, if a comparison fails.
     """
 
     steps: dict[str, Compared]
@@ -42,16 +42,16 @@ class Agreement:
         return self.telling.holds
 
     def to_dict(self) -> dict[str, Any]:
-        told = self.telling
+        telling = self.telling
         return {
             "holds": self.holds,
             "steps": len(self.steps),
             "parameters": len(self.parameters),
-            "at": told.step,
-            "difference": told.difference,
-            "of": told.scale,
-            "relative": told.relative,
-            "allowed": told.allowed,
+            "at": telling.step,
+            "difference": telling.difference,
+            "of": telling.scale,
+            "relative": telling.relative,
+            "allowed": telling.allowed,
             **({"first_not_finite": self.first_not_finite} if self.first_not_finite else {}),
         }
 
@@ -60,44 +60,44 @@ class Agreement:
 def agreement(trace: GradientTrace) -> Agreement:
     """Compare each formula with autograd, step by step and parameter by parameter.
 
-    A formula gets autograd's gradients of the steps after it, so that rounding does not accumulate over the depth and
-    each formula is judged alone.
+    Each formula starts from autograd's gradients of the steps after it, so that rounding does not accumulate over the
+    depth and each formula is judged alone.
     """
     dtype, coarse, underived = trace.last_hidden.dtype, Coarse(trace.model.parameters()), trace.underived()
     steps: dict[str, Compared] = {}
     parameters: dict[str, Compared] = {}
-    makers: dict[str, list[Place]] = {}  # of each parameter, the steps that are made with it
-    parts: dict[str, Tensor] = {}  # of parameters that a step before is made with too
+    users: dict[str, list[Place]] = {}  # the steps that use each parameter
+    partial_sums: dict[str, Tensor] = {}  # of parameters that an earlier step uses too
 
-    def known(site: Site) -> Tensor:
+    def autograd_gradient(site: Site) -> Tensor:
         return trace.grad.step(site.step.name, site.layer)
 
-    def compared(
-        name: str, by_hand: Tensor, gradient: Tensor, axis: int | None, again: Callable[[], Tensor]
+    def compare_with(
+        name: str, by_hand: Tensor, gradient: Tensor, axis: int | None, recompute: Callable[[], Tensor]
     ) -> Compared:
         ways = Ways(name, "its formula", by_hand, gradient, axis)
-        return compare(ways, dtype, coarse, lambda: replace(ways, found=again()))
+        return compare(ways, dtype, coarse, lambda: replace(ways, found=recompute()))
 
-    for site, by_hand in step_gradients(trace, trace.targets, known):
+    for site, by_hand in step_gradients(trace, trace.targets, autograd_gradient):
         if by_hand is None or not site.step.to_loss:
             continue
-        place, gradient = (site.step.name, site.layer), known(site)
-        again = partial(_of_step, trace, underived, place)
-        steps[site.name] = compared(site.name, by_hand, gradient, site.step.token_axis, again)
-        for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
-            makers.setdefault(name, []).append(place)
-            found = found + parts.pop(name, 0.0)
-            if comes_again(site, name):
-                parts[name] = found
+        place, gradient = (site.step.name, site.layer), autograd_gradient(site)
+        recompute = partial(_step_gradient, trace, underived, place)
+        steps[site.name] = compare_with(site.name, by_hand, gradient, site.step.token_axis, recompute)
+        for name, by_formula in site.operation.parameter_gradients(site, passed_on(site, gradient)):
+            users.setdefault(name, []).append(place)
+            by_formula = by_formula + partial_sums.pop(name, 0.0)
+            if has_earlier_user(site, name):
+                partial_sums[name] = by_formula
                 continue
-            again = partial(_of_parameter, trace, underived, name, makers[name])
-            parameters[name] = compared(name, found, trace.parameters[name], None, again)
-    agreed = Agreement(steps, parameters)
-    return agreed if agreed.holds else replace(agreed, first_not_finite=first_not_finite(trace))
+            recompute = partial(_parameter_gradient, trace, underived, name, users[name])
+            parameters[name] = compare_with(name, by_formula, trace.parameters[name], None, recompute)
+    result = Agreement(steps, parameters)
+    return result if result.holds else replace(result, first_not_finite=first_not_finite(trace))
 
 
-def _of_step(trace: GradientTrace, underived: Trace, place: Place) -> Tensor:
-    """The gradient of a step by its formula, from autograd's gradients of the steps that are computed from it."""
+def _step_gradient(trace: GradientTrace, underived: Trace, place: Place) -> Tensor:
+    """The gradient of a step by its formula, from autograd's gradients of the steps computed from it."""
     if place[0] == "logits":
         return at_positions(underived.step("logits"), trace.targets, cross_entropy)
     consumers = ((Site(underived, step, layer), number) for step, layer, number in trace.steps.consumers(place))
@@ -109,8 +109,8 @@ def _of_step(trace: GradientTrace, underived: Trace, place: Place) -> Tensor:
     return sum(parts[1:], start=parts[0])
 
 
-def _of_parameter(trace: GradientTrace, underived: Trace, name: str, makers: Sequence[Place]) -> Tensor:
-    sites = [Site(underived, trace.steps.at(*place), place[1]) for place in makers]
+def _parameter_gradient(trace: GradientTrace, underived: Trace, name: str, users: Sequence[Place]) -> Tensor:
+    sites = [Site(underived, trace.steps.at(*place), place[1]) for place in users]
     parts = [
         dict(site.operation.parameter_gradients(site, passed_on(site, trace.grad.step(site.step.name, site.layer))))
         for site in sites
@@ -118,8 +118,8 @@ def _of_parameter(trace: GradientTrace, underived: Trace, name: str, makers: Seq
     return sum((part[name] for part in parts[1:]), start=parts[0][name])
 
 
-def comes_again(site: Site, parameter: str) -> bool:
-    """Whether a step before this one has the same parameter: tied embeddings, or weights shared by layers or steps."""
+def has_earlier_user(site: Site, parameter: str) -> bool:
+    """Whether an earlier step uses the same parameter: tied embeddings, or weights shared by layers or steps."""
     return not site.trace.steps.has_own(site.step, site.layer) or (parameter == TOKEN_TABLE and site.step.is_vocabulary)
 
 
@@ -129,7 +129,7 @@ def step_gradients(
 ) -> Iterator[tuple[Site, Tensor | None]]:
     """The gradient of each step by its formula, last step first; None for a step that does not lead to the loss.
 
-    Formulas read the gradients of later steps: the ``known`` ones, or those that formulas gave (the chain rule).
+    Formulas read the gradients of later steps: from ``known`` if given, else from their formulas (the chain rule).
     Tensors may be shared between steps: do not write into them.
     """
     pending: dict[Place, Tensor] = {}
@@ -147,19 +147,19 @@ def step_gradients(
         if gradient is None or not step.to_loss:
             continue
         passed = passed_on(site, gradient if known is None else known(site))
-        for source, found in zip(site.sources, site.operation.input_gradients(site, passed), strict=True):
-            before = pending.get(source)
-            pending[source] = found if before is None else before + found
+        for source, part in zip(site.sources, site.operation.input_gradients(site, passed), strict=True):
+            earlier_sum = pending.get(source)
+            pending[source] = part if earlier_sum is None else earlier_sum + part
 
 
 def passed_on(site: Site, gradient: Tensor) -> Tensor:
-    """The part of a step's gradient that reaches its inputs: 0 where an intervention replaced the step."""
+    """The part of a step's gradient that reaches its inputs: 0 if an intervention replaced the step."""
     name, layer = site.step.name, site.layer
     if site.trace.is_exchanged(name, layer):
         return torch.zeros_like(gradient)
-    gone = [head for head in range(len(gradient)) if site.trace.is_exchanged(name, layer, head)]
-    if not site.step.is_split or not gone:
+    replaced = [head for head in range(len(gradient)) if site.trace.is_exchanged(name, layer, head)]
+    if not site.step.is_split or not replaced:
         return gradient
     gradient = gradient.clone()
-    gradient[gone] = 0.0
+    gradient[replaced] = 0.0
     return gradient

@@ -23,7 +23,7 @@ class Derivation:
 
     ``formula`` is the formula itself, then lines that define its letters. ``inputs`` go into it, ``intermediates``
     follow from them in this order, and ``result`` is the row of the gradient. ``head`` is the query head, ``row`` the
-    token or query; None where the step has no such axis.
+    token or query; None if the step has no such axis.
     """
 
     name: str
@@ -41,8 +41,8 @@ class Derivation:
             "head": self.head,
             "row": self.row,
             "formula": list(self.formula),
-            "inputs": {one.name: one.values.tolist() for one in self.inputs},
-            "intermediates": {one.name: one.values.tolist() for one in self.intermediates},
+            "inputs": {quantity.name: quantity.values.tolist() for quantity in self.inputs},
+            "intermediates": {quantity.name: quantity.values.tolist() for quantity in self.intermediates},
             "result": self.result.tolist(),
         }
 
@@ -63,11 +63,11 @@ def derive(trace: GradientTrace, address: str | Address) -> Derivation:
         width = trace.step(step.name, row.layer).shape[-1]
         zero = Summand("0: no path leads from here to the loss", trace.model_input.new_zeros(width))
         return _derivation(step, row, (zero,))
-    return _derivation(step, row, _told_apart(consumers))
+    return _derivation(step, row, _distinct_summands(consumers))
 
 
 def require_gradient(address: Address) -> None:
-    """Raise AddressError where the step of an address is no tensor, and so has no gradient."""
+    """Raise AddressError if the step of an address is not a tensor, and so has no gradient."""
     if address.step is not None and not address.step.is_tensor:
         raise AddressError(f"{address} has no gradient", "name a step that is a tensor, such as L0.norm1 or logits")
 
@@ -78,77 +78,91 @@ def _row(trace: GradientTrace, address: Address) -> tuple[Step, Row]:
     if step is None:
         raise AddressError(
             f"{address} has no gradient of its own: it is a whole block",
-            "one step is derived at a time, such as L0.norm1",
+            "name one step, such as L0.norm1",
         )
-    for numbers, what in ((address.layers, "layer"), (address.heads, "head")):
+    for numbers, kind in ((address.layers, "layer"), (address.heads, "head")):
         if numbers is not None and len(numbers) > 1:
-            raise AddressError(f"{address} names {len(numbers)} {what}s", f"one is derived at a time: name one {what}")
+            raise AddressError(
+                f"{address} names {len(numbers)} {kind}s", f"only one is derived at a time: name one {kind}"
+            )
     if len(address.cell) > 1:
         raise AddressError(f"{address} is a cell, not one row", f"for example {step.name}[3]")
     head = (address.heads or (0,))[0] if step.is_split else None
     word = address.cell[0] if address.cell else str(max(trace.targets.positions))
     axis = step.axes[-2] if len(step.axes) > 1 else "token"
     layer = None if address.layers is None else address.layers[0]
-    place = trace.index(word, axis, trace.config.at(layer).sizes.get(axis, len(trace.tokens)))
-    return step, Row(step, layer, head, place)
+    position = trace.index(word, axis, trace.config.at(layer).sizes.get(axis, len(trace.tokens)))
+    return step, Row(step, layer, head, position)
 
 
 def _consumers(trace: GradientTrace, row: Row) -> list[Consumer]:
     """The steps computed from the row's step, with their gradients: residual sums first."""
-    found: list[Consumer] = []
+    consumers: list[Consumer] = []
     for step, layer, number in trace.steps.consumers((row.step.name, row.layer)):
         site = Site(trace, step, layer)
         if number in site.operation.deciding:
             continue
-        found.append(Consumer(site, passed_on(site, trace.grad.step(step.name, layer)), number, row))
-    return sorted(found, key=lambda one: not isinstance(one.site.operation, Add))
+        consumers.append(Consumer(site, passed_on(site, trace.grad.step(step.name, layer)), number, row))
+    return sorted(consumers, key=lambda consumer: not isinstance(consumer.site.operation, Add))
 
 
-def _told_apart(parts: list[Consumer]) -> tuple[Summand, ...]:
-    """The summands of a row; where two have the same formula, their letters get the name of their step."""
+def _distinct_summands(parts: list[Consumer]) -> tuple[Summand, ...]:
+    """The summands of a row; if two have the same formula, their letters get the name of their step."""
     summands = [part.site.operation.summand(part) for part in parts]
     expressions = Counter(summand.expression for summand in summands)
-    own = {part.row.step.name for part in parts}
-    found: list[Summand] = []
+    row_names = {part.row.step.name for part in parts}
+    distinct: list[Summand] = []
     for part, summand in zip(parts, summands, strict=True):
         if expressions[summand.expression] > 1:
-            of = f" of {part.site.step.name}"
-            known = {*own, part.symbol}
-            given, follows = (
-                tuple(Quantity(one.name if one.name in known else one.name + of, one.values) for one in some)
-                for some in (summand.inputs, summand.intermediates)
+            suffix = f" of {part.site.step.name}"
+            shared_names = {*row_names, part.symbol}
+            inputs, intermediates = (
+                tuple(
+                    Quantity(
+                        quantity.name if quantity.name in shared_names else quantity.name + suffix, quantity.values
+                    )
+                    for quantity in quantities
+                )
+                for quantities in (summand.inputs, summand.intermediates)
             )
-            given = tuple(one for one in given if one.name not in own or not found)  # the row itself, once
-            where = tuple(f"{line}{'' if part.symbol in line else of}" for line in summand.where)
-            summand = Summand(f"[{summand.expression}]{of}", summand.result, where, given, follows)
-        found.append(summand)
-    return tuple(found)
+            inputs = tuple(
+                quantity for quantity in inputs if quantity.name not in row_names or not distinct
+            )  # the row itself only once
+            definitions = tuple(f"{line}{'' if part.symbol in line else suffix}" for line in summand.where)
+            summand = Summand(f"[{summand.expression}]{suffix}", summand.result, definitions, inputs, intermediates)
+        distinct.append(summand)
+    return tuple(distinct)
 
 
 def _from_loss(trace: GradientTrace, row: Row) -> Summand:
     """The row of logits or probabilities, from the tokens to predict there."""
     logits, targets = trace.logits_at(row.place), trace.targets
     probs, total = logits.softmax(dim=-1, dtype=torch.float64), len(targets.ids)
-    count = Counter(token for place, token in zip(targets.positions, targets.ids, strict=True) if place == row.place)
+    count = Counter(
+        token for position, token in zip(targets.positions, targets.ids, strict=True) if position == row.place
+    )
     onehot = torch.zeros_like(probs)
     onehot[list(count)] = torch.tensor(list(count.values()), dtype=probs.dtype, device=probs.device)
     number = Quantity("N", torch.tensor(float(total), dtype=probs.dtype))
-    given = (Quantity("p", probs), Quantity("onehot", onehot), number)
+    inputs = (Quantity("p", probs), Quantity("onehot", onehot), number)
     if not count:
         return Summand("0: nothing is to be predicted from here", torch.zeros_like(logits))
-    where = (f"N = {total} targets in all", "p = softmax(logits)")
+    definitions = (f"N = {total} targets in all", "p = softmax(logits)")
     if row.step.name == "probs":
         result = torch.where(onehot > 0, -onehot / (total * probs), 0.0)  # 0, not 0 / 0, where p is 0 too
-        return Summand("−onehot / (N·p)", result.to(logits.dtype), where, given)
-    times = sum(count.values())
-    expression = "(p − onehot) / N" if times == 1 else f"({times}·p − onehot) / N"
-    difference = Quantity(expression.split(")")[0].lstrip("("), times * probs - onehot)
-    return Summand(expression, (difference.values / total).to(logits.dtype), where, given, (difference,))
+        return Summand("−onehot / (N·p)", result.to(logits.dtype), definitions, inputs)
+    n_targets = sum(count.values())
+    expression = "(p − onehot) / N" if n_targets == 1 else f"({n_targets}·p − onehot) / N"
+    difference = Quantity(expression.split(")")[0].lstrip("("), n_targets * probs - onehot)
+    return Summand(expression, (difference.values / total).to(logits.dtype), definitions, inputs, (difference,))
 
 
 def _derivation(step: Step, row: Row, terms: tuple[Summand, ...]) -> Derivation:
-    own = "∂" + step.name
-    formula = (f"{own} = {' + '.join(term.expression for term in terms)}", *(line for t in terms for line in t.where))
+    gradient_name = "∂" + step.name
+    formula = (
+        f"{gradient_name} = {' + '.join(term.expression for term in terms)}",
+        *(line for t in terms for line in t.where),
+    )
     return Derivation(
         step.full_name(row.layer),
         step,
@@ -162,7 +176,7 @@ def _derivation(step: Step, row: Row, terms: tuple[Summand, ...]) -> Derivation:
 
 
 def _intermediates(term: Summand, is_summand: bool) -> tuple[Quantity, ...]:
-    """The intermediates of one term; one of several summands is itself one, unless it is an input unchanged."""
-    if not is_summand or term.expression in {given.name for given in term.inputs}:
+    """The intermediates of a term; each of several summands is one too, unless it is an unchanged input."""
+    if not is_summand or term.expression in {quantity.name for quantity in term.inputs}:
         return term.intermediates
     return (*term.intermediates, Quantity(term.expression, term.result))

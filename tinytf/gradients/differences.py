@@ -16,7 +16,7 @@ from tinytf.report import Data, Progress, unheard
 from tinytf.text.tokenizer import Encoding
 
 TOLERANCE = 1e-6
-"""The largest relative error that is allowed."""
+"""The largest allowed relative error."""
 
 SHARE = 1e-2
 """A relative error is relative to at least this share of the largest entry of the tensor's gradient.
@@ -37,7 +37,7 @@ _ROWS, _SHORTER, _TRIES, _DRAWS = 5, 1 / 32, 4, 20
 class MeasuredEntry(Data):
     """The derivative of the loss by one entry of a parameter or step: by autograd (``analytic``), and measured.
 
-    ``largest`` is the largest entry of the tensor's gradient. The error is relative to ``floor`` where both values are
+    ``largest`` is the largest entry of the tensor's gradient. The error is relative to ``floor`` if both values are
     smaller. ``shortened`` counts how often the step was shortened because it crossed a kink of ReLU.
     """
 
@@ -54,7 +54,7 @@ class MeasuredEntry(Data):
 
     @property
     def relative_error(self) -> float:
-        """|a − n| / max(|a|, |n|, floor); infinite where either is not finite."""
+        """|a − n| / max(|a|, |n|, floor); infinite if either is not finite."""
         if not (math.isfinite(self.analytic) and math.isfinite(self.numeric)):
             return math.inf
         return abs(self.analytic - self.numeric) / max(abs(self.analytic), abs(self.numeric), self.floor)
@@ -67,7 +67,7 @@ class MeasuredEntry(Data):
 
 @dataclass(frozen=True)
 class Differences(Data):
-    """The entries that were measured, in the order of the draw, of the ``asked`` number.
+    """The measured entries, in the order of the draw; ``asked`` of them were requested.
 
     ``redrawn`` counts entries so close to a kink of ReLU that no derivative can be measured; each was drawn again.
     """
@@ -90,7 +90,7 @@ class Differences(Data):
 
     @property
     def holds(self) -> bool:
-        """Whether all asked entries were measured, and none is off by more than TOLERANCE."""
+        """Whether all requested entries were measured, and none is off by more than TOLERANCE."""
         return len(self.rows) == self.asked and all(row.relative_error <= TOLERANCE for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,41 +115,41 @@ def check(
     """Measure the derivative of the loss by ``count`` random entries, on a copy of the model in float64.
 
     Parameters and steps alternate; each tensor is equally likely whatever its size, then one of its entries that the
-    loss can depend on. A step that a tap cannot replace is changed at the step it is the sum or reshape of (``mid`` at
-    ``attn``). ``ffn.act``, ``head.act``, ``q_rot`` and ``k_rot`` have none and are omitted; errors in them show in the
-    steps before.
+    loss can depend on. A step that a tap cannot replace is changed at the step that it is the sum or reshape of
+    (``mid`` at ``attn``). ``ffn.act``, ``head.act``, ``q_rot`` and ``k_rot`` have none and are omitted; errors in them
+    show in the steps before.
 
-    The error is relative to at least SHARE of the largest entry of the tensor's gradient, and to at least what the
-    rounding of the loss makes of a gradient of 0 (biases of the keys). ``on_progress`` is called with the number done,
-    and ``count``. Raises what ``record_gradients`` raises; ``force`` is passed to it.
+    The error is relative to at least SHARE of the largest entry of the tensor's gradient, and to at least the value
+    that rounding of the loss can give a gradient of 0 (biases of the keys). ``on_progress`` is called with the number
+    done, and ``count``. Raises like ``record_gradients``; ``force`` is passed to it.
     """
     copied = copy.deepcopy(model).double()
     trace = record_gradients(copied, encoding, targets, force=force)
-    draw = random.Random(seed)
-    entries, probe = Draw(trace, draw), LossProbe(trace)
+    generator = random.Random(seed)
+    draw, probe = Draw(trace, generator), LossProbe(trace)
     rows: list[MeasuredEntry] = []
     redrawn = 0
     while len(rows) < count and redrawn <= _DRAWS * count:
-        entry = entries.parameter() if len(rows) % 2 else entries.step()
-        found = _measured(probe, trace.loss, entry)
-        if found is None:
+        entry = draw.parameter() if len(rows) % 2 else draw.step()
+        row = _measured(probe, trace.loss, entry)
+        if row is None:
             redrawn += 1
             continue
-        rows.append(found)
+        rows.append(row)
         on_progress(len(rows), count)
     return Differences(tuple(rows), count, redrawn)
 
 
 def _measured(probe: LossProbe, loss: float, entry: ProbedEntry) -> MeasuredEntry | None:
-    """The derivative by one entry, with steps short enough to cross no kink; None where none is."""
+    """The derivative by one entry, with steps short enough to cross no kink; None if even the shortest cross one."""
     step = START * entry.size
-    for tried in range(_TRIES):
+    for shortened in range(_TRIES):
         steps = [step / 2**row for row in range(_ROWS)]
-        found = probe.losses(entry, [*steps, *(-one for one in steps)])
-        if found is not None:
+        losses = probe.losses(entry, [*steps, *(-delta for delta in steps)])
+        if losses is not None:
             floor = max(SHARE * entry.largest, ROUNDING * max(1.0, loss) / step / TOLERANCE)
-            numeric = ridders(steps, found[:_ROWS], found[_ROWS:])
-            return MeasuredEntry(entry.name, entry.index, entry.analytic, numeric, entry.largest, floor, tried)
+            numeric = ridders(steps, losses[:_ROWS], losses[_ROWS:])
+            return MeasuredEntry(entry.name, entry.index, entry.analytic, numeric, entry.largest, floor, shortened)
         step *= _SHORTER
     return None
 
@@ -157,8 +157,9 @@ def _measured(probe: LossProbe, loss: float, entry: ProbedEntry) -> MeasuredEntr
 def ridders(steps: Sequence[float], above: Sequence[float], below: Sequence[float]) -> float:
     """The derivative at x of a function that is ``above`` at x + each of ``steps`` and ``below`` at x − each.
 
-    Each step is half of the one before. Central differences are extrapolated to a step of 0; of that table, the entry
-    that differs least from the two it was made of (Ridders 1982, "Accurate computation of F′(x) and F′(x)F″(x)").
+    Each step is half of the one before. Central differences are extrapolated to a step of 0; the result is the entry of
+    that table that differs least from the two it was computed from (Ridders 1982, "Accurate computation of F′(x) and
+    F′(x)F″(x)").
     """
     column = [(up - down) / (2 * step) for step, up, down in zip(steps, above, below, strict=True)]
     best, least = column[0], math.inf

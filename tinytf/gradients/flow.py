@@ -9,10 +9,10 @@ from tinytf.report import Data
 from tinytf.trace.summary import norm
 
 VANISHING, EXPLODING = 0.01, 100.0
-"""A gradient vanishes or explodes where the ratio of first to last is below or above these,"""
+"""A gradient vanishes or explodes if the ratio of first to last is below or above these, and"""
 
 SHRINKING, GROWING = 0.8, 1.25
-"""and the ratio per layer is below or above these: over many layers a healthy model has a large ratio too."""
+"""the ratio per layer is below or above these: over many layers a healthy model has a large ratio too."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Flow(Data):
 
     @property
     def first(self) -> float:
-        """The norm at ``L0.in``, where the way back through the blocks ends."""
+        """The norm at ``L0.in``, where the backward pass through the blocks ends."""
         return self.layers[-1].into
 
     @property
     def ratio(self) -> float:
-        """First ÷ last; NaN where the last is 0."""
+        """First ÷ last; NaN if the last is 0."""
         return self.first / self.last if self.last else math.nan
 
     @property
@@ -58,16 +58,16 @@ class Flow(Data):
         """The layer that changes the norm most, and its factor: norm at its input ÷ norm at its output."""
         outputs = [self.last, *(layer.into for layer in self.layers)]
         factors = {
-            layer.layer: layer.into / after if after else math.nan
-            for layer, after in zip(self.layers, outputs, strict=False)
+            layer.layer: layer.into / output if output else math.nan
+            for layer, output in zip(self.layers, outputs, strict=False)
         }
         finite = {layer: factor for layer, factor in factors.items() if math.isfinite(factor) and factor > 0}
-        layer = max(finite, key=lambda one: abs(math.log(finite[one])), default=self.layers[-1].layer)
+        layer = max(finite, key=lambda n: abs(math.log(finite[n])), default=self.layers[-1].layer)
         return layer, finite.get(layer, math.nan)
 
     @property
     def word(self) -> str:
-        """``vanishing``, ``exploding`` or ``steady``; ``undefined`` where the ratio is NaN or infinite."""
+        """``vanishing``, ``exploding`` or ``steady``; ``undefined`` if the ratio is NaN or infinite."""
         if not math.isfinite(self.ratio):
             return "undefined"
         if self.ratio < VANISHING and self.per_layer < SHRINKING:
@@ -88,7 +88,7 @@ class Flow(Data):
 
 
 def flow(trace: GradientTrace) -> Flow:
-    """The norms of every layer, over all tokens. Raises AddressError where a layer was not recorded."""
+    """The norms of every layer, over all tokens. Raises AddressError if a layer was not recorded."""
 
     def size(name: str, layer: int) -> float:
         return norm(trace.grad.step(name, layer))

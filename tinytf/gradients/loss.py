@@ -1,4 +1,4 @@
-"""The loss that gradients are of: which tokens to predict, and the gradients of the mean cross-entropy."""
+"""The loss: which tokens to predict, and the gradients of the mean cross-entropy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class Targets:
         if not self.positions:
             raise UsageError("there is nothing to predict, so there is no loss")
         if len(self.positions) != len(self.ids):
-            raise UsageError(f"{len(self.positions)} positions do not go with {len(self.ids)} target tokens")
+            raise UsageError(f"{len(self.positions)} positions do not match {len(self.ids)} target tokens")
 
 
 def require_targets(model: Transformer, length: int, targets: Targets) -> None:
-    """Raise UsageError where the model has no logits, or a target is beyond the text or the vocabulary."""
+    """Raise UsageError if the model has no logits, or a target is beyond the text or the vocabulary."""
     model.require_choice("there is no loss and no gradient")
     labels = model.config.labels
     count = model.config.n_outcomes
@@ -39,8 +39,8 @@ def require_targets(model: Transformer, length: int, targets: Targets) -> None:
                 "tinytf tokens numbers them",
             )
         if not 0 <= token_id < count:
-            what, whole = ("class", "head") if labels else ("token", "vocabulary")
-            raise UsageError(f"there is no {what} {token_id}: the {whole} has {count:,}, 0 to {count - 1}")
+            what, source = ("class", "head") if labels else ("token", "vocabulary")
+            raise UsageError(f"there is no {what} {token_id}: the {source} has {count:,}, 0 to {count - 1}")
 
 
 def cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
@@ -55,7 +55,10 @@ def cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def cross_entropy_of_probs(probs: Tensor, ids: Tensor) -> Tensor:
-    """Its gradient by the probabilities (N, V): −1 / (N·p) at each target, 0 elsewhere; −∞ where p rounds to 0."""
+    """The gradient of the mean cross-entropy by the probabilities (N, V): −1 / (N·p) at each target, 0 elsewhere.
+
+    It is −∞ where p rounds to 0.
+    """
     rows = torch.arange(len(ids), device=ids.device)
     gradient = torch.zeros_like(probs)
     gradient[rows, ids] = -1.0 / (len(ids) * probs[rows, ids])
@@ -64,6 +67,6 @@ def cross_entropy_of_probs(probs: Tensor, ids: Tensor) -> Tensor:
 
 def at_positions(values: Tensor, targets: Targets, formula: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """A gradient by logits or probabilities (T, V): ``formula`` at the targets' positions, 0 elsewhere."""
-    places = torch.tensor(targets.positions, device=values.device)
-    rows = formula(values[places], torch.tensor(targets.ids, device=values.device))  # (N, V)
-    return torch.zeros_like(values).index_add_(0, places, rows)
+    positions = torch.tensor(targets.positions, device=values.device)
+    rows = formula(values[positions], torch.tensor(targets.ids, device=values.device))  # (N, V)
+    return torch.zeros_like(values).index_add_(0, positions, rows)

@@ -1,4 +1,4 @@
-"""The weights in a backward pass: how large their gradients are, and which get none."""
+"""The weights in a backward pass: the sizes of their gradients, and which weights get none."""
 
 import math
 import re
@@ -22,9 +22,9 @@ class ParameterRow(Data):
     """A parameter, or a group of them: squared norms, entries and rows add up.
 
     Norms are L2, in float64. ``kind`` is the name without the layer (``attention.q.weight``). ``layer``, ``kind``,
-    ``head`` and ``shape`` are None where they differ within the group, ``dead_rows`` and ``rows`` where there is no
-    matrix. ``zeros`` of the ``entries`` of the gradient are exactly 0, and ``dead_rows`` of the ``rows`` are zeros
-    throughout. A key-value head that query heads share counts an equal part for each of them.
+    ``head`` and ``shape`` are None if they differ within the group, ``dead_rows`` and ``rows`` if there is no matrix.
+    ``zeros`` of the ``entries`` of the gradient are exactly 0, and ``dead_rows`` of the ``rows`` are all zeros. A
+    key-value head that query heads share is divided equally among them.
     """
 
     LESS: ClassVar = ("learning_rate", "entries", "zeros", "rows")
@@ -73,32 +73,33 @@ def table(trace: GradientTrace, lr: float = 1e-3, by: str = "parameter") -> tupl
     The learning rate ``lr`` only enters the update ratios. A head has its rows of W_Q, W_K and W_V with their biases
     and its columns of W_O; a shared key-value head is divided equally among its query heads, in squares. Parameters
     that belong to no single head (norms of queries and keys, the output's bias) are omitted there, and rows are not
-    counted. The matrix of a tied head is that of the embeddings, and comes once. Raises UsageError for another word.
+    counted. The matrix of a tied head is that of the embeddings, and appears once. Raises UsageError for any other
+    ``by``.
     """
     if by not in GROUPINGS:
         raise UsageError(f"weights are not grouped by {by!r}", did_you_mean(by, GROUPINGS))
     if by == "head":
         return tuple(_by_head(trace, lr))
-    each = list(_each(trace, lr))
+    parameters = list(_parameter_rows(trace, lr))
     if by == "parameter":
-        return tuple(each)
+        return tuple(parameters)
     groups: dict[Any, list[ParameterRow]] = {}
-    for one in each:
-        groups.setdefault(getattr(one, by), []).append(one)
+    for row in parameters:
+        groups.setdefault(getattr(row, by), []).append(row)
     if by == "kind":
-        return tuple(_together(kind, group, kind=kind) for kind, group in groups.items())
+        return tuple(_merge(kind, group, kind=kind) for kind, group in groups.items())
     return tuple(
-        _together("outside the layers" if layer is None else f"L{layer}", group, layer=layer)
+        _merge("outside the layers" if layer is None else f"L{layer}", group, layer=layer)
         for layer, group in groups.items()
     )
 
 
-def _each(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
+def _parameter_rows(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
     for name, gradient in trace.parameters.items():
-        found = _IN_LAYER.fullmatch(name)
-        layer, kind = (int(found[1]), found[2]) if found else (None, name)
+        match = _IN_LAYER.fullmatch(name)
+        layer, kind = (int(match[1]), match[2]) if match else (None, name)
         zeros = gradient == 0
-        is_matrix = gradient.dim() >= 2 and not name.endswith("bias")  # biases of experts have an axis of them
+        is_matrix = gradient.dim() >= 2 and not name.endswith("bias")  # biases of experts have an expert axis
         yield ParameterRow(
             name, layer, kind, None, tuple(gradient.shape), norm(gradient), norm(trace.model.get_parameter(name)), lr,
             gradient.numel(), int(zeros.sum()),
@@ -107,40 +108,47 @@ def _each(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
 
 
 def _by_head(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
-    places = [(where, layer) for where, layer in addresses_of(trace.steps) if where.path(layer) in trace.parameters]
+    addresses = [
+        (address, layer) for address, layer in addresses_of(trace.steps) if address.path(layer) in trace.parameters
+    ]
     for layer in range(trace.config.n_layers):
         if trace.config.first_of(layer) != layer:
-            continue  # its weights are those of a layer before
-        own = [where for where, within in places if within == layer and any(map(is_split, where.parameter.axes))]
+            continue  # shares the weights of an earlier layer
+        split = [
+            address
+            for address, address_layer in addresses
+            if address_layer == layer and any(map(is_split, address.parameter.axes))
+        ]
         config = trace.config.at(layer)
         for head in range(config.n_heads):
-            parts = [_part(trace, where, lr, config, head) for where in own]
-            yield _together(f"L{layer}H{head}", parts, layer=layer, head=head)
+            parts = [_part(trace, address, lr, config, head) for address in split]
+            yield _merge(f"L{layer}H{head}", parts, layer=layer, head=head)
 
 
-def _part(trace: GradientTrace, where: ParameterAddress, lr: float, config: ModelConfig, head: int) -> ParameterRow:
-    """The rows or columns of a query head; of one that it shares, its share of their squares and entries."""
-    axes, (layer,) = where.parameter.axes, where.layers or (None,)
-    axis = next(number for number, one in enumerate(axes) if is_split(one))
-    shared = config.heads_per_kv if axes[axis].startswith("n_kv_heads") else 1
-    width, name = config.sizes[axes[axis].partition("·")[2]], where.path(layer)
-    stored = len(axes) - 1 - axis if where.parameter.transposed else axis
+def _part(trace: GradientTrace, address: ParameterAddress, lr: float, config: ModelConfig, head: int) -> ParameterRow:
+    """The rows or columns of a query head; of a shared key-value head, its share of the squares and entries."""
+    axes, (layer,) = address.parameter.axes, address.layers or (None,)
+    axis = next(number for number, label in enumerate(axes) if is_split(label))
+    group = config.heads_per_kv if axes[axis].startswith("n_kv_heads") else 1
+    width, name = config.sizes[axes[axis].partition("·")[2]], address.path(layer)
+    stored_axis = len(axes) - 1 - axis if address.parameter.transposed else axis
     gradient, weight = (
-        tensor.narrow(stored, head // shared * width, width)
+        tensor.narrow(stored_axis, head // group * width, width)
         for tensor in (trace.parameters[name], trace.model.get_parameter(name))
     )
-    norms = [norm(tensor) / math.sqrt(shared) for tensor in (gradient, weight)]
-    entries, zeros = gradient.numel() / shared, int((gradient == 0).sum()) / shared
+    norms = [norm(tensor) / math.sqrt(group) for tensor in (gradient, weight)]
+    entries, zeros = gradient.numel() / group, int((gradient == 0).sum()) / group
     return ParameterRow(name, None, None, head, None, norms[0], norms[1], lr, entries, zeros, None, None)
 
 
-def _together(
+def _merge(
     name: str, group: list[ParameterRow], *, layer: int | None = None, kind: str | None = None, head: int | None = None
 ) -> ParameterRow:
-    rows = [(one.dead_rows, one.rows) for one in group if one.dead_rows is not None and one.rows is not None]
+    matrix_rows = [(row.dead_rows, row.rows) for row in group if row.dead_rows is not None and row.rows is not None]
     return ParameterRow(
         name, layer, kind, head, None,
-        math.hypot(*(one.gradient_norm for one in group)), math.hypot(*(one.weight_norm for one in group)),
-        group[0].learning_rate, sum(one.entries for one in group), sum(one.zeros for one in group),
-        sum(dead for dead, _ in rows) if rows else None, sum(count for _, count in rows) if rows else None,
+        math.hypot(*(row.gradient_norm for row in group)), math.hypot(*(row.weight_norm for row in group)),
+        group[0].learning_rate, sum(row.entries for row in group), sum(row.zeros for row in group),
+        sum(dead for dead, _ in matrix_rows) if matrix_rows else None,
+        sum(count for _, count in matrix_rows) if matrix_rows else None,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Draw entries of parameters and steps that the loss can depend on, and measure the loss with one of them changed."""
+"""Draw entries of parameters and steps that the loss can depend on, and measure the loss with one entry changed."""
 
 import math
 import random
@@ -22,10 +22,10 @@ _LOGITS = 2**25
 
 @dataclass(frozen=True)
 class ProbedEntry:
-    """An entry of a parameter or step: autograd's gradient there (``analytic``), and the ``largest`` of the tensor.
+    """An entry of a parameter or step, with autograd's gradient (``analytic``) and the ``largest`` of the tensor.
 
-    ``size`` is the root mean square of the tensor's entries. The entry of a step is changed at ``step``, index ``at``;
-    for a parameter ``step`` is None.
+    ``size`` is the root mean square of the tensor's entries. For a step, the entry is changed at ``step``, index
+    ``at``; for a parameter ``step`` is None.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Draw:
         self._trace, self._random = trace, random_numbers
         config, length = trace.config, len(trace.tokens)
         self._visible = torch.ones(length, length, dtype=torch.bool)
-        self._asked = sorted(set(trace.targets.positions))
-        self._reached = range(length if config.looks_ahead else max(self._asked) + 1)
+        self._target_positions = sorted(set(trace.targets.positions))
+        self._read_positions = range(length if config.looks_ahead else max(self._target_positions) + 1)
         self._steps = [
             (step, layer)
             for step, layer in trace.steps.rows
@@ -62,7 +62,7 @@ class Draw:
         return _entry(name, index, gradient, value, name, self._in_model(step, layer, index))
 
     def parameter(self) -> ProbedEntry:
-        """An entry of a parameter; of a table's rows one that the text uses."""
+        """An entry of a parameter; in a table, of a row that the text uses."""
         name = self._random.choice(self._parameters)
         gradient, value = self._trace.parameters[name], self._trace.model.get_parameter(name).detach()
         row = self._random.choice(self._rows_of(name, len(value)))
@@ -72,10 +72,10 @@ class Draw:
     def _rows_of(self, name: str, count: int) -> Sequence[int]:
         config = self._trace.config
         if name == "embed.tokens.weight":
-            looked_up = [self._trace.encoding.ids[position] for position in self._reached]
+            looked_up = [self._trace.encoding.ids[position] for position in self._read_positions]
             return range(count) if config.tied_head and self._random.random() < 0.5 else looked_up
         if name == "embed.positions.weight":
-            return [config.position_offset + position for position in self._reached]
+            return [config.position_offset + position for position in self._read_positions]
         return [0] if name == "embed.types.weight" else range(count)
 
     def _index_in(self, step: Step, layer: int | None, value: Tensor) -> tuple[int, ...]:
@@ -90,32 +90,36 @@ class Draw:
         )
 
     def _rows(self, step: Step, layer: int | None) -> Sequence[int]:
-        """The positions where a step leads to the loss: after the last attention only those with a target."""
+        """The positions where a step leads to the loss: after the last attention, only those with a target."""
         last = step.role == "output" or step.from_stream if layer is None else layer == self._trace.config.n_layers - 1
-        return self._asked if last and not _becomes_a_key(self._trace.steps, step, layer) else self._reached
+        return (
+            self._target_positions
+            if last and not _becomes_a_key(self._trace.steps, step, layer)
+            else self._read_positions
+        )
 
     def _queries(self, step: Step, layer: int | None) -> list[int]:
         """Queries that see more than one key: the weight of a lone key is 1, whatever its score."""
         return [query for query in self._rows(step, layer) if int(self._allowed(layer)[query].sum()) > 1]
 
     def _allowed(self, layer: int | None) -> Tensor:
-        found = self._trace.allowed(layer)
-        return self._visible if found is None else found.cpu()
+        mask = self._trace.allowed(layer)
+        return self._visible if mask is None else mask.cpu()
 
     def _in_model(self, step: Step, layer: int | None, index: tuple[int, ...]) -> tuple[int, ...]:
-        """Where a number of a trace's step is in what the model's module gives."""
+        """The index of a step's number in the output of the model's module."""
         if step.has_heads and step.operation is not None and step.operation.side_by_side:  # (T, H·D)
             return (index[1], index[0] * self._trace.config.at(layer).sizes[step.axes[-1]] + index[2])
         return index
 
 
 def _becomes_a_key(table: StepTable, step: Step, layer: int | None) -> bool:
-    """Whether other positions of the layer use a step, as keys and values."""
+    """Whether other positions of the layer use a step through keys and values."""
     return any(
-        (one.core and number == 1 and "token" in step.axes)
-        or (one.role in ("residual", "k", "v") and _becomes_a_key(table, one, layer))
-        for one, within, number in table.consumers((step.name, layer))
-        if within == layer
+        (consumer.core and number == 1 and "token" in step.axes)
+        or (consumer.role in ("residual", "k", "v") and _becomes_a_key(table, consumer, layer))
+        for consumer, consumer_layer, number in table.consumers((step.name, layer))
+        if consumer_layer == layer
     )
 
 
@@ -133,7 +137,7 @@ class LossProbe:
     def __init__(self, trace: GradientTrace) -> None:
         self._trace, self._model = trace, trace.model
         self._ids = torch.tensor([trace.encoding.ids], device=next(trace.model.parameters()).device)
-        self._bent = {site.name: (operation, number) for site, operation, number in _bent(trace)}
+        self._kinks = {site.name: (operation, number) for site, operation, number in _kinked_inputs(trace)}
         self._sides: dict[str, Tensor] = {}
         with torch.no_grad():
             self._passes(1, lambda _, tensor: tensor)
@@ -142,40 +146,40 @@ class LossProbe:
     def losses(self, entry: ProbedEntry, deltas: Sequence[float]) -> list[float] | None:
         """The loss in nats with each of ``deltas`` added to the entry.
 
-        None where one of them takes a number across a kink, such as ReLU's: there the loss is another function.
+        None if one of them moves a number across a kink, such as ReLU's: beyond it the loss is a different function.
         """
-        found: list[float] = []
+        all_losses: list[float] = []
         for losses in self._of_parameter(entry, deltas) if entry.step is None else self._of_step(entry, deltas):
             if losses is None:
                 return None
-            found += losses
-        return found
+            all_losses += losses
+        return all_losses
 
     def _of_step(self, entry: ProbedEntry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
         batch = max(1, _LOGITS // (self._ids.shape[1] * self._trace.config.n_outcomes))
         index: tuple[Any, ...] = (slice(None), *entry.at)
         for first in range(0, len(deltas), batch):
-            some = deltas[first : first + batch]
+            chunk = deltas[first : first + batch]
 
-            def change(name: str, tensor: Tensor, some: Sequence[float] = some) -> Tensor:
+            def change(name: str, tensor: Tensor, chunk: Sequence[float] = chunk) -> Tensor:
                 if name != entry.step:
                     return tensor
-                own = tensor.shape[tensor.dim() - len(entry.at) :]  # positions have no batch axis
-                changed = tensor.expand(len(some), *own).clone()
-                changed[index] += torch.tensor(some, dtype=tensor.dtype, device=tensor.device)
+                shape = tensor.shape[tensor.dim() - len(entry.at) :]  # positions have no batch axis
+                changed = tensor.expand(len(chunk), *shape).clone()
+                changed[index] += torch.tensor(chunk, dtype=tensor.dtype, device=tensor.device)
                 return changed
 
-            yield self._passes(len(some), change)
+            yield self._passes(len(chunk), change)
 
     def _of_parameter(self, entry: ProbedEntry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
         parameter = self._model.get_parameter(entry.name)
-        before = float(parameter[entry.index])
+        original = float(parameter[entry.index])
         for delta in deltas:
             try:
-                parameter[entry.index] = before + delta
+                parameter[entry.index] = original + delta
                 losses = self._passes(1, lambda _, tensor: tensor)
             finally:
-                parameter[entry.index] = before
+                parameter[entry.index] = original
             yield losses
 
     def _passes(self, batch: int, change: Callable[[str, Tensor], Tensor]) -> list[float] | None:
@@ -184,8 +188,8 @@ class LossProbe:
         def tap(name: str, tensor: Tensor) -> Tensor:
             nonlocal crossed
             tensor = change(name, tensor)
-            if name in self._bent:
-                operation, number = self._bent[name]
+            if name in self._kinks:
+                operation, number = self._kinks[name]
                 side = operation.side(number, tensor)
                 assert side is not None, "the operation has a kink"
                 crossed = crossed or bool((side != self._sides.setdefault(name, side)).any())
@@ -196,9 +200,9 @@ class LossProbe:
         return None if crossed else [float(losses_of(row, self._trace.targets).mean()) for row in logits]
 
 
-def _bent(trace: GradientTrace) -> Iterator[tuple[Site, Operation, int]]:
-    """The steps that go into an operation with a kink, such as ReLU, and as which of its inputs."""
+def _kinked_inputs(trace: GradientTrace) -> Iterator[tuple[Site, Operation, int]]:
+    """The inputs of operations with a kink, such as ReLU: the step, the operation, and the number of the input."""
     for step, layer in trace.steps.rows:
-        for number, (name, within) in enumerate(trace.steps.sources(step, layer)):
+        for number, (name, source_layer) in enumerate(trace.steps.sources(step, layer)):
             if step.operation is not None and step.operation.side(number, torch.zeros(1)) is not None:
-                yield Site(trace, trace.steps.at(name, within), within), step.operation, number
+                yield Site(trace, trace.steps.at(name, source_layer), source_layer), step.operation, number

@@ -1,4 +1,4 @@
-"""A backward pass as a report: the loss, every gradient in figures, what the loss depends on, and the checks."""
+"""A backward pass as a report: the loss, statistics of every gradient, what the loss depends on, and the checks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Statistics, StepSummary, norm
 from tinytf.trace.trace import pipeline, visible
 
-_PUSHED = 4
-"""How many logits are named for each target: those with the largest gradients."""
+_NAMED_LOGITS = 4
+"""The number of logits that are listed for each target: those with the largest gradients."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Target:
 class GradientRow:
     """The gradient at one step; ``row`` has its shape and the statistics of its finite, unmasked entries.
 
-    ``norm`` is ‖∂loss/∂step‖ (L2), ``ratio`` that norm divided by the step's own (None for a step of zeros),
-    ``by_hand`` its formula against autograd (None where no path leads to the loss).
+    ``norm`` is ‖∂loss/∂step‖ (L2), ``ratio`` that norm divided by the step's own norm (None for a step of zeros),
+    ``by_hand`` the comparison of its formula with autograd (None if no path leads to the loss).
     """
 
     row: StepSummary
@@ -89,12 +89,14 @@ def backward_rows(trace: GradientTrace, compared: Agreement) -> Iterator[Gradien
         if row.statistics is not None:
             step, layer = row.step, row.layer
             allowed = visible(trace, step, layer)
-            size, own = (_norm(of.step(step.name, layer), allowed) for of in (trace.grad, trace))
-            yield GradientRow(row, size, size / own if own else None, compared.steps.get(row.name))
+            gradient_norm, step_norm = (_norm(t.step(step.name, layer), allowed) for t in (trace.grad, trace))
+            yield GradientRow(
+                row, gradient_norm, gradient_norm / step_norm if step_norm else None, compared.steps.get(row.name)
+            )
 
 
 def _norm(tensor: Tensor, allowed: Tensor | None) -> float:
-    """L2, in float64, of the unmasked entries; NaN where one of them is."""
+    """The L2 norm of the unmasked entries, in float64; NaN if one of them is."""
     if allowed is not None:
         tensor = tensor.masked_fill(~allowed, 0.0)
     return norm(tensor)
@@ -102,10 +104,10 @@ def _norm(tensor: Tensor, allowed: Tensor | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Backward(Report):
-    """A backward pass; ``addresses`` and ``derivations``, or else the blocks of ``layers``, are given in full.
+    """A backward pass; ``addresses`` and ``derivations``, or else the blocks of ``layers``, are listed in full.
 
-    Weights are grouped ``by`` a word, and updates are those of plain descent with ``lr``. ``integrated``,
-    ``differences`` and ``fault`` are None unless they were asked for.
+    Weights are grouped ``by`` parameter, layer, kind or head; updates are those of plain gradient descent with ``lr``.
+    ``integrated``, ``differences`` and ``fault`` are None unless requested.
     """
 
     KIND = "grad"
@@ -136,9 +138,9 @@ class Backward(Report):
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
 
-    def formula(self, where: Address) -> str:
-        """That of the gradient at one step of a layer (and head)."""
-        return derive(self.trace, where).formula[0]
+    def formula(self, address: Address) -> str:
+        """The formula of the gradient at one step of a layer (and head)."""
+        return derive(self.trace, address).formula[0]
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -151,25 +153,25 @@ class Backward(Report):
     @cached_property
     def targets(self) -> tuple[Target, ...]:
         trace = self.trace
-        of = zip(trace.targets.positions, trace.targets.ids, trace.losses, strict=True)
-        return tuple(self._target(place, token_id, loss) for place, token_id, loss in of)
+        triples = zip(trace.targets.positions, trace.targets.ids, trace.losses, strict=True)
+        return tuple(self._target(position, token_id, loss) for position, token_id, loss in triples)
 
-    def _target(self, place: int, token_id: int, loss: float) -> Target:
-        gradient = self.trace.grad.step("logits")[place]
-        largest = gradient.abs().topk(min(_PUSHED, len(gradient))).indices.tolist()
-        share = float(probabilities(self.trace.step("logits")[place])[token_id])
-        return Target(place, token_id, share, loss, tuple((i, float(gradient[i])) for i in largest))
+    def _target(self, position: int, token_id: int, loss: float) -> Target:
+        gradient = self.trace.grad.step("logits")[position]
+        largest = gradient.abs().topk(min(_NAMED_LOGITS, len(gradient))).indices.tolist()
+        probability = float(probabilities(self.trace.step("logits")[position])[token_id])
+        return Target(position, token_id, probability, loss, tuple((i, float(gradient[i])) for i in largest))
 
     @property
     def worst(self) -> Target:
         """The target with the largest loss."""
-        return max(self.targets, key=lambda one: one.loss)
+        return max(self.targets, key=lambda target: target.loss)
 
     @cached_property
     def strongest_tokens(self) -> tuple[tuple[int, float], ...]:
-        """Every token's place and what it adds, the largest first; by integrated gradients if they were asked for."""
-        added = self.integrated.attributions if self.integrated else self.first_order
-        return tuple(sorted(enumerate(added), key=lambda one: -abs(one[1])))
+        """Every token's position and contribution, the largest first; by integrated gradients if they were computed."""
+        attributions = self.integrated.attributions if self.integrated else self.first_order
+        return tuple(sorted(enumerate(attributions), key=lambda item: -abs(item[1])))
 
     @cached_property
     def weights(self) -> tuple[ParameterRow, ...]:
@@ -194,29 +196,32 @@ class Backward(Report):
     @property
     def holds(self) -> bool:
         """Whether every check holds and no fault was found."""
-        measured = (self.differences, self.integrated)
-        return self.agreement.holds and self.fault is None and all(one is None or one.holds for one in measured)
+        checks = (self.differences, self.integrated)
+        return self.agreement.holds and self.fault is None and all(check is None or check.holds for check in checks)
 
     def fields(self) -> dict[str, Any]:
         return {
             "loss": self.trace.loss,
             "targets": [
                 {
-                    "position": one.position,
-                    "at": self.trace.tokens[one.position].shown,
-                    "target": self.shown(one.id),
-                    "id": one.id,
-                    "probability": one.probability,
-                    "loss": one.loss,
-                    "logit_gradients": [{self.outcome: self.shown(i), "id": i, "gradient": g} for i, g in one.pushed],
+                    "position": target.position,
+                    "at": self.trace.tokens[target.position].shown,
+                    "target": self.shown(target.id),
+                    "id": target.id,
+                    "probability": target.probability,
+                    "loss": target.loss,
+                    "logit_gradients": [
+                        {self.outcome: self.shown(i), "id": i, "gradient": gradient} for i, gradient in target.pushed
+                    ],
                 }
-                for one in self.targets
+                for target in self.targets
             ],
             "gradients": [row.to_dict() for row in self.rows],
             "values": {
-                str(one): {"axes": one.axes, "gradient": self.trace.grad[one].tolist()} for one in self._in_full()
+                str(address): {"axes": address.axes, "gradient": self.trace.grad[address].tolist()}
+                for address in self._in_full()
             },
-            "derivations": [one.to_dict() for one in self.derivations],
+            "derivations": [derivation.to_dict() for derivation in self.derivations],
             "flow": self.flow.to_dict(),
             "saliency": {
                 "gradient_times_input": list(self.first_order),
@@ -230,36 +235,36 @@ class Backward(Report):
         }
 
     def _in_full(self) -> list[Address]:
-        """The steps whose gradients are given in full."""
+        """The addresses of the steps whose gradients are listed in full."""
         chosen = self.addresses
         if not chosen and not self.derivations:
             chosen = tuple(Address(None, (layer,), (self.head,)) for layer in self.layers)
-        found: list[Address] = []
-        for where in chosen:
-            if where.step is not None:
-                found.append(where)
+        addresses: list[Address] = []
+        for address in chosen:
+            if address.step is not None:
+                addresses.append(address)
                 continue
-            for layer in where.layers or ():
-                for step in where.among([step for step, within in self.trace.steps.rows if within == layer]):
-                    found.append(Address(step, (layer,), where.parts_of(step)))
-        return found
+            for layer in address.layers or ():
+                for step in address.among([step for step, step_layer in self.trace.steps.rows if step_layer == layer]):
+                    addresses.append(Address(step, (layer,), address.parts_of(step)))
+        return addresses
 
     def itemised(self) -> dict[str, Any]:
         data = self.to_dict()
-        return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
+        return {**data, "values": [{"address": address, **values} for address, values in data["values"].items()]}
 
     def stored(self) -> list[Array]:
-        """The gradients that were asked for, or of all steps; of every parameter where weights are grouped by it."""
+        """The gradients of the requested steps, or of all; also of every parameter if weights are grouped by it."""
         grad = self.trace.grad
         axes = {step.full_name(layer): step.axes for step, layer in self.trace.steps.rows}
-        steps = [Array.of(name, axes[name], one) for name, one in grad.recording.tensors.items()]
+        steps = [Array.of(name, axes[name], tensor) for name, tensor in grad.recording.tensors.items()]
         weights = self.trace.parameters.items() if self.by == "parameter" else ()
-        return (self.arrays() if self.addresses else steps) + [Array.of(name, (), one) for name, one in weights]
+        return (self.arrays() if self.addresses else steps) + [Array.of(name, (), tensor) for name, tensor in weights]
 
     def arrays(self) -> list[Array]:
-        """Of the chosen steps, a tensor a layer; with derivations alone, the steps are the table."""
+        """The gradients of the chosen steps, one tensor per layer; none if only derivations were chosen."""
         grad = self.trace.grad
-        return [Array(str(one), one.axes, partial(grad.__getitem__, one)) for one in self._in_full()]
+        return [Array(str(address), address.axes, partial(grad.__getitem__, address)) for address in self._in_full()]
 
 
 def backward(
@@ -286,37 +291,37 @@ def backward(
 ) -> Backward:
     """The backward pass of a text, or of its trace, as a report.
 
-    The gradients of ``at`` and the derivations of ``derived`` in full, or the blocks of ``layers`` and ``head``;
-    with ``integrated`` gradients (``on_point`` counts their points) and ``check`` finite differences drawn by
-    ``seed`` (``on_entry`` counts them). ``resume`` is as in ``integrated_gradients``.
-    Raises as ``grad``, ``derive`` and ``first_fault`` do.
+    It lists the gradients of ``at`` and the derivations of ``derived``, or else the blocks of ``layers`` and ``head``.
+    On request it adds ``integrated`` gradients (``on_point`` counts their points) and ``check`` finite differences,
+    drawn by ``seed`` (``on_entry`` counts them). ``resume`` is as in ``integrated_gradients``. Raises like ``grad``,
+    ``derive`` and ``first_fault``.
     """
     trace = text
     if not isinstance(trace, GradientTrace):
         trace = grad(model, trace, target=target, positions=positions, truncate=truncate, force=force)
     if trace.recording.edited:
         raise UsageError(
-            f"{trace.recording.edited[0]} is edited, and no formula says how a function passes gradients on",
+            f"{trace.recording.edited[0]} is edited, and there is no formula for the gradient of a function",
             "Model.grad gives the gradients, by autograd",
         )
     addresses = trace.addresses(at)
-    for where in addresses:  # an unknown cell is refused before anything is computed
-        require_gradient(where)
-        if where.cell:
-            trace.grad[where]
-    of = trace.model, trace.encoding, trace.targets
-    path = integrated_gradients(*of, on_point, resume) if integrated else None
+    for address in addresses:  # an unknown cell is refused before anything is computed
+        require_gradient(address)
+        if address.cell:
+            trace.grad[address]
+    run = trace.model, trace.encoding, trace.targets
+    path = integrated_gradients(*run, on_point, resume) if integrated else None
     check = 0 if path is not None and path.interrupted else check
     return Backward(
         trace,
         tuple(layers),
         head,
         addresses,
-        tuple(derive(trace, where) for where in trace.addresses(derived)),
+        tuple(derive(trace, address) for address in trace.addresses(derived)),
         by,
         lr,
         path,
-        check_gradients(*of, check, seed, on_entry, force=force) if check else None,
+        check_gradients(*run, check, seed, on_entry, force=force) if check else None,
         tuple(fail_on),
         first_fault(trace, fail_on) if fail_on else None,
         about=About(model, trace.encoding),

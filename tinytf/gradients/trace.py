@@ -24,24 +24,24 @@ from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.trace import Recording, Trace
 
 Metric = Callable[[Tensor], Tensor]
-"""Makes one number of logits (T, V)."""
+"""A function of the logits (T, V) that returns one number."""
 
 
 class Gradients(Trace):
-    """The gradients of a loss by the addresses of a trace, each in the shape of its step.
+    """The gradients of a loss at the addresses of a trace, each in the shape of its step.
 
-    That of ``probs`` is −1 / (N·p) at the targets, and 0 for a metric, which is of logits; it is 0 for steps that do
-    not lead to the loss.
+    The gradient at ``probs`` is −1 / (N·p) at the targets; for a metric it is 0, since a metric reads the logits. It is
+    0 for steps that do not lead to the loss.
     """
 
-    def __init__(self, of: Trace, targets: Targets | None, recording: Recording) -> None:
-        super().__init__(of.model, of.encoding, recording)
-        self._of, self._targets = of, targets
+    def __init__(self, trace: Trace, targets: Targets | None, recording: Recording) -> None:
+        super().__init__(trace.model, trace.encoding, recording)
+        self._trace, self._targets = trace, targets
 
     def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
         if step.is_vocabulary and not step.to_loss and self._targets is not None:
-            return at_positions(self._of.step(step.name), self._targets, cross_entropy_of_probs)
-        return torch.zeros_like(self._of.step(step.name, layer, heads))
+            return at_positions(self._trace.step(step.name), self._targets, cross_entropy_of_probs)
+        return torch.zeros_like(self._trace.step(step.name, layer, heads))
 
     def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
         """The gradient of a step over the vocabulary at some positions (P, V)."""
@@ -49,9 +49,9 @@ class Gradients(Trace):
 
 
 class GradientTrace(Trace):
-    """A trace, with the gradients of its steps in ``grad`` and those of the parameters, by name, in ``parameters``.
+    """A trace with the gradients of its steps in ``grad``, and of the parameters, by name, in ``parameters``.
 
-    ``losses`` are the cross-entropies in nats, one per target; the loss is their mean, or what a metric gives.
+    ``losses`` are the cross-entropies in nats, one per target; the loss is their mean, or the value of a metric.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GradientTrace(Trace):
 
     @property
     def targets(self) -> Targets:
-        """What is predicted. Raises UsageError where the gradients are of a metric."""
+        """The tokens to predict. Raises UsageError if the gradients are of a metric."""
         if self._targets is None:
             raise UsageError("these gradients are of a metric, not of a cross-entropy", "name a target instead")
         return self._targets
@@ -93,22 +93,24 @@ def grad(
 ) -> GradientTrace:
     """Record ``text`` and the backward pass of the loss that ``choose_targets`` reads from the words.
 
-    The trace has every gradient by its address: ``trace.grad["L3H5.weights"]``. With ``versus``, another token, they
-    are of the logit of the ``target`` (by default the predicted token) less that of the other; with a ``metric`` of the
-    one number that this function makes of the logits (T, V). Raises UsageError for words that name no target, for two
-    of these at once, and as ``record_gradients`` does.
+    The trace has every gradient at its address: ``trace.grad["L3H5.weights"]``. With another token as ``versus``, the
+    gradients are of the logit of the ``target`` (by default the predicted token) less that of ``versus``; with a
+    ``metric``, of the number that this function computes from the logits (T, V). Raises UsageError for words that name
+    no target, for a metric beside other options, and like ``record_gradients``.
     """
     if metric is not None:
         if (target, positions, versus) != (None, None, None):
-            raise UsageError("a metric is of all logits, and has no target, positions or versus", "choose one of them")
-        found = record_gradients(model.transformer, model.encode(text, truncate=truncate), metric, force=force)
-        found.about = About(model, found.encoding)
-        return found
+            raise UsageError(
+                "a metric reads all logits, and takes no target, positions or versus", "drop the metric or the others"
+            )
+        trace = record_gradients(model.transformer, model.encode(text, truncate=truncate), metric, force=force)
+        trace.about = About(model, trace.encoding)
+        return trace
     model.transformer.require_choice("there is no loss and no gradient")
     encoding = model.encode(text, truncate=truncate)
     if versus is not None and target is None:
-        trace = model.trace_of(encoding)
-        target = f"#{int(trace.logits_at(trace.recording.logit_rows[-1]).argmax())}"
+        forward = model.trace_of(encoding)
+        target = f"#{int(forward.logits_at(forward.recording.logit_rows[-1]).argmax())}"
     if model.config.labels:
         targets = _classes(model, encoding, model.optional_outcome(target, "--target"), positions)
     else:
@@ -116,15 +118,15 @@ def grad(
             model.tokenizer, encoding, causal=model.config.causal, target=target, positions=positions
         )
     against = targets if versus is None else _lead(targets, model.find_outcome(versus, "--versus"))
-    found = record_gradients(model.transformer, encoding, against, force=force)
-    found.about = About(model, encoding)
-    return found
+    trace = record_gradients(model.transformer, encoding, against, force=force)
+    trace.about = About(model, encoding)
+    return trace
 
 
 def _lead(targets: Targets, other: int) -> Metric:
-    """The logit of each target less that of another outcome, in the mean."""
+    """The mean, over the targets, of the target's logit less that of another outcome."""
     if other in targets.ids:
-        raise UsageError("target and versus are one, so there is no difference", "name two: target and versus")
+        raise UsageError("target and versus are the same token, so there is no difference", "name two tokens")
 
     def lead(logits: Tensor) -> Tensor:
         rows = logits[list(targets.positions)].double()  # (N, V)
@@ -134,18 +136,18 @@ def _lead(targets: Targets, other: int) -> Metric:
 
 
 def _classes(model: TextModel, encoding: Encoding, named: int | None, positions: str | None) -> Targets:
-    """The class that is ``named``, or the most probable one, at each position that the head reads, or at some of them.
+    """The ``named`` or most probable class at each position that the head reads, or at some of them.
 
     Raises UsageError for a position that the head does not read.
     """
     trace = model.trace_of(encoding)
-    read = trace.recording.logit_rows
-    own = tuple(row for row in read if not trace.tokens[row].special) or read
-    places = own if positions is None else trace.positions(positions, "--positions")
-    wrong = [place for place in places if place not in read]
-    if wrong:
-        raise UsageError(f"the head reads token {read[0]} alone, not {wrong[0]}", "leave out --positions")
-    return Targets(places, tuple(int(trace.logits_at(row).argmax()) if named is None else named for row in places))
+    read_positions = trace.recording.logit_rows
+    default = tuple(row for row in read_positions if not trace.tokens[row].special) or read_positions
+    chosen = default if positions is None else trace.positions(positions, "--positions")
+    unread = [position for position in chosen if position not in read_positions]
+    if unread:
+        raise UsageError(f"the head reads only token {read_positions[0]}, not {unread[0]}", "leave out --positions")
+    return Targets(chosen, tuple(int(trace.logits_at(row).argmax()) if named is None else named for row in chosen))
 
 
 def record_gradients(
@@ -153,11 +155,11 @@ def record_gradients(
 ) -> GradientTrace:
     """Run ``encoding`` forward and back once, attention step by step, and keep every step and its gradient.
 
-    They are ``of`` the mean cross-entropy of targets, or of a metric.
+    The gradients are ``of`` the mean cross-entropy of targets, or of a metric.
 
-    The model's own gradients and modes do not change. Raises UsageError for targets that are not of this text and for
-    weights without a gradient, and MemoryShortage where the result would not fit into the free memory, unless
-    ``force`` is true.
+    The model's own gradients and modes do not change. Raises UsageError for targets outside this text and for weights
+    that can have no gradient, and MemoryShortage if the result would not fit into the free memory, unless ``force`` is
+    true.
     """
     targets = of if isinstance(of, Targets) else None
     if targets is not None:
@@ -166,42 +168,42 @@ def record_gradients(
     if not force:
         _require_room(model, len(encoding.tokens))
     rows = {step.full_name(layer): (step, layer) for step, layer in table_of(model.config).rows}
-    caught: dict[str, Tensor] = {}
+    recorded: dict[str, Tensor] = {}
 
     def tap(name: str, tensor: Tensor) -> Tensor:
         constant = not tensor.requires_grad  # such as sinusoidal positions
-        caught[name] = tensor.clone().requires_grad_() if constant else tensor
-        return caught[name]
+        recorded[name] = tensor.clone().requires_grad_() if constant else tensor
+        return recorded[name]
 
     with differentiable(model) as parameters, tapped(model, tap):
         ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
         logits = model(ids)[0]  # (T, V)
-        losses = losses_of(logits, of) if isinstance(of, Targets) else _measured(of, logits)
-        found = torch.autograd.grad(
-            losses.mean(), [*caught.values(), *parameters.values()], allow_unused=True, materialize_grads=True
+        losses = losses_of(logits, of) if isinstance(of, Targets) else _metric_value(of, logits)
+        all_gradients = torch.autograd.grad(
+            losses.mean(), [*recorded.values(), *parameters.values()], allow_unused=True, materialize_grads=True
         )
 
     def as_steps(tensors: Collection[Tensor]) -> dict[str, Tensor]:
-        pairs = zip(caught, tensors, strict=True)
-        return {name: as_step(rows[name][0], one.detach(), model.config.at(rows[name][1])) for name, one in pairs}
+        pairs = zip(recorded, tensors, strict=True)
+        return {name: as_step(rows[name][0], tensor.detach(), model.config.at(rows[name][1])) for name, tensor in pairs}
 
-    values, gradients = as_steps(caught.values()), as_steps(found[: len(caught)])
+    values, gradients = as_steps(recorded.values()), as_steps(all_gradients[: len(recorded)])
     positions, layers = tuple(range(len(encoding.tokens))), tuple(range(model.config.n_layers))
     recording = Recording(values, positions, layers, model.exchanged, model.edited)
-    of_parameters = dict(zip(parameters, found[len(caught) :], strict=True))
-    each = tuple(losses.detach().tolist())
-    return GradientTrace(model, encoding, recording, targets, each, gradients, of_parameters)
+    parameter_gradients = dict(zip(parameters, all_gradients[len(recorded) :], strict=True))
+    loss_values = tuple(losses.detach().tolist())
+    return GradientTrace(model, encoding, recording, targets, loss_values, gradients, parameter_gradients)
 
 
-def _measured(metric: Metric, logits: Tensor) -> Tensor:
-    """What a metric makes of the logits (T, V), as (1,)."""
-    found = metric(logits)
-    if not isinstance(found, Tensor) or found.numel() != 1 or not found.requires_grad:
+def _metric_value(metric: Metric, logits: Tensor) -> Tensor:
+    """The value of a metric on the logits (T, V), as (1,)."""
+    value = metric(logits)
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         raise UsageError(
-            f"the metric gives {brief(found)}, and gradients are of one number that depends on the logits",
+            f"the metric returns {brief(value)}, but must return one number that depends on the logits",
             "such as lambda logits: logits[-1, 3] - logits[-1, 4]",
         )
-    return found.reshape(1)
+    return value.reshape(1)
 
 
 def losses_of(logits: Tensor, targets: Targets) -> Tensor:
@@ -220,7 +222,7 @@ def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
     for name, parameter in parameters.items():
         if not parameter.is_floating_point():
             raise UsageError(f"{name} is of {parameter.dtype}, which has no gradient", "load it with --dtype float32")
-    before = {name: parameter.requires_grad for name, parameter in parameters.items()}
+    required = {name: parameter.requires_grad for name, parameter in parameters.items()}
     try:
         for parameter in parameters.values():
             parameter.requires_grad_(True)
@@ -228,11 +230,11 @@ def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
             yield parameters
     finally:
         for name, parameter in parameters.items():
-            parameter.requires_grad_(before[name])
+            parameter.requires_grad_(required[name])
 
 
 def _require_room(model: Transformer, tokens: int) -> None:
-    """Raise MemoryShortage where the steps, their gradients and those of the parameters exceed the free memory."""
+    """Raise MemoryShortage if the steps, their gradients and those of the parameters exceed the free memory."""
     config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
     sizes = [{"token": tokens, "query": tokens, "key": tokens, **config.at(n).sizes} for n in range(config.n_layers)]
     rows = ((step, sizes[layer or 0]) for step, layer in table_of(config).rows if step.is_tensor)
@@ -241,7 +243,7 @@ def _require_room(model: Transformer, tokens: int) -> None:
     if needed < UNASKED or needed <= (free := free_bytes(next(model.parameters()).device)):
         return
     raise MemoryShortage(
-        f"a backward pass of {tokens:,} tokens through {config.n_layers} layers holds {in_gib(needed)}, and "
+        f"a backward pass of {tokens:,} tokens through {config.n_layers} layers needs {in_gib(needed)}, and "
         f"{in_gib(free)} are free",
         "cut the text with --truncate; --force goes on anyway",
     )

@@ -1,6 +1,6 @@
 """Lessons about a user's own text and model, in the order of the pipeline.
 
-Here are their names, titles and texts, without torch; ``tinytf.lessons.course`` computes them.
+This module has their names, titles and texts, and imports no torch; ``tinytf.lessons.course`` computes them.
 """
 
 import tomllib
@@ -15,10 +15,10 @@ from tinytf.report import Data, Report
 from tinytf.tables import ColumnStyle
 
 TEXTS: Mapping[str, Any] = tomllib.loads((files("tinytf") / "assets" / "lessons.toml").read_text("utf-8"))
-"""In the order of the pipeline; a lesson's number is its place here, from 1."""
+"""The texts of each lesson, in the order of the pipeline; a lesson's number is its position here, from 1."""
 TITLES: Mapping[str, str] = {name: texts["title"] for name, texts in TEXTS.items()}
 NAMES = tuple(TITLES)
-_ALSO = {"q/k/v": "qkv", "ffn": "feed-forward", "optimizer": "optimiser", "attention": "scores", "adam": "optimiser"}
+_ALIASES = {"q/k/v": "qkv", "ffn": "feed-forward", "optimizer": "optimiser", "attention": "scores", "adam": "optimiser"}
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class LessonList(Report):
 
 
 def find(word: str) -> int:
-    """The number of a lesson by its number or name. Raises UsageError, with the nearest, for an unknown one."""
+    """The number of a lesson, from its number or name. Raises UsageError, with the nearest lesson, if unknown."""
     text = word.strip().casefold()
-    text = _ALSO.get(text, text)
+    text = _ALIASES.get(text, text)
     if text in TITLES:
         return NAMES.index(text) + 1
     if text.lstrip("-").isdecimal():
         if len(text) <= 3 and 1 <= int(text) <= len(NAMES):
             return int(text)
-        end = 1 if text.startswith("-") or not text.strip("0") else len(NAMES)
-        said = f"there is no lesson {text[:12]}: there are {len(NAMES)}, 1 to {len(NAMES)}"
-        raise UsageError(said, f"the nearest is {end}, {NAMES[end - 1]}")
+        nearest = 1 if text.startswith("-") or not text.strip("0") else len(NAMES)
+        message = f"there is no lesson {text[:12]}: there are {len(NAMES)}, numbered 1 to {len(NAMES)}"
+        raise UsageError(message, f"the nearest is {nearest}, {NAMES[nearest - 1]}")
     raise UsageError(
         f"there is no lesson {word!r}", did_you_mean(text, NAMES, otherwise="tinytf learn --list names them all")
     )

@@ -13,19 +13,19 @@ def residual(live: Live) -> Lesson:
     here, steps = live.here, live.steps
     total = steps["mid" if live.trace.steps.has("mid", live.layer) else "out"]
     added = total.inputs[1]
-    before, adds = live.at("L0.in")[here], live.at(f"L0.{added}")[here]
-    place = int(np.abs(adds[:SEEN]).argmax())
-    x, attn = float(before[place]), float(adds[place])
+    x_in, update = live.at("L0.in")[here], live.at(f"L0.{added}")[here]
+    dimension = int(np.abs(update[:SEEN]).argmax())
+    x, attn = float(x_in[dimension]), float(update[dimension])
     question = live.ask("residual").number(
-        f"In dimension {place} of token {here}, {live.token(here)}, x is {figure(x)} and attention adds "
-        f"{figure(attn)}. What would the sum be if attention had found nothing and gave 0?",
+        f"In dimension {dimension} of token {here}, {live.token(here)}, x is {figure(x)} and attention adds "
+        f"{figure(attn)}. What would the sum be if attention had found nothing and added 0?",
         x,
         [x + attn, attn, 0.0, x - attn],
         f"x + 0 = {figure(x)}: a part that has nothing to say leaves the token as it is. "
         f"With attention it is {figure(x + attn)}.",
     )
     parts = {"in": "x", **{name: name for name in total.inputs[1:]}, total.name: total.formula}
-    rows = tuple((said, float(np.linalg.norm(live.at(f"L0.{name}")[here]))) for name, said in parts.items())
+    rows = tuple((label, float(np.linalg.norm(live.at(f"L0.{name}")[here]))) for name, label in parts.items())
     attends = f"attention({'norm1(x)' if steps['q'].inputs == ('norm1',) else 'x'})"
     line = attends if added == "attn" else f"{added}({attends})"
     into_ffn = next(step for step in live.trace.steps.in_layer(live.layer) if step.role == "ffn").inputs[0]
@@ -38,7 +38,7 @@ def residual(live: Live) -> Lesson:
         sum=total.formula,
         added=added,
         adds=f"{line}{fed if len(parts) > 3 else ''}",
-        place=place,
+        dimension=dimension,
     )
 
 
@@ -46,32 +46,34 @@ def norm(live: Live) -> Lesson:
     config, here, layer_norm = live.config, live.here, live.config.norm == "layernorm"
     norms = (step for step in live.trace.steps.in_layer(live.layer) if isinstance(step.operation, Norm) and step.reads)
     first = next(step for step in norms if step.axes == ("token", "d_model"))
-    own, source = f"L0.{first.name}", f"L0.{first.inputs[0]}"
+    address, source = f"L0.{first.name}", f"L0.{first.inputs[0]}"
     x = live.at(source)[here]
     mean = float(x.mean()) if layer_norm else 0.0
     size = math.sqrt(float(((x - mean) ** 2).mean()) + config.norm_eps)
-    place = int(np.abs(x[:SEEN] - mean).argmax())
-    value, got = float(x[place]), float(live.at(f"{own}[{here},{place}]"))
-    right = (value - mean) / size
+    dimension = int(np.abs(x[:SEEN] - mean).argmax())
+    value, normed = float(x[dimension]), float(live.at(f"{address}[{here},{dimension}]"))
+    answer = (value - mean) / size
     if layer_norm:
-        of, taken = (
+        moments, numerator = (
             f"mean {figure(mean)} and standard deviation {figure(size)}",
             f"({figure(value)} − {bracketed(mean)})",
         )
     else:
-        of, taken = f"root mean square {figure(size)}", figure(value)
+        moments, numerator = f"root mean square {figure(size)}", figure(value)
     learned = " and ".join(config.norm_parameters)
     makes = "make" if len(config.norm_parameters) > 1 else "makes"
     question = live.ask("norm").number(
-        f"Token {here}, {live.token(here)}, has {of}; its dimension {place} is {figure(value)}. "
+        f"Token {here}, {live.token(here)}, has {moments}; its dimension {dimension} is {figure(value)}. "
         f"What is that after the norm{f', before its {learned}' if learned else ''}?",
-        right,
-        [value - size, right / size, value * size, right * right, value, -right],
-        f"{taken} / {figure(size)} = {figure(right)}."
-        + (f" The learned {learned} of that dimension {makes} it {figure(got)}." if learned else ""),
+        answer,
+        [value - size, answer / size, value * size, answer * answer, value, -answer],
+        f"{numerator} / {figure(size)} = {figure(answer)}."
+        + (f" The learned {learned} of that dimension {makes} it {figure(normed)}." if learned else ""),
     )
     stream = "always" if isinstance(live.steps[live.trace.steps.output].operation, Norm) else "never"
-    return live.lesson("norm", question, variant=config.norm, own=own, source=source, place=place, stream=stream)
+    return live.lesson(
+        "norm", question, variant=config.norm, address=address, source=source, dimension=dimension, stream=stream
+    )
 
 
 def feed_forward(live: Live) -> Lesson:
@@ -80,26 +82,26 @@ def feed_forward(live: Live) -> Lesson:
     config, gated = live.config, live.config.gated
     width, hidden, matrices = config.d_model, config.d_ff, 3 if gated else 2
     biases = (matrices - 1) * hidden + width if config.ffn_bias else 0
-    product = width * hidden
-    right = matrices * product + biases
-    counted = "biases included" if biases else "and there are no biases"
+    matrix_size = width * hidden
+    answer = matrices * matrix_size + biases
+    bias_note = "biases included" if biases else "no biases"
     question = live.ask("feed-forward").number(
         f"How many parameters are in one feed-forward with d_model {width:,} and d_ff {hidden:,} "
-        f"({'gate, up and down' if gated else 'W₁ and W₂'}, {counted})?",
-        right,
-        [product, (5 - matrices) * product, 4 * width * width, width + hidden, 4 * product],
-        f"{matrices} × {width:,} × {hidden:,}{f' + {biases:,} biases' if biases else ''} = {right:,}; attention in the "
-        f"same block has {live.parameters(f'blocks.{live.layer}.attention'):,}.",
+        f"({'gate, up and down' if gated else 'W₁ and W₂'}, {bias_note})?",
+        answer,
+        [matrix_size, (5 - matrices) * matrix_size, 4 * width * width, width + hidden, 4 * matrix_size],
+        f"{matrices} × {width:,} × {hidden:,}{f' + {biases:,} biases' if biases else ''} = {answer:,}; attention in "
+        f"the same block has {live.parameters(f'blocks.{live.layer}.attention'):,}.",
     )
     act = np.abs(live.at("L0.ffn.act")[live.here])
     weights = dict(live.model.transformer.named_parameters())
     names = {"gate": "W_gate", "up": "W_up" if gated else "W₁", "down": "W_down" if gated else "W₂"}
     rows = []
-    for part, said in names.items():
-        for kind, of in (("weight", said), ("bias", f"b of {said}")):
+    for part, label in names.items():
+        for kind, row_label in (("weight", label), ("bias", f"b of {label}")):
             weight = weights.get(f"blocks.0.ffn.{part}.{kind}")
             if weight is not None:  # torch keeps (out, in); in n·W it is (in, out)
-                rows.append((of, " × ".join(f"{size:,}" for size in reversed(weight.shape)), weight.numel()))
+                rows.append((row_label, " × ".join(f"{size:,}" for size in reversed(weight.shape)), weight.numel()))
     return live.lesson(
         "feed-forward",
         question,
@@ -117,18 +119,25 @@ def feed_forward(live: Live) -> Lesson:
 
 def _experts(live: Live) -> Lesson:
     config, here, count = live.config.at(live.layer), live.here, live.config.experts
-    whole, per_token = live.parameters("blocks.0.ffn"), config.experts_per_token
-    each = live.parameters("blocks.0.ffn.experts") // count
-    always = whole - count * each
-    right = always + per_token * each
+    total, per_token = live.parameters("blocks.0.ffn"), config.experts_per_token
+    per_expert = live.parameters("blocks.0.ffn.experts") // count
+    shared_parameters = total - count * per_expert
+    answer = shared_parameters + per_token * per_expert
     question = live.ask("feed-forward").number(
-        f"The feed-forward of block 0 has {whole:,} parameters: {count} experts of {each:,} each, and {always:,} in "
-        f"the router{' and the shared expert' if config.d_shared else ''}. How many of them work on one token, which "
-        f"goes to {_of_experts(per_token)}?",
-        right,
-        [whole, per_token * each, always + each, each, always + (per_token + 1) * each],
-        f"{always:,} + {per_token} × {each:,} = {right:,}. The other {whole - right:,} wait for tokens that are sent "
-        f"to them; attention in the same block has {live.parameters(f'blocks.{live.layer}.attention'):,}.",
+        f"The feed-forward of block 0 has {total:,} parameters: {count} experts of {per_expert:,} each, and "
+        f"{shared_parameters:,} in the router{' and the shared expert' if config.d_shared else ''}. How many of them "
+        f"work on one token, which goes to {_of_experts(per_token)}?",
+        answer,
+        [
+            total,
+            per_token * per_expert,
+            shared_parameters + per_expert,
+            per_expert,
+            shared_parameters + (per_token + 1) * per_expert,
+        ],
+        f"{shared_parameters:,} + {per_token} × {per_expert:,} = {answer:,}. The other {total - answer:,} wait for "
+        "tokens that are sent to them; attention in the same block has "
+        f"{live.parameters(f'blocks.{live.layer}.attention'):,}.",
     )
     rows: list[tuple[str, str, int]] = []
     for step in live.trace.steps.in_layer(live.layer):
@@ -136,11 +145,11 @@ def _experts(live: Live) -> Lesson:
             parameters = dict(live.model.transformer.blocks[live.layer].get_submodule(step.module).named_parameters())
             for kind, weight in parameters.items():  # torch keeps (out, in); in n·W it is (in, out)
                 shape = weight.shape if kind == "bias" else weight.transpose(-1, -2).shape
-                said = f"b of {step.parameter}" if kind == "bias" else step.parameter
-                rows.append((said, " × ".join(f"{size:,}" for size in shape), weight.numel()))
+                label = f"b of {step.parameter}" if kind == "bias" else step.parameter
+                rows.append((label, " × ".join(f"{size:,}" for size in shape), weight.numel()))
     routes = live.at(f"L0.{live.trace.steps.routes}[{here}]")
     sent = [f"{number} ({figure(float(routes[number]))})" for number in np.flatnonzero(routes)]
-    shared = "torch.sigmoid(score(n)) * shared(n)" if config.shared_gate else "shared(n)"
+    shared_output = "torch.sigmoid(score(n)) * shared(n)" if config.shared_gate else "shared(n)"
     return live.lesson(
         "feed-forward",
         question,
@@ -151,7 +160,7 @@ def _experts(live: Live) -> Lesson:
         working=f"{per_token} of them work" if per_token > 1 else "one of them works",
         beside=", beside a shared one that works on all" if config.d_shared else "",
         routes=live.trace.steps.routes,
-        plus=f" + {shared}" if config.d_shared else "",
+        plus=f" + {shared_output}" if config.d_shared else "",
     )
 
 
@@ -161,26 +170,28 @@ def _of_experts(count: int) -> str:
 
 def stack(live: Live) -> Lesson:
     total, shared = live.model.n_parameters, live.config.layer_groups
-    each = live.block_sizes
-    one, own, blocks, alike = each[-1], len(each), sum(each), len(set(each)) == 1
-    of, deeper = (" of layers that share them", "with twice as many groups") if shared else ("", "twice as deep")
-    right = total + blocks
-    among = f"{one:,} of them in each of its" if alike else f"{blocks:,} of them in its"
-    added = f"{own} × {one:,}" if alike else f"{blocks:,}"
+    block_sizes = live.block_sizes
+    last_size, count, in_blocks, alike = block_sizes[-1], len(block_sizes), sum(block_sizes), len(set(block_sizes)) == 1
+    group_note, deeper = (
+        (" of layers that share them", "with twice as many groups") if shared else ("", "twice as deep")
+    )
+    answer = total + in_blocks
+    share = f"{last_size:,} of them in each of its" if alike else f"{in_blocks:,} of them in its"
+    addition = f"{count} × {last_size:,}" if alike else f"{in_blocks:,}"
     question = live.ask("stack").number(
-        f"This model has {total:,} parameters, {among} {own} "
-        f"{'group' if shared else 'block'}{'s' if own > 1 else ''}{of}. "
+        f"This model has {total:,} parameters, {share} {count} "
+        f"{'group' if shared else 'block'}{'s' if count > 1 else ''}{group_note}. "
         f"How many parameters does a model {deeper} have?",
-        right,
-        [2 * total, total + one, total + 2 * blocks, total, blocks],
-        f"{total:,} + {added} = {right:,}: embeddings and head exist once, however deep the model is.",
+        answer,
+        [2 * total, total + last_size, total + 2 * in_blocks, total, in_blocks],
+        f"{total:,} + {addition} = {answer:,}: embeddings and head exist once, however deep the model is.",
     )
     out = live.trace.steps.output
     rows: list[tuple[Figure, ...]] = []
     for layer in range(live.config.n_layers):
-        x, attn, ffn, after = (live.at(f"L{layer}.{name}")[live.here] for name in ("in", "attn", "ffn", out))
-        sizes = [float(np.linalg.norm(v)) for v in (x, attn, ffn, after)]
-        cosine = float(x @ after / max(sizes[0] * sizes[-1], 1e-30))
+        x, attn, ffn, x_out = (live.at(f"L{layer}.{name}")[live.here] for name in ("in", "attn", "ffn", out))
+        sizes = [float(np.linalg.norm(v)) for v in (x, attn, ffn, x_out)]
+        cosine = float(x @ x_out / max(sizes[0] * sizes[-1], 1e-30))
         rows.append((f"L{layer}", live.parameters(f"blocks.{layer}"), *sizes, cosine))
     return live.lesson(
         "stack",

@@ -1,4 +1,4 @@
-"""``lesson`` computes one lesson, ``Course`` is several of them as a report."""
+"""Computing lessons: ``lesson`` makes one, ``Course`` is a report of several."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -20,9 +20,9 @@ _MAKERS = (
 
 
 def lesson(number: int | str, live: Live) -> Lesson:
-    """A lesson by number (from 1) or name; only what it shows is computed.
+    """A lesson by number (from 1) or name; nothing is computed that it does not show.
 
-    Raises UsageError for an unknown one or a text that is too long, MemoryShortage where a trace does not fit.
+    Raises UsageError for an unknown lesson or a text that is too long, MemoryShortage if a trace does not fit.
     """
     return _MAKERS[find(str(number)) - 1](live)
 
@@ -39,15 +39,15 @@ class Course(Report):
 
     @classmethod
     def of(cls, live: Live, number: int | None = None) -> "Course":
-        """The lesson of a number (from 1), or all of them."""
-        wanted = NAMES if number is None else (number,)
-        return cls(live, tuple(lesson(one, live) for one in wanted), about=About(live.model, live.encoding))
+        """The lesson with this number (from 1), or all lessons."""
+        numbers = NAMES if number is None else (number,)
+        return cls(live, tuple(lesson(n, live) for n in numbers), about=About(live.model, live.encoding))
 
     def fields(self) -> dict[str, Any]:
         """Each lesson with the numbers at its addresses."""
 
-        def told(one: Lesson) -> dict[str, Any]:
-            addresses = dict.fromkeys((*one.shown, *one.revealed))
-            return {**asdict(one), "values": {address: self.live.at(address).tolist() for address in addresses}}
+        def with_values(entry: Lesson) -> dict[str, Any]:
+            addresses = dict.fromkeys((*entry.shown, *entry.revealed))
+            return {**asdict(entry), "values": {address: self.live.at(address).tolist() for address in addresses}}
 
-        return {"seed": self.live.seed, "lessons": [told(one) for one in self.lessons]}
+        return {"seed": self.live.seed, "lessons": [with_values(entry) for entry in self.lessons]}

@@ -23,8 +23,8 @@ def tokens(live: Live) -> Lesson:
         f"{count}: an id for each token and nothing else, {figure(len(text) / count)} characters an id here.",
     )
     rows = tuple(
-        (place, token.shown, token.id, "added" if token.special else f"{token.start}:{token.end}")
-        for place, token in enumerate(live.encoding.tokens)
+        (position, token.shown, token.id, "added" if token.special else f"{token.start}:{token.end}")
+        for position, token in enumerate(live.encoding.tokens)
     )
     return live.lesson("tokens", question, LiveTable(("#", "token", "id", "characters"), rows))
 
@@ -40,47 +40,51 @@ def embeddings(live: Live) -> Lesson:
         value,
         [column[0] if here and column else 0.0, value / (here + 1), value * (here + 1), *column],
         f"{figure(value)} again. The table has one row for each token, {vocab:,} × {width:,} = {vocab * width:,} "
-        "numbers, and asks for the id alone: not for the place, and not for the other tokens.",
+        "numbers, and a row is looked up by its id alone: not by its position, and not by the other tokens.",
     )
     scaled, times, root = "", "", ""
     if scale != 1:
         is_root = math.isclose(scale, math.sqrt(width), rel_tol=1e-3)
         root, times = (f"√{width}", f"math.sqrt({width})") if is_root else (f"{scale:.4g}", f"{scale:.4g}")
-        said = f"{root} = {scale:.4g}" if is_root else root
-        why = "" if config.positions == "rotary" else ", so that the positions to be added do not drown it"
-        scaled, root, times = f" This model multiplies the vector by {said}{why}.", f" · {root}", f" * {times}"
+        factor = f"{root} = {scale:.4g}" if is_root else root
+        reason = "" if config.positions == "rotary" else ", so that the positions to be added do not drown it"
+        scaled, root, times = f" This model multiplies the vector by {factor}{reason}.", f" · {root}", f" * {times}"
     return live.lesson("embeddings", question, id=live.encoding.ids[here], scaled=scaled, root=root, times=times)
 
 
 def neighbours(live: Live) -> Lesson:
-    """The nearest embeddings of a word of the text, among the words beside it and among all."""
+    """The embeddings nearest to that of a word of the text: among the words of the text, and among all tokens."""
     encoding, vocab, width = live.encoding, live.config.vocab_size, live.config.embed_width
-    words = [i for i, one in enumerate(encoding.tokens) if not one.special and one.id != live.model.tokenizer.mask_id]
-    place = words[-1] if words else live.here
-    own = encoding.ids[place]
-    ids = list(dict.fromkeys([own, *(encoding.ids[i] for i in words)]))
-    found = nearest_tokens(live.model, [f"#{token}" for token in ids], top=_NEAREST).spaces[0]
-    beside = sorted(zip(found.similarity[0, 1:].tolist(), ids[1:], strict=True), reverse=True)
-    near = list(zip(found.cosines[0].tolist(), found.ids[0].tolist(), strict=True))
-    best, nearest = near[0]
-    others = [token for _, token in [*beside, *near[1:]] if token != nearest][:3]
-    word, right = live.piece(own), live.piece(nearest)
+    words = [
+        i for i, token in enumerate(encoding.tokens) if not token.special and token.id != live.model.tokenizer.mask_id
+    ]
+    position = words[-1] if words else live.here
+    token_id = encoding.ids[position]
+    ids = list(dict.fromkeys([token_id, *(encoding.ids[i] for i in words)]))
+    space = nearest_tokens(live.model, [f"#{token}" for token in ids], top=_NEAREST).spaces[0]
+    text_matches = sorted(zip(space.similarity[0, 1:].tolist(), ids[1:], strict=True), reverse=True)
+    all_matches = list(zip(space.cosines[0].tolist(), space.ids[0].tolist(), strict=True))
+    best, nearest_id = all_matches[0]
+    others = [token for _, token in [*text_matches, *all_matches[1:]] if token != nearest_id][:3]
+    word, nearest_word = live.piece(token_id), live.piece(nearest_id)
     question = live.ask("neighbours").words(
-        f"Which of these tokens is used most like {word}, so that its vector points most like that one?",
-        right,
+        f"Which of these tokens is used most like {word}, so that the two vectors point most nearly the same way?",
+        nearest_word,
         map(live.piece, others),
-        f"{right}, with a cosine of {figure(best)}: of all {vocab:,} tokens it is the nearest.",
+        f"{nearest_word}, with a cosine of {figure(best)}: of all {vocab:,} tokens it is the nearest.",
         (best,),
     )
-    rows = _first_numbers(live, [own, *sorted([nearest, *others])])
-    beside_it, of_all = ([(live.piece(token), cosine) for cosine, token in part] for part in (beside, near))
-    told = [(*a, *b) for a, b in zip_longest(beside_it[:_NEAREST], of_all, fillvalue=("", ""))]
+    rows = _first_numbers(live, [token_id, *sorted([nearest_id, *others])])
+    text_rows, all_rows = (
+        [(live.piece(token), cosine) for cosine, token in matches] for matches in (text_matches, all_matches)
+    )
+    revealed = [(*a, *b) for a, b in zip_longest(text_rows[:_NEAREST], all_rows, fillvalue=("", ""))]
     return live.lesson(
         "neighbours",
         question,
         LiveTable(("token", *(f"d{i}" for i in range(SEEN))), rows),
-        LiveTable(("in this text", "cosine", f"of all {vocab:,}", "cosine"), tuple(told)),
-        place=place,
+        LiveTable(("in this text", "cosine", f"of all {vocab:,}", "cosine"), tuple(revealed)),
+        position=position,
         width=width,
         chance=f"{width**-0.5:.2g}",
     )
@@ -98,15 +102,15 @@ def positions(live: Live) -> Lesson:
 
 
 def _added(live: Live) -> Lesson:
-    """Learned and sinusoidal positions are added to the embeddings; the question is about one such sum."""
+    """The lesson on learned and sinusoidal positions, which are added to the embeddings; it asks for one such sum."""
     here, learned = live.here, live.config.positions == "learned"
     name = "embed.sum" if live.config.embed_norm else "embed.out"
     token = live.steps[name].inputs[0]  # projected where embeddings are narrower than the stream
     words = {token: "the token", "embed.types": "its type", "embed.positions": "its position"}
-    values = {said: float(live.at(f"{step}[{here},0]")) for step, said in words.items() if step in live.steps}
+    values = {part: float(live.at(f"{step}[{here},0]")) for step, part in words.items() if step in live.steps}
     row = here + live.config.position_offset
-    first, *others = values.values()
-    place, total = others[-1], math.fsum(values.values())
+    first, *rest = values.values()
+    position_value, total = rest[-1], math.fsum(values.values())
     reveal = (
         "One vector now holds both what the token is and where it stands."
         if learned
@@ -114,10 +118,10 @@ def _added(live: Live) -> Lesson:
     )
     question = live.ask("positions").number(
         f"In dimension 0 of token {here}, {live.token(here)}: "
-        f"{', '.join(f'{said} has {figure(value)}' for said, value in values.items())}. What is {name} there?",
+        f"{', '.join(f'{part} has {figure(value)}' for part, value in values.items())}. What is {name} there?",
         total,
-        [first - place, first * place, place - first, first, place],
-        f"They are added: {figure(first)} + {' + '.join(map(bracketed, others))} = {figure(total)}. {reveal}",
+        [first - position_value, first * position_value, position_value - first, first, position_value],
+        f"They are added: {figure(first)} + {' + '.join(map(bracketed, rest))} = {figure(total)}. {reveal}",
     )
     return live.lesson(
         "positions",
@@ -131,24 +135,33 @@ def _added(live: Live) -> Lesson:
 
 def _rotary(live: Live) -> Lesson:
     rope = live.config.at(live.config.rotary_layers[0]).rope.of_text(len(live.encoding.ids))
-    turns = rotary_frequencies(rope).double().tolist()
-    half, pair = len(turns), min(1, len(turns) - 1)
-    place, turn, before = live.here, turns[pair], min(2, live.here)
+    frequencies = rotary_frequencies(rope).double().tolist()
+    half, pair = len(frequencies), min(1, len(frequencies) - 1)
+    position, frequency, back = live.here, frequencies[pair], min(2, live.here)
     question = live.ask("positions").number(
-        f"RoPE rotates pair {pair}, d{pair} with d{pair + half}, by {figure(turn)} radians per position. By how many "
-        f"radians does it rotate that pair of token {place}, {live.token(place)}?",
-        place * turn,
-        [turn, place + turn, place * turn / 2, (place + 1) * turn, turn / max(1, place)],
-        f"{place} × {figure(turn)} = {figure(place * turn)}. {before} positions earlier the pair is rotated by "
-        f"{figure((place - before) * turn)}: what two tokens make of each other depends only on the difference.",
+        f"RoPE rotates pair {pair}, d{pair} with d{pair + half}, by {figure(frequency)} radians per position. By how "
+        f"many radians does it rotate that pair of token {position}, {live.token(position)}?",
+        position * frequency,
+        [
+            frequency,
+            position + frequency,
+            position * frequency / 2,
+            (position + 1) * frequency,
+            frequency / max(1, position),
+        ],
+        f"{position} × {figure(frequency)} = {figure(position * frequency)}. {back} positions earlier the pair is "
+        f"rotated by {figure((position - back) * frequency)}: how two tokens match depends only on the difference of "
+        "their positions.",
     )
-    told = [(i, f"d{i}, d{i + half}", turns[i], 2 * math.pi / turns[i]) for i in sorted({0, pair, half - 1})]
+    rows = [
+        (i, f"d{i}, d{i + half}", frequencies[i], 2 * math.pi / frequencies[i]) for i in sorted({0, pair, half - 1})
+    ]
     titles = ("pair", "rotates", "radians per position", "positions per turn")
     return live.lesson(
         "positions",
         question,
-        LiveTable(titles, tuple(told)),
-        LiveTable((*titles, f"radians at {place}"), tuple((*row, place * row[2]) for row in told)),
+        LiveTable(titles, tuple(rows)),
+        LiveTable((*titles, f"radians at {position}"), tuple((*row, position * row[2]) for row in rows)),
         variant="rotary",
         half=half,
         pair=pair,
@@ -159,18 +172,19 @@ def _rotary(live: Live) -> Lesson:
 
 
 def _by_distance(live: Live) -> Lesson:
-    """The score of the query with a key some tokens back, and what their distance adds."""
+    """The lesson on embeddings of distances: a score with a key up to 3 tokens back, and what their distance adds."""
     row, key = live.row, max(0, live.row - 3)
     step = next(step for step in live.steps.values() if isinstance(step.operation, ByDistance))
     source, content, table = step.inputs
     score, total = (float(live.at(f"L0H0.{name}")[row, key]) for name in (source, step.name))
-    part = total - score
+    distance_part = total - score
     question = live.ask("positions").number(
-        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}, by what both "
-        f"are. {content}·{table} of their distance, {row - key}, is {figure(part)}. What is {step.name}?",
+        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}, from the "
+        f"tokens alone. For their distance, {row - key}, {content}·{table} is {figure(distance_part)}. What is "
+        f"{step.name}?",
         total,
-        [score - part, score * part, part, score, part - score],
-        f"The parts are added: {figure(score)} + {bracketed(part)} = {figure(total)}.",
+        [score - distance_part, score * distance_part, distance_part, score, distance_part - score],
+        f"The parts are added: {figure(score)} + {bracketed(distance_part)} = {figure(total)}.",
     )
     return live.lesson(
         "positions", question, variant="none", key=key, step=step, source=source, content=content, table=table
@@ -178,7 +192,7 @@ def _by_distance(live: Live) -> Lesson:
 
 
 def _alibi(live: Live) -> Lesson:
-    """The score of the query with a key some tokens back, less the slope of head 0 for each."""
+    """The lesson on ALiBi: a score with a key up to 3 tokens back, less the slope of head 0 for each token."""
     row, key, step = live.row, max(0, live.row - 3), live.steps["biased"]
     operation = step.operation
     assert isinstance(operation, Alibi)

@@ -14,37 +14,42 @@ _COLD, _WARM = 0.5, 2.0
 def logits(live: Live) -> Lesson:
     if not live.has_head:
         return _no_logits(live)
-    config, place, chosen = live.config, live.open, live.likeliest
-    first, second = live.piece(chosen[0]), live.piece(chosen[1])
-    larger, smaller = float(live.logits[chosen[0]]), float(live.logits[chosen[1]])
-    gap = larger - smaller
-    times = math.exp(min(gap, 700.0))
+    config, position, token_ids = live.config, live.predicted_at, live.likeliest
+    first, second = live.piece(token_ids[0]), live.piece(token_ids[1])
+    larger, smaller = float(live.logits[token_ids[0]]), float(live.logits[token_ids[1]])
+    difference = larger - smaller
+    ratio = math.exp(min(difference, 700.0))
     question = live.ask("logits").number(
-        f"At token {place}, {live.token(place)}, the logit of {first} is {figure(larger)}, that of {second} "
+        f"At token {position}, {live.token(position)}, the logit of {first} is {figure(larger)}, that of {second} "
         f"{figure(smaller)}. How many times as probable is {first}?",
-        times,
-        [gap, larger / smaller if smaller else 0.0, 2**gap if gap < 900 else 0.0, times + gap],
-        f"Softmax turns a difference into a factor: e^({figure(larger)} − {bracketed(smaller)}) = e^{figure(gap)} = "
-        f"{figure(times)}.",
+        ratio,
+        [
+            difference,
+            larger / smaller if smaller else 0.0,
+            2**difference if difference < 900 else 0.0,
+            ratio + difference,
+        ],
+        f"Softmax turns a difference into a factor: e^({figure(larger)} − {bracketed(smaller)}) = "
+        f"e^{figure(difference)} = {figure(ratio)}.",
     )
-    table = tuple((live.piece(i), i, float(live.logits[i])) for i in chosen)
-    shares = live.probabilities()
-    told = tuple((*row, float(shares[row[1]])) for row in table)
-    product = f"x @ {'E.T' if config.tied_head else 'W_U.T'}{' + b' if config.head_bias else ''}"
+    rows = tuple((live.piece(i), i, float(live.logits[i])) for i in token_ids)
+    probabilities = live.probabilities()
+    revealed = tuple((*row, float(probabilities[row[1]])) for row in rows)
+    code = f"x @ {'E.T' if config.tied_head else 'W_U.T'}{' + b' if config.head_bias else ''}"
     if config.logit_scale != 1:
-        product = f"{config.logit_scale:.4g} * ({product})"
+        code = f"{config.logit_scale:.4g} * ({code})"
     if config.logit_cap:
-        product = f"{config.logit_cap:g} * torch.tanh(({product}) / {config.logit_cap:g})"
-    bent = config.head.kind == "mlm"
+        code = f"{config.logit_cap:g} * torch.tanh(({code}) / {config.logit_cap:g})"
+    masked_head = config.head.kind == "mlm"
     return live.lesson(
         "logits",
         question,
-        LiveTable(("token", "id", "logit"), table),
-        LiveTable(("token", "id", "logit", "probability"), told, share=3),
-        wanted="the next token" if config.causal else "the token that belongs there",
-        vector="the mask's last vector, after one more layer and norm," if bent else "a token's last vector",
+        LiveTable(("token", "id", "logit"), rows),
+        LiveTable(("token", "id", "logit", "probability"), revealed, share=3),
+        target="the next token" if config.causal else "the token that belongs there",
+        vector="the mask's last vector, after one more layer and norm," if masked_head else "a token's last vector",
         tied=" These vectors are the embedding table again." if config.tied_head else "",
-        product=product,
+        code=code,
     )
 
 
@@ -64,24 +69,25 @@ def _no_logits(live: Live) -> Lesson:
 def sampling(live: Live) -> Lesson:
     if not live.has_head:
         return _nothing_drawn(live)
-    causal, place, first = live.config.causal, live.open, live.likeliest[0]
+    causal, position, first = live.config.causal, live.predicted_at, live.likeliest[0]
     plain, cold, warm = (live.probabilities(temperature) for temperature in (1.0, _COLD, _WARM))
     p, sharp, flat = float(plain[first]), float(cold[first]), float(warm[first])
     question = live.ask("sampling").number(
-        f"{'After' if causal else 'At'} token {place}, {live.token(place)}, {live.piece(first)} is the likeliest, with "
-        f"{figure(p)}. How probable is it at temperature {_COLD:g}?",
+        f"{'After' if causal else 'At'} token {position}, {live.token(position)}, {live.piece(first)} is the "
+        f"likeliest, with {figure(p)}. How probable is it at temperature {_COLD:g}?",
         sharp,
         [value for value in (flat, p, p * _COLD, min(1.0, p / _COLD), 1 - p) if value < 1],
         f"The logits are divided by {_COLD:g}, so probabilities are squared and made to sum to 1 again: "
-        f"{figure(p)}² / {figure(float((plain**2).sum()))} = {figure(sharp)}. At {_WARM:g} it is {figure(flat)}.",
+        f"{figure(p)}² / {figure(float((plain**2).sum()))} = {figure(sharp)}. At temperature {_WARM:g} it is "
+        f"{figure(flat)}.",
     )
     rows = tuple((live.piece(i), float(plain[i])) for i in live.likeliest)
-    told = tuple((live.piece(i), float(cold[i]), float(plain[i]), float(warm[i])) for i in live.likeliest)
+    revealed = tuple((live.piece(i), float(cold[i]), float(plain[i]), float(warm[i])) for i in live.likeliest)
     return live.lesson(
         "sampling",
         question,
         LiveTable(("token", "probability"), rows, share=1),
-        LiveTable(("token", f"at {_COLD:g}", "at 1", f"at {_WARM:g}"), told, share=1),
+        LiveTable(("token", f"at {_COLD:g}", "at 1", f"at {_WARM:g}"), revealed, share=1),
         variant="" if causal else "encoder",
         cold=_COLD,
     )
@@ -104,42 +110,48 @@ def cache(live: Live) -> Lesson:
         return _no_cache(live)
     config, transformer, count = live.config, live.model.transformer, live.length
     layers, groups, width = len(live.trace.steps.attending), config.n_kv_heads, f"{config.d_head}"
-    said = f"{layers} layers"
+    layer_note = f"{layers} layers"
     if layers < config.n_layers:
-        said = f"{layers} layer{'s' * (layers > 1)} with attention (the others keep a state that does not grow)"
-    both = f"2 × {layers} × {groups} × {width}"
+        layer_note = f"{layers} layer{'s' * (layers > 1)} with attention (the others keep a state that does not grow)"
+    product = f"2 × {layers} × {groups} × {width}"
     if config.value_width != config.d_head:
-        both = f"{layers} × {groups} × ({width} + {config.value_width})"
+        product = f"{layers} × {groups} × ({width} + {config.value_width})"
         width = f"{width} for its keys and {config.value_width} for its values"
-    each = cache_bytes_per_token(config, 1)
+    per_token = cache_bytes_per_token(config, 1)
     size = next(transformer.parameters()).itemsize
     question = live.ask("cache").number(
-        f"Of each token the cache keeps what later tokens need: {said}, {groups} key-value "
+        f"For each token the cache keeps what later tokens need: {layer_note}, {groups} key-value "
         f"head{'s' if groups > 1 else ''} of {width}. How many numbers is that?",
-        each,
-        [each // 2, 3 * each // 2, each // layers, layers * config.d_model * config.d_model, each * count],
-        f"Keys and values: {both} = {each:,} numbers, {each * size:,} bytes per token. The "
+        per_token,
+        [
+            per_token // 2,
+            3 * per_token // 2,
+            per_token // layers,
+            layers * config.d_model * config.d_model,
+            per_token * count,
+        ],
+        f"Keys and values: {product} = {per_token:,} numbers, {per_token * size:,} bytes per token. The "
         f"last token computed with the cache differs from the whole pass by at most {_cached_difference(live):.1e}.",
     )
     rows = []
     for tokens in dict.fromkeys(min(tokens, config.context) for tokens in (count + 1, 2 * count, config.context)):
-        without, kept = (step_work(config, tokens, cached=cached).whole for cached in (False, True))
-        rows.append((tokens, without, kept, f"{without / kept:.1f} ×"))
+        uncached, cached_work = (step_work(config, tokens, cached=cached).whole for cached in (False, True))
+        rows.append((tokens, uncached, cached_work, f"{uncached / cached_work:.1f} ×"))
     return live.lesson(
         "cache", question, LiveTable(("tokens", "multiply-adds without", "with the cache", "saved"), tuple(rows))
     )
 
 
 def _cached_difference(live: Live) -> float:
-    """The largest difference of the last token's final vector between a pass with a cache and the whole one."""
+    """The largest difference in the last token's final vector between a pass with a cache and one without."""
     transformer = live.model.transformer
     ids = torch.tensor([live.encoding.ids], device=next(transformer.parameters()).device)
-    room, training = transformer.cache(live.length), transformer.training
+    cache, training = transformer.cache(live.length), transformer.training
     transformer.eval()
     with torch.no_grad():
         for part in (ids[:, :-1], ids[:, -1:]):
             if part.shape[1]:
-                last = transformer.hidden(part, cache=room)  # (1, T, C)
+                last = transformer.hidden(part, cache=cache)  # (1, T, C)
     transformer.train(training)
     return float((last[0, -1] - live.trace.last_hidden[-1]).abs().max())
 
@@ -147,8 +159,7 @@ def _cached_difference(live: Live) -> float:
 def _no_cache(live: Live) -> Lesson:
     count, config = live.length, live.config
     question = live.ask("cache").number(
-        f"One more word makes this text of {count} tokens one of {count + 1}. How many tokens go through this encoder "
-        "again?",
+        f"One more token is appended to this text of {count} tokens. How many tokens go through this encoder again?",
         count + 1,
         [1, count, 2 * count + 1, (count + 1) ** 2],
         f"All {count + 1}: each of the {count} sees the new one, so the first block computes another vector for it, "

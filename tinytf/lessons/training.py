@@ -21,28 +21,28 @@ _MOST_TOKENS = 6
 def loss(live: Live) -> Lesson:
     if not live.has_head:
         return _no_loss(live)
-    place, token_id, value = live.target
-    p, found, ignorant = math.exp(-value), live.gradients, math.log(live.config.vocab_size)
+    position, token_id, value = live.target
+    p, trace, untrained = math.exp(-value), live.gradients, math.log(live.config.vocab_size)
     question = live.ask("loss").number(
-        f"At token {place}, {found.tokens[place].shown}, the target is {live.piece(token_id)}, and the model gives it "
-        f"probability {figure(p)}. What is the loss there, in nats?",
+        f"At token {position}, {trace.tokens[position].shown}, the target is {live.piece(token_id)}, and the model "
+        f"gives it probability {figure(p)}. What is the loss there, in nats?",
         value,
         [1 - p, value / math.log(2), p, 1 / p if p > 1e-12 else 1e12, -math.log10(p) if p else math.inf],
         f"−ln {figure(p)} = {figure(value)}. A model that knows nothing has ln {live.config.vocab_size:,} = "
-        f"{figure(ignorant)}; the mean here is {figure(found.loss)}.",
+        f"{figure(untrained)}; the mean here is {figure(trace.loss)}.",
     )
-    told = tuple(
-        (f"{place} {found.tokens[place].shown}", live.piece(token), math.exp(-each), each)
-        for place, token, each in zip(found.targets.positions, found.targets.ids, found.losses, strict=True)
+    revealed = tuple(
+        (f"{position} {trace.tokens[position].shown}", live.piece(token), math.exp(-token_loss), token_loss)
+        for position, token, token_loss in zip(trace.targets.positions, trace.targets.ids, trace.losses, strict=True)
     )
     return live.lesson(
         "loss",
         question,
-        LiveTable(("at", "right", "probability"), tuple(row[:3] for row in told), share=2, keep="last"),
-        LiveTable(("at", "right", "probability", "loss"), told, share=2, keep="last"),
+        LiveTable(("at", "right", "probability"), tuple(row[:3] for row in revealed), share=2, keep="last"),
+        LiveTable(("at", "right", "probability", "loss"), revealed, share=2, keep="last"),
         variant="" if live.config.causal else "encoder",
-        goal=live.asked[2],
-        cell=f"probs[{place},{token_id}]" if found.encoding is live.encoding else f"L0.ffn[{live.here},0]",
+        goal=live.prediction_task[2],
+        cell=f"probs[{position},{token_id}]" if trace.encoding is live.encoding else f"L0.ffn[{live.here},0]",
     )
 
 
@@ -61,39 +61,41 @@ def _no_loss(live: Live) -> Lesson:
 def backward(live: Live) -> Lesson:
     if not live.has_head:
         return _no_backward(live)
-    found = live.gradients
-    place, token_id, value = live.target
-    p, count = math.exp(-value), len(found.targets.ids)
-    right = (p - 1) / count
-    over = f" / {count}" if count > 1 else ""
-    mean = f" The loss is the mean of {count}." if count > 1 else ""
+    trace = live.gradients
+    position, token_id, value = live.target
+    p, count = math.exp(-value), len(trace.targets.ids)
+    answer = (p - 1) / count
+    divisor = f" / {count}" if count > 1 else ""
+    mean_note = f" The loss is the mean of {count}." if count > 1 else ""
     question = live.ask("backward").number(
-        f"At token {place}, {found.tokens[place].shown}, the right token {live.piece(token_id)} has probability "
-        f"{figure(p)}.{mean} What is the gradient of the loss at its logit?",
-        right,
-        [-right, p / count, -p / count, (p - 1) * count if count > 1 else p - 2, -1 / count],
-        f"(p − 1){over} = ({figure(p)} − 1){over} = {figure(right)}: below 0, so a larger logit makes the loss "
-        f"smaller. Autograd found {figure(float(found.grad['logits'][place, token_id]))}.",
+        f"At token {position}, {trace.tokens[position].shown}, the right token {live.piece(token_id)} has probability "
+        f"{figure(p)}.{mean_note} What is the gradient of the loss at its logit?",
+        answer,
+        [-answer, p / count, -p / count, (p - 1) * count if count > 1 else p - 2, -1 / count],
+        f"(p − 1){divisor} = ({figure(p)} − 1){divisor} = {figure(answer)}: below 0, so a larger logit makes the loss "
+        f"smaller. Autograd found {figure(float(trace.grad['logits'][position, token_id]))}.",
     )
-    asked = token_id if found.encoding is live.encoding else live.likeliest[0]
-    shares, slopes = probabilities(found.logits_at(place).double()), found.grad["logits"][place]
-    tokens = dict.fromkeys([token_id, *shares.topk(min(_MOST_TOKENS, len(shares))).indices.tolist()])
-    rows = [(live.piece(token), "" if token != token_id else "right", float(shares[token])) for token in tokens]
-    told = tuple((*row, float(slopes[token])) for row, token in zip(rows, tokens, strict=True))
+    cell_token = token_id if trace.encoding is live.encoding else live.likeliest[0]
+    probs, slopes = probabilities(trace.logits_at(position).double()), trace.grad["logits"][position]
+    tokens = dict.fromkeys([token_id, *probs.topk(min(_MOST_TOKENS, len(probs))).indices.tolist()])
+    rows = [(live.piece(token), "" if token != token_id else "right", float(probs[token])) for token in tokens]
+    revealed = tuple((*row, float(slopes[token])) for row, token in zip(rows, tokens, strict=True))
     return live.lesson(
         "backward",
         question,
         LiveTable(("token", "", "probability"), tuple(rows), share=2),
-        LiveTable(("token", "", "probability", "gradient of the logit"), told, share=2),
-        cell=f"logits[{place},{asked}]",
+        LiveTable(("token", "", "probability", "gradient of the logit"), revealed, share=2),
+        cell=f"logits[{position},{cell_token}]",
         lengths=_lengths(live),
     )
 
 
 def _lengths(live: Live) -> str:
-    """How long the gradient is where it goes into the first block and into the last."""
-    places = dict.fromkeys((f"L{live.config.n_layers - 1}.in", "L0.in"))
-    return ", ".join(f"{figure(float(live.gradients.grad[name].double().norm()))} at {name}" for name in places)
+    """The length of the gradient at the input of the last block and of the first, in words."""
+    addresses = dict.fromkeys((f"L{live.config.n_layers - 1}.in", "L0.in"))
+    return ", ".join(
+        f"{figure(float(live.gradients.grad[address].double().norm()))} at {address}" for address in addresses
+    )
 
 
 def _no_backward(live: Live) -> Lesson:
@@ -112,20 +114,25 @@ def _no_backward(live: Live) -> Lesson:
 
 
 def first_step(live: Live) -> Update:
-    """AdamW's first step for one weight, made by torch on a copy of its matrix: where its gradient is largest."""
-    found = live.gradients.parameters
-    last = f"blocks.{live.config.first_of(live.config.n_layers - 1)}.ffn."
-    down = [name for name in found if name.startswith(last) and name.endswith("down.weight")]  # of experts, or of one
-    wanted = max([name for name in down if bool(found[name].any())] or found, key=lambda n: float(found[n].abs().max()))
+    """AdamW's first step for one weight, the one with the largest gradient; torch takes it on a copy of its matrix."""
+    gradients = live.gradients.parameters
+    last_ffn = f"blocks.{live.config.first_of(live.config.n_layers - 1)}.ffn."
+    down_matrices = [
+        name for name in gradients if name.startswith(last_ffn) and name.endswith("down.weight")
+    ]  # of experts, or of one
+    chosen = max(
+        [name for name in down_matrices if bool(gradients[name].any())] or gradients,
+        key=lambda n: float(gradients[n].abs().max()),
+    )
     copy = nn.Module()
-    weight = nn.Parameter(live.model.transformer.get_parameter(wanted).detach().float().cpu().clone())
+    weight = nn.Parameter(live.model.transformer.get_parameter(chosen).detach().float().cpu().clone())
     copy.register_parameter("weight", weight)
-    weight.grad = found[wanted].detach().float().cpu().clone()
+    weight.grad = gradients[chosen].detach().float().cpu().clone()
     optimiser = make_optimiser(copy, _RECIPE)
     watch = UpdateWatch(copy, optimiser, [Chosen("weight")])
     optimiser.step()
     (update,) = watch.updates(0.0, math.inf)
-    return replace(update, name=wanted)
+    return replace(update, name=chosen)
 
 
 def optimiser(live: Live) -> Lesson:
@@ -133,16 +140,16 @@ def optimiser(live: Live) -> Lesson:
         return _no_step(live)
     with torch.enable_grad():
         step = first_step(live)
-    moved = -step.lr * step.m_hat / (math.sqrt(step.v_hat) + step.epsilon)
+    change = -step.lr * step.m_hat / (math.sqrt(step.v_hat) + step.epsilon)
     question = live.ask("optimiser").number(
         f"A weight is {figure(step.before)}, its gradient {figure(step.g)}, the learning rate {step.lr:g}. By how much "
         "does the first step of Adam move it, without weight decay?",
-        moved,
-        [-step.lr * step.g, -moved, -step.g, moved * math.sqrt(abs(step.g))],
-        f"−lr·m̂ / √v̂ = {figure(moved)}: in the first step m̂ is the gradient and √v̂ its size, so only its sign is left. "
-        f"With weight decay torch's AdamW moved the weight to {figure(step.torch)}.",
+        change,
+        [-step.lr * step.g, -change, -step.g, change * math.sqrt(abs(step.g))],
+        f"−lr·m̂ / √v̂ = {figure(change)}: in the first step m̂ is the gradient and √v̂ its size, so only its sign is "
+        f"left. With weight decay torch's AdamW moved the weight to {figure(step.torch)}.",
     )
-    told = (
+    rows = (
         ("before", step.before, "as it is now"),
         ("gradient g", step.g, ""),
         ("m", step.m, f"{step.beta1:g} × 0 + {1 - step.beta1:.3g} × g"),
@@ -156,8 +163,8 @@ def optimiser(live: Live) -> Lesson:
     return live.lesson(
         "optimiser",
         question,
-        LiveTable(titles, told[:4]),
-        LiveTable(titles, told),
+        LiveTable(titles, rows[:4]),
+        LiveTable(titles, rows),
         lr=step.lr,
         betas=f", betas=({step.beta1:g}, {step.beta2:g})",
         last=live.config.n_layers - 1,
@@ -167,14 +174,14 @@ def optimiser(live: Live) -> Lesson:
 def _no_step(live: Live) -> Lesson:
     count = live.model.n_parameters
     question = live.ask("optimiser").number(
-        f"Beside its {count:,} parameters, how many numbers does training this model with Adam have to keep: gradients "
-        "and both moments?",
+        f"Besides its {count:,} parameters, how many numbers does training this model with Adam have to keep: "
+        "gradients and both moments?",
         3 * count,
         [count, 2 * count, 4 * count],
         f"One gradient and two moments for each: 3 × {count:,} = {3 * count:,}.",
     )
-    kept = ("weights", "gradients", "m, mean of the gradients", "v, mean of their squares")
-    rows = tuple((what, count) for what in kept)
+    kinds = ("weights", "gradients", "m, mean of the gradients", "v, mean of their squares")
+    rows = tuple((kind, count) for kind in kinds)
     return live.lesson(
         "optimiser", question, LiveTable(("kept", "numbers"), rows), variant="headless", lr=_RECIPE.lr, betas=""
     )

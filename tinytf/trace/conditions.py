@@ -28,167 +28,171 @@ _COMPARE: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
-_REACHED: dict[type[ast.operator], Callable[[float, float], float]] = {
+_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: lambda a, b: a / b if b else math.nan,
 }  # fmt: skip
-_FOREIGN = re.compile(r"[^\sA-Za-z0-9_.+*/<>=!()-]")
+_ILLEGAL = re.compile(r"[^\sA-Za-z0-9_.+*/<>=!()-]")
 _TERM = re.compile(
     rf"\b(?P<measure>{'|'.join((*MEASURES, *OUTCOMES))})\((?P<of>[^()]*)\)"
     rf"|\bL{NUMBERS}(?:[HE]{NUMBERS})?(?:\.[\w.]+)?(?:\[[^\]]*\])?|\b[a-z]\w*(?:\.\w+)*\[[^\]]*\]"
 )
-"""A measure of an address or of a token, or an address."""
+"""Matches a measure of an address or token, or an address."""
 _QUOTED = re.compile(r"""^(["'])(.+)\1$""")
-_LONGEST = 1_000
-"""Characters of a condition: Python's parser recurses, and none that makes sense is as long."""
+_MAX_LENGTH = 1_000
+"""The most characters of a condition: Python's parser recurses, and no sensible condition is longer."""
 
 _EXAMPLE = "such as: max > 0.9 and entropy < 0.5"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition as it was written; ``meaning`` decides it from the values of its ``terms``."""
+    """A condition as written; ``meaning`` evaluates it from the values of its ``terms``."""
 
     text: str
     terms: tuple[Term, ...]
     meaning: Meaning = field(compare=False)
 
     def holds(self, moment: Moment) -> bool:
-        """Whether it holds at a step; a comparison with a measure that the step does not have is false."""
-        return moment.step.is_tensor and self.meaning(moment.value) and self._known(moment)
+        """Whether the condition holds at a step; a comparison with a measure that the step lacks is false."""
+        return moment.step.is_tensor and self.meaning(moment.value) and self._has_value(moment)
 
-    def _known(self, moment: Moment) -> bool:
-        """Whether any of its terms has a value, so that ``not`` does not hold where there are none."""
+    def _has_value(self, moment: Moment) -> bool:
+        """Whether any term has a value; without one, ``not`` must not hold either."""
         return not self.terms or not all(math.isnan(moment.value(term)) for term in self.terms)
 
     def said(self, moment: Moment) -> str:
-        """The values of its terms, and where they are."""
+        """The terms with their values and cells, for the reader."""
         return "; ".join(filter(None, (moment.said(term) for term in self.terms)))
 
     def require(
         self, table: StepTable, step: Step | None, find: Callable[[str], int], trace: Trace | None = None
     ) -> None:
-        """Raise an error for what the model (or, if there is one, the trace) lacks: a step, a token, a cell.
+        """Check the terms against the model and, if given, the trace.
 
-        Also for the entropy of a step that has none, and for a cell of many numbers.
+        Raises AddressError or UsageError for a step, token or cell that is missing, for the entropy of a step that has
+        none, and for a cell of many numbers.
         """
         for term in self.terms:
             if term.measure in OUTCOMES:
                 find(term.of)
                 if step is not None and not has_outcome(table, step):
-                    hint = f"{term.measure} is of the residual stream and after it: L*.{table.output}, {table.final}"
+                    hint = f"{term.measure} can be read from the residual stream on: L*.{table.output}, {table.final}"
                     raise UsageError(f"{step.name} predicts no token", hint)
                 continue
-            of, where = step, None
+            measured_step, address = step, None
             if term.of:
-                of = table.by_name.get(term.of)
-                where = parse_address(term.of, table) if of is None or not of.in_layer else None
-                of = of if where is None else where.step
-                if of is None or not of.is_tensor:
+                measured_step = table.by_name.get(term.of)
+                address = parse_address(term.of, table) if measured_step is None or not measured_step.in_layer else None
+                measured_step = measured_step if address is None else address.step
+                if measured_step is None or not measured_step.is_tensor:
                     raise UsageError(f"{term.of} has no numbers", "such as: max(L0.weights) > 0.9")
-                if term.measure == "value" and (where is None or where.axes or ":" in term.of):
-                    hint = "a cell is L1H2.weights[4,1], a measure max(L1H2.weights[1:])"
+                if term.measure == "value" and (address is None or address.axes or ":" in term.of):
+                    hint = "name one cell, L1H2.weights[4,1], or a measure, max(L1H2.weights[1:])"
                     raise UsageError(f"{term.of} is many numbers", hint)
-            if trace is not None and where is not None and where.step is not None:
-                numbers(trace, where.step, where.layers[0] if where.layers else None, where.heads, where.cell)
-            if term.measure == "entropy" and of is not None and not of.is_distribution:
-                raise UsageError(f"{of.name} has no entropy", "entropy is of weights and probs")
+            if trace is not None and address is not None and address.step is not None:
+                numbers(trace, address.step, address.layers[0] if address.layers else None, address.heads, address.cell)
+            if term.measure == "entropy" and measured_step is not None and not measured_step.is_distribution:
+                raise UsageError(f"{measured_step.name} has no entropy", "entropy is of weights and probs")
 
 
 def parse_condition(text: str, line: str = "", column: int = 0) -> Condition:
-    """Read comparisons such as ``max > 0.9``, joined by ``and``, ``or``, ``not`` and round brackets.
+    """Read comparisons such as ``max > 0.9``, joined by ``and``, ``or``, ``not`` and parentheses.
 
-    A side is made of measures of the step, or of another as in ``max(L0.ffn)``, of cells such as
-    ``L1H2.weights[the,ball]``, of ``prob(·ball)`` and ``rank(·ball)``, of numbers, ``+ - * /``, ``abs(…)`` and
-    ``last(…)``, its value in the run before; ``nan`` is ``nan > 0``. The grammar is Python's. ``text`` is at ``column``
-    of ``line``. Raises PlacedError at the place that is wrong.
+    Each side of a comparison is built from measures of the step, or of another step as in ``max(L0.ffn)``; from cells
+    such as ``L1H2.weights[the,ball]``; from ``prob(·ball)`` and ``rank(·ball)``; and from numbers, ``+ - * /``,
+    ``abs(…)`` and ``last(…)``, the value in the previous run. ``nan`` alone means ``nan > 0``. The grammar is Python's.
+    ``text`` starts at ``column`` of ``line``. Raises PlacedError at the first wrong character.
     """
     start = len(text) - len(text.lstrip())
-    written: dict[int, Term] = {}
+    terms_at: dict[int, Term] = {}
     terms: dict[Term, None] = {}
 
-    def wrong(at: int, message: str, hint: str = _EXAMPLE) -> PlacedError:
+    def error_at(at: int, message: str, hint: str = _EXAMPLE) -> PlacedError:
         return PlacedError(message, line or text, column + min(at, len(text)), hint)
 
-    def put_aside(found: re.Match[str]) -> str:
-        """Keep a term that is no Python, and leave a name as long as it in its place."""
-        of = _QUOTED.sub(r"\2", (found["of"] if found["measure"] else found[0]).strip())
-        if not of:
-            raise wrong(found.start(), f"{found[0]} is of nothing", "such as: max(L0.ffn) > 9, prob(·ball) > 0.5")
-        written[found.start() - start] = Term(found["measure"] or "value", of)
-        return "_" * len(found[0])
+    def set_aside(match: re.Match[str]) -> str:
+        """Store a term that is not Python, and put a name of equal length in its place."""
+        subject = _QUOTED.sub(r"\2", (match["of"] if match["measure"] else match[0]).strip())
+        if not subject:
+            raise error_at(match.start(), f"{match[0]} measures nothing", "such as: max(L0.ffn) > 9, prob(·ball) > 0.5")
+        terms_at[match.start() - start] = Term(match["measure"] or "value", subject)
+        return "_" * len(match[0])
 
-    def meaning(node: ast.expr) -> Meaning:
+    def parse_meaning(node: ast.expr) -> Meaning:
         match node:
             case ast.BoolOp(op=op, values=values):
-                joined, parts = all if isinstance(op, ast.And) else any, [meaning(value) for value in values]
-                return lambda measured: joined(part(measured) for part in parts)
+                combine, parts = all if isinstance(op, ast.And) else any, [parse_meaning(value) for value in values]
+                return lambda measured: combine(part(measured) for part in parts)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                denied = meaning(operand)
-                return lambda measured: not denied(measured)
-            case ast.Compare(left=left, ops=ops, comparators=others):
-                for sign, other in zip(ops, others, strict=True):
+                inner = parse_meaning(operand)
+                return lambda measured: not inner(measured)
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                for sign, comparator in zip(ops, comparators, strict=True):
                     if type(sign) not in _COMPARE:
-                        raise wrong(start + other.col_offset, "a comparison is one of < <= > >= == !=")
-                signs, sides = [_COMPARE[type(sign)] for sign in ops], [side(one) for one in (left, *others)]
+                        raise error_at(start + comparator.col_offset, "a comparison is one of < <= > >= == !=")
+                signs, sides = (
+                    [_COMPARE[type(sign)] for sign in ops],
+                    [parse_side(operand) for operand in (left, *comparators)],
+                )
 
-                def compared(measured: Measured) -> bool:
+                def comparison(measured: Measured) -> bool:
                     values = [value(measured) for value in sides]
-                    holds = [sign(*pair) for sign, pair in zip(signs, pairwise(values), strict=True)]
-                    return all(holds) and not any(map(math.isnan, values))
+                    results = [sign(*pair) for sign, pair in zip(signs, pairwise(values), strict=True)]
+                    return all(results) and not any(map(math.isnan, values))
 
-                return compared
+                return comparison
             case ast.Name(id="nan" | "inf"):
-                counted = side(node)
-                return lambda measured: counted(measured) > 0
-        side(node)
-        raise wrong(start + (node.end_col_offset or 0), f"a comparison must follow {_source(node)}")
+                count = parse_side(node)
+                return lambda measured: count(measured) > 0
+        parse_side(node)
+        raise error_at(start + (node.end_col_offset or 0), f"a comparison must follow {_source(node)}")
 
     def _source(node: ast.expr) -> str:
         return text[start + node.col_offset : start + (node.end_col_offset or 0)]
 
-    def side(node: ast.expr, last: bool = False) -> Value:
+    def parse_side(node: ast.expr, last: bool = False) -> Value:
         match node:
-            case ast.Name(id=name, col_offset=at) if at in written and not name.strip("_"):
-                return of_term(Term(written[at].measure, written[at].of, last))
+            case ast.Name(id=name, col_offset=at) if at in terms_at and not name.strip("_"):
+                return of_term(Term(terms_at[at].measure, terms_at[at].of, last))
             case ast.Name(id=name) if name in MEASURES:
                 return of_term(Term(name, "", last))
             case ast.Name(id=name):
-                known = {**MEASURES, **OUTCOMES}
-                raise wrong(start + node.col_offset, f"there is no measure {name!r}", did_you_mean(name, known))
+                choices = {**MEASURES, **OUTCOMES}
+                raise error_at(start + node.col_offset, f"there is no measure {name!r}", did_you_mean(name, choices))
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
                 return lambda measured: float(number)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
-                sign, value = -1 if isinstance(node.op, ast.USub) else 1, side(operand, last)
+                sign, value = -1 if isinstance(node.op, ast.USub) else 1, parse_side(operand, last)
                 return lambda measured: sign * value(measured)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _REACHED:
-                reach, a, b = _REACHED[type(op)], side(left, last), side(right, last)
-                return lambda measured: reach(a(measured), b(measured))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                apply, a, b = _ARITHMETIC[type(op)], parse_side(left, last), parse_side(right, last)
+                return lambda measured: apply(a(measured), b(measured))
             case ast.Call(func=ast.Name(id="abs"), args=[inner], keywords=[]):
-                value = side(inner, last)
+                value = parse_side(inner, last)
                 return lambda measured: abs(value(measured))
             case ast.Call(func=ast.Name(id="last"), args=[inner], keywords=[]):
-                return side(inner, True)
-        raise wrong(start + node.col_offset, "only measures and numbers can be compared")
+                return parse_side(inner, True)
+        raise error_at(start + node.col_offset, "only measures and numbers can be compared")
 
     def of_term(term: Term) -> Value:
         terms[term] = None
         return lambda measured: measured(term)
 
     if not text.strip():
-        raise wrong(len(text), "the condition is missing")
-    if len(text) > _LONGEST:
-        raise wrong(_LONGEST, f"a condition has at most {_LONGEST:,} characters")
-    code = _TERM.sub(put_aside, text)
-    if foreign := _FOREIGN.search(code):
-        raise wrong(foreign.start(), f"a condition cannot contain {foreign[0]!r}")
+        raise error_at(len(text), "the condition is missing")
+    if len(text) > _MAX_LENGTH:
+        raise error_at(_MAX_LENGTH, f"a condition has at most {_MAX_LENGTH:,} characters")
+    code = _TERM.sub(set_aside, text)
+    if illegal := _ILLEGAL.search(code):
+        raise error_at(illegal.start(), f"a condition cannot contain {illegal[0]!r}")
     try:
-        with warnings.catch_warnings(action="ignore"):  # such as of 1or 2
+        with warnings.catch_warnings(action="ignore"):  # SyntaxWarning, as for 1or 2
             tree = ast.parse(re.sub(r"\s", " ", code.strip()), mode="eval").body
-        found = meaning(tree)
-        return Condition(" ".join(text.split()), tuple(terms), found)
+        meaning = parse_meaning(tree)
+        return Condition(" ".join(text.split()), tuple(terms), meaning)
     except SyntaxError as error:
         at = start + error.offset - 1 if error.offset else len(text)  # 0 is the end
-        raise wrong(at, f"cannot read the condition: {error.msg}") from None
+        raise error_at(at, f"cannot read the condition: {error.msg}") from None
     except (RecursionError, MemoryError):
-        raise wrong(start, "the condition is nested too deeply") from None
+        raise error_at(start, "the condition is nested too deeply") from None

@@ -1,4 +1,4 @@
-"""The first step of a pass that fails a test: the walk over the steps, and the tests for finite numbers."""
+"""Find the first step of a pass that fails a test; with tests for NaN and infinity."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Fault(Data):
-    """What is wrong at a ``step`` (its full name), in which ``direction`` (forward, backward), with the numbers."""
+    """A fault at a ``step`` (full name) in a ``direction`` (forward, backward), with the numbers as evidence."""
 
     step: str
     direction: str
@@ -25,7 +25,7 @@ class Fault(Data):
 
 @dataclass(frozen=True)
 class Inspected:
-    """What a test looks at: a step of a trace with its values, or with its gradient."""
+    """A step of a trace as a test sees it, with its values or its gradient."""
 
     trace: Trace
     step: Step
@@ -43,49 +43,49 @@ class Inspected:
             numbers[0] = self.trace.recording.logit_rows[numbers[0]]
         return ", ".join(f"{axis} {number}" for axis, number in zip(self.step.axes, numbers, strict=True))
 
-    def counted(self, found: Tensor, what: str) -> str:
-        """``3 of 240 entries are NaN, the first at …`` for a mask ``found``; empty for none."""
-        return counted(found, what, self.place)
+    def counted(self, mask: Tensor, what: str) -> str:
+        """``3 of 240 entries are NaN, the first at …`` for the entries in ``mask``; empty for none."""
+        return counted(mask, what, self.place)
 
 
-def counted(found: Tensor, what: str, place: Callable[[list[int]], str]) -> str:
-    """``3 of 240 entries are NaN, the first at …`` for a mask ``found``; empty for none."""
-    count = int(found.sum())
+def counted(mask: Tensor, what: str, place: Callable[[list[int]], str]) -> str:
+    """``3 of 240 entries are NaN, the first at …`` for the entries in ``mask``; empty for none."""
+    count = int(mask.sum())
     if not count:
         return ""
-    first = place(found.nonzero()[0].tolist())
-    return f"{count:,} of {found.numel():,} entries {'is' if count == 1 else 'are'} {what}, the first at {first}"
+    first = place(mask.nonzero()[0].tolist())
+    return f"{count:,} of {mask.numel():,} entries {'is' if count == 1 else 'are'} {what}, the first at {first}"
 
 
 Test = Callable[[Inspected], str]
-"""What is wrong with a step, as a clause with numbers; empty where nothing is."""
+"""Describe what is wrong with a step, as a clause with numbers; empty if nothing is."""
 
 
-def allowed(seen: Inspected) -> Tensor:
+def allowed(inspected: Inspected) -> Tensor:
     """Which keys (Q, K) each query of a step's layer may look at."""
-    found, length = seen.trace.allowed(seen.layer), len(seen.trace.tokens)
-    return torch.ones(length, length, dtype=torch.bool, device=seen.values.device) if found is None else found
+    mask, length = inspected.trace.allowed(inspected.layer), len(inspected.trace.tokens)
+    return torch.ones(length, length, dtype=torch.bool, device=inspected.values.device) if mask is None else mask
 
 
-def _nan(seen: Inspected) -> str:
-    return seen.counted(seen.values.isnan(), "NaN")
+def _nan(inspected: Inspected) -> str:
+    return inspected.counted(inspected.values.isnan(), "NaN")
 
 
-def _infinite(seen: Inspected) -> str:
-    found = seen.values.isinf()
-    if isinstance(seen.step.operation, Mask):
-        found &= ~(seen.values.isneginf() & ~allowed(seen))
-    return seen.counted(found, "infinite")
+def _infinite(inspected: Inspected) -> str:
+    infinite = inspected.values.isinf()
+    if isinstance(inspected.step.operation, Mask):
+        infinite &= ~(inspected.values.isneginf() & ~allowed(inspected))
+    return inspected.counted(infinite, "infinite")
 
 
 NOT_FINITE: dict[str, Test] = {"nan": _nan, "inf": _infinite}
-"""The tests for values that are not finite, by kind. −∞ where a query may not look passes."""
+"""The tests for values that are not finite, by kind. −∞ at a masked key passes."""
 
 
 def first_of(
     values: Trace, rows: Iterable[tuple[Step, int | None]], direction: str, tests: Mapping[str, Test]
 ) -> Fault | None:
-    """The first of ``rows`` to fail one of ``tests``, in their order; rows that ``values`` lacks are skipped.
+    """The first of ``rows`` to fail one of ``tests``, in order; rows that ``values`` lacks are skipped.
 
     Logits are tested where the pass computed them; probabilities follow from them and are skipped.
     """
@@ -97,23 +97,23 @@ def first_of(
         ):
             continue
         tensor = values.recorded_logits if step.is_vocabulary else values.step(step.name, layer)
-        seen = Inspected(values, step, layer, tensor)
+        inspected = Inspected(values, step, layer, tensor)
         for kind, test in tests.items():
-            if evidence := test(seen):
-                return Fault(seen.name, direction, kind, evidence)
+            if evidence := test(inspected):
+                return Fault(inspected.name, direction, kind, evidence)
     return None
 
 
 def first_not_finite(trace: Trace) -> str | None:
     """The full name of the first step with NaN or infinity in the forward pass; None if there is none."""
-    found = first_of(trace, trace.steps.rows, "forward", NOT_FINITE)
-    return None if found is None else found.step
+    fault = first_of(trace, trace.steps.rows, "forward", NOT_FINITE)
+    return None if fault is None else fault.step
 
 
 def require_finite(trace: Trace, numbers: Tensor) -> None:
-    """Raise TinytfError, with the first step that is not finite, where any of these numbers of a trace is not."""
+    """Raise TinytfError, naming the first step that is not finite, if any of ``numbers`` is not."""
     if not bool(numbers.isfinite().all()):
-        first = f"first at {found}" if (found := first_not_finite(trace)) else "in the logits"
+        first = f"first at {step}" if (step := first_not_finite(trace)) else "in the logits"
         raise TinytfError(
             f"not every number is finite, {first}",
             "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",

@@ -1,4 +1,4 @@
-"""Hooks on the model's own modules: to keep what passes, or to let each step go through a function."""
+"""Hooks on the model's own modules, to record steps or to pass each step through a function."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,24 +22,24 @@ def watched(
 ) -> Iterator[None]:
     """Put every recorded step of ``layers`` into ``keep``, with ``model`` in evaluation mode and without gradients.
 
-    Those of the ``others`` of a batch go into dictionaries of their own, with what fills up a shorter text. Steps that
-    are edited, and experts that are exchanged, are kept too: they do not follow from the steps before them. The last
-    block's output is always kept. Logits are not: the caller decides for which positions to compute them.
+    ``keep`` is for the first text of a batch, ``others`` for the rest; their tensors include the padding. Edited steps
+    and exchanged experts are recorded too, since they do not follow from the steps before them. The last block's output
+    is always recorded. Logits are not: the caller decides for which positions to compute them.
     """
     table, last = table_of(model.config), model.config.n_layers - 1
     with ExitStack() as stack, torch.no_grad():
         for module in model.modules():
-            if module.training:  # asked first: to set it on every module takes a twentieth of a short recording
+            if module.training:  # tested first: setting it on every module takes a twentieth of a short recording
                 stack.callback(setattr, module, "training", True)
                 module.training = False
         for step, layer in table.rows:
-            wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
-            kept = step.recorded or step.full_name(layer) in model.edited
-            if kept and step.is_tensor and wanted and not step.is_vocabulary:
-                own = model.config.at(layer)
-                hook = partial(_keep, (keep, *others), step, layer, own)
+            in_layers = layer is None or layer in layers or (layer, step.name) == (last, table.output)
+            recorded = step.recorded or step.full_name(layer) in model.edited
+            if recorded and step.is_tensor and in_layers and not step.is_vocabulary:
+                layer_config = model.config.at(layer)
+                hook = partial(_keep, (keep, *others), step, layer, layer_config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
-        for name, layer, number in _experts_exchanged(model):
+        for name, layer, number in _exchanged_experts(model):
             if layer in layers:
                 hook = partial(_keep_expert, keep, name, number)
                 module = module_of(model, table.by_name[table.expert_out], layer)
@@ -47,12 +47,12 @@ def watched(
         yield
 
 
-def _experts_exchanged(model: Transformer) -> Iterator[tuple[str, int, int]]:
+def _exchanged_experts(model: Transformer) -> Iterator[tuple[str, int, int]]:
     """The full name, layer and number of every expert whose output an intervention replaces."""
     table = table_of(model.config)
     for name in model.exchanged if table.expert_out else ():
-        place, _, step = name.partition(".")
-        layer, _, number = place[1:].partition("E")
+        block, _, step = name.partition(".")
+        layer, _, number = block[1:].partition("E")
         if number and step == table.expert_out:
             yield name, int(layer), int(number)
 
@@ -62,7 +62,7 @@ def _keep_expert(keep: dict[str, Tensor], name: str, number: int, module: nn.Mod
 
 
 def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
-    """The module that makes a step."""
+    """The module that computes a step."""
     return (model if layer is None else model.blocks[layer]).get_submodule(step.path)
 
 
@@ -75,13 +75,13 @@ def _keep(
     args: Any,
     result: Tensor,
 ) -> None:
-    for row, keep in enumerate(keeps):
-        own = result[row : row + 1] if result.dim() > 2 and len(result) > 1 else result
-        keep[step.full_name(layer)] = as_step(step, own, config)
+    for i, keep in enumerate(keeps):
+        text_result = result[i : i + 1] if result.dim() > 2 and len(result) > 1 else result
+        keep[step.full_name(layer)] = as_step(step, text_result, config)
 
 
 def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
-    """A tensor of the running model as a trace holds it: without the batch axis; ``config`` is that of its layer.
+    """A tensor of the running model in the shape of a trace: without the batch axis. ``config`` is its layer's.
 
     Queries, keys and values are split into heads: (1, T, H·D) -> (H, T, D). A tensor without a batch axis (positions)
     is a view of the model's own table, and is copied.
@@ -96,15 +96,15 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 
 @contextmanager
 def stepwise(model: Transformer, fused: bool = False) -> Iterator[None]:
-    """Run every step by itself unless ``fused``, in evaluation mode; all is restored afterwards."""
-    before = [
+    """Put the model in evaluation mode and, unless ``fused``, run every step by itself; restore all afterwards."""
+    flags = [
         (module, name, vars(module)[name]) for module in model.modules() for name in _FLAGS if name in vars(module)
     ]
     try:
         model.eval().fuse(fused)
         yield
     finally:
-        for module, name, flag in before:
+        for module, name, flag in flags:
             setattr(module, name, flag)
 
 
@@ -113,13 +113,13 @@ _FLAGS = ("training", "fused")
 
 @contextmanager
 def tapped(model: Transformer, tap: Tap, names: Collection[str] | None = None) -> Iterator[None]:
-    """Pass every step of a forward pass, or those of some short ``names``, to ``tap`` with its full name.
+    """Pass every step of a forward pass, or only those with some short ``names``, to ``tap`` with its full name.
 
-    Queries, keys and values come as projected, (B, T, H·D); ``as_step`` brings a tensor into the shape of a trace.
-    What ``tap`` returns replaces the step. The model is in evaluation mode meanwhile.
+    Queries, keys and values come as projected, (B, T, H·D); ``as_step`` brings a tensor into the shape of a trace. The
+    tensor that ``tap`` returns replaces the step. Meanwhile the model is in evaluation mode.
     """
     with ExitStack() as stack:
-        stack.enter_context(stepwise(model, names is not None))  # kernels that hide one of the names make way anyway
+        stack.enter_context(stepwise(model, names is not None))  # hooks disable the kernels that would hide a name
         for step, layer in table_of(model.config).rows:
             if step.runs and (names is None or step.name in names):
                 hook = partial(_tap, tap, step.full_name(layer))

@@ -1,8 +1,8 @@
-"""TransformerLens' names: the step of ours that each is of, and how its tensor is made of ours.
+"""The names of TransformerLens: our step for each, and how to get its tensor from ours.
 
-They are those of TransformerLens 4.3, with ``blocks.N.`` or ``LN.`` before those of a layer; its tensors without their
-batch axis. ``tests/peer/test_names_peer.py`` holds every row against it. A name that it has and that is none of ours is
-here too, with the reason. The first row of a name that is for a model holds.
+Names are those of TransformerLens 4.3, with ``blocks.N.`` or ``LN.`` in front for a layer; its tensors come without
+their batch axis. ``tests/peer/test_names_peer.py`` checks every row against it. Names without a tensor here are listed
+too, with the reason. Of several rows with one name, the first that applies to a model counts.
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ from tinytf.trace.site import Site
 Predicate = Callable[[ModelConfig], bool]
 
 HOOK = "hook_"
-"""What every name of TransformerLens has in it."""
+"""A part of every name of TransformerLens."""
 
 
 @dataclass(frozen=True)
 class LensName:
-    """Some ``names`` of one tensor: that of our ``step``, or with ``part``: what goes into that step (``input``), its
-    heads behind the tokens (``turned``), of a norm what it divides by (``scale``) and what is left before gain and bias
-    (``normalized``), masked scores with the least number of their type (``least``).
+    """The ``names`` of one tensor: our ``step``, or with a ``part`` something derived from it.
 
-    ``why`` says that we have no such tensor.
+    ``part`` is ``input``: the step's input; ``turned``: its tensor with tokens before heads; ``scale``: what a norm
+    divides by; ``normalized``: a norm before gain and bias; ``least``: masked scores with the least number of their
+    type. ``why`` is the reason if we have no such tensor.
     """
 
     names: str
@@ -68,7 +68,7 @@ def _alibi(config: ModelConfig) -> bool:
     return config.positions == "alibi"
 
 
-def _mixed(config: ModelConfig) -> bool:
+def _has_experts(config: ModelConfig) -> bool:
     return config.experts > 0
 
 
@@ -77,16 +77,16 @@ def _norm(component: str, step: str, when: Predicate = lambda _: True) -> tuple[
     return (
         LensName(f"{component}.hook_in", step, "input", when),
         LensName(f"{component}.hook_scale", step, "scale", when),
-        LensName(f"{component}.hook_normalized", when=lambda c: not c.norm_gain and when(c), why=_OTHERWISE),  # OLMo
+        LensName(f"{component}.hook_normalized", when=lambda c: not c.norm_gain and when(c), why=_DIFFERS),  # OLMo
         LensName(f"{component}.hook_normalized", step, "normalized", when),
         LensName(f"{component}.hook_out", step, "", when),
     )
 
 
-_ADDED = "TransformerLens' tensor of that name is with the residual stream added in this model"
-_OTHERWISE = "TransformerLens 4.3 has other numbers or axes there in models like this one"
-_NO_ANGLES = "cosines and sines are no step here; q_rot and k_rot are what they make"
-_POSITION_IDS = "the numbers of positions are no step here; embed.positions is what they look up"
+_ADDED = "TransformerLens adds the residual stream to its tensor of that name in this model"
+_DIFFERS = "TransformerLens 4.3 has different numbers or axes there in models like this one"
+_NO_ANGLES = "cosines and sines are not a step here; q_rot and k_rot are computed with them"
+_POSITION_IDS = "position numbers are not a step here; embed.positions is what they look up"
 
 OUTSIDE: tuple[LensName, ...] = (
     LensName("embed.hook_in", "ids"),
@@ -94,7 +94,7 @@ OUTSIDE: tuple[LensName, ...] = (
     LensName("hook_embed embed.hook_out", "embed.tokens"),
     LensName("pos_embed.hook_in", why=_POSITION_IDS),
     LensName("hook_pos_embed pos_embed.hook_out", "embed.positions"),
-    LensName("token_type_embed.hook_in", why="the numbers of token types are no step here; see embed.types"),
+    LensName("token_type_embed.hook_in", why="token type numbers are not a step here; see embed.types"),
     LensName("token_type_embed.hook_out", "embed.types"),
     *_norm("embed_ln", "embed.norm"),
     LensName("rotary_emb.hook_in", "<embedded>", when=lambda c: c.positions == "rotary"),
@@ -106,13 +106,13 @@ OUTSIDE: tuple[LensName, ...] = (
     LensName("unembed.hook_in", "<unembedded>", "input"),
     LensName("hook_unembed unembed.hook_out", "<unembedded>"),
 )  # fmt: skip
-"""Those without a layer. A step in <…> is the one that is unembedded, or the sum of the embeddings."""
+"""Names outside the layers. <unembedded> is the step that the unembedding reads, <embedded> the sum of embeddings."""
 
 IN_BLOCKS: tuple[LensName, ...] = (
     LensName("hook_resid_pre hook_in", "in"),
     *_norm("ln1", "norm1"),
     LensName("attn.hook_in attn.hook_q attn.hook_k attn.hook_v attn.hook_rot_q attn.hook_rot_k attn.hook_attn_scores "
-             "attn.hook_z attn.o.hook_in", when=_latent, why=_OTHERWISE),
+             "attn.hook_z attn.o.hook_in", when=_latent, why=_DIFFERS),
     LensName("attn.hook_in attn.q.hook_in attn.k.hook_in attn.v.hook_in", "q", "input"),
     LensName("attn.hook_q attn.q.hook_out", "q", "turned"),
     LensName("attn.hook_k attn.k.hook_out", "k", "turned"),
@@ -127,7 +127,7 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("attn.hook_rot_k", "k_rot", "turned"),
     LensName("attn.hook_attn_scores", when=_weights_as_scores,
              why="TransformerLens 4.3 has the weights there in this model; scaled has the scores"),
-    LensName("attn.hook_attn_scores", when=_alibi, why=_OTHERWISE),
+    LensName("attn.hook_attn_scores", when=_alibi, why=_DIFFERS),
     LensName("attn.hook_attn_scores", "masked", "least"),
     LensName("attn.hook_pattern", "weights"),
     LensName("attn.hook_z attn.o.hook_in", "head_out", "turned"),
@@ -144,15 +144,15 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("hook_resid_mid", "norm1", when=_post),
     LensName("hook_resid_mid", "mid"),
     *_norm("ln2", "norm2"),
-    LensName("mlp.hook_in hook_mlp_in mlp.hook_pre", "ffn.router", "input", _mixed),
-    LensName("mlp.hook_post", "ffn", when=_mixed),
-    LensName("mlp.gate.hook_in", "ffn.router", "input", _mixed),
+    LensName("mlp.hook_in hook_mlp_in mlp.hook_pre", "ffn.router", "input", _has_experts),
+    LensName("mlp.hook_post", "ffn", when=_has_experts),
+    LensName("mlp.gate.hook_in", "ffn.router", "input", _has_experts),
     LensName("mlp.gate.hook_out mlp.hook_expert_weights mlp.gate.hook_expert_weights mlp.hook_expert_indices "
-             "mlp.gate.hook_expert_indices", when=lambda c: _mixed(c) and _scaled(c), why=_OTHERWISE),
-    LensName("mlp.gate.hook_out", "ffn.router", when=_mixed),
+             "mlp.gate.hook_expert_indices", when=lambda c: _has_experts(c) and _scaled(c), why=_DIFFERS),
+    LensName("mlp.gate.hook_out", "ffn.router", when=_has_experts),
     LensName("mlp.hook_expert_weights mlp.gate.hook_expert_weights", "ffn.routes"),
     LensName("mlp.hook_expert_indices mlp.gate.hook_expert_indices",
-             why="the numbers of the chosen experts are no step here; ffn.chosen has 1 for each of them"),
+             why="the numbers of the chosen experts are not a step here; ffn.chosen has 1 for each of them"),
     LensName("mlp.hook_in hook_mlp_in mlp.in.hook_in", "ffn.hidden", "input"),
     LensName("mlp.gate.hook_in", "ffn.gate", "input"),
     LensName("mlp.hook_pre mlp.gate.hook_out", "ffn.gate", when=lambda c: c.gated),
@@ -170,70 +170,70 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("hook_resid_post hook_out", "norm2", when=_post),
     LensName("hook_resid_post hook_out", "out"),
 )  # fmt: skip
-"""Those of a layer."""
+"""Names inside a layer."""
 
 
 @dataclass(frozen=True)
 class Lens:
-    """A name of TransformerLens as it was read: ``name`` without its block, and ``part`` as in ``LensName``."""
+    """A parsed name of TransformerLens: ``name`` without its block, and ``part`` as in ``LensName``."""
 
     name: str
     part: str
     in_layer: bool
 
     def axes(self, step: Step) -> tuple[str, ...]:
-        """The axes of its tensor."""
+        """The axes of the tensor that TransformerLens has."""
         axes = ("token",) if step.name == "ids" else step.axes
         if self.part == "turned":
             return (axes[1], axes[0], *axes[2:])
         return (*axes[:-1], "scale") if self.part == "scale" else axes
 
-    def of(self, place: str) -> str:
-        """What it is in words, of the step that is called ``place`` here."""
-        said = {
-            "turned": f"{place} with tokens before heads",
-            "least": f"{place}, with the least number where a key is masked",
-            "scale": f"what {place} divides by",
-            "normalized": f"{place} before gain and bias",
+    def of(self, address: str) -> str:
+        """The tensor in words, relative to our step at ``address``."""
+        descriptions = {
+            "turned": f"{address} with tokens before heads",
+            "least": f"{address}, with the least number where a key is masked",
+            "scale": f"what {address} divides by",
+            "normalized": f"{address} before gain and bias",
         }
-        return said.get(self.part, place)
+        return descriptions.get(self.part, address)
 
     @property
     def is_step(self) -> bool:
-        """Whether its numbers are those of a step of ours."""
+        """Whether a step of ours has the same numbers."""
         return self.part not in ("scale", "normalized")
 
     def tensor(self, site: Site) -> Tensor:
-        """TransformerLens' tensor, without its batch axis. Raises AddressError for one that it has otherwise."""
+        """The tensor of TransformerLens, without its batch axis. Raises AddressError if its numbers are not ours."""
         if self.part in ("scale", "normalized"):
             assert isinstance(site.operation, Norm)
             normed, scale = site.operation.normed(site.input())
             return (scale if self.part == "scale" else normed).to(site.input().dtype)
-        value, beside = site.value, _turns_neighbours(site)
+        value, neighbours = site.value, _rotates_neighbours(site)
         if self.part == "turned":
-            return (in_pairs(value, site.config) if beside and site.step.role in "qk" else value).transpose(0, 1)
-        if self.part == "least" and beside:
-            raise AddressError(f"{self.name!r} is refused: {_OTHERWISE}")
+            return (in_pairs(value, site.config) if neighbours and site.step.role in "qk" else value).transpose(0, 1)
+        if self.part == "least" and neighbours:
+            raise AddressError(f"{self.name!r} is refused: {_DIFFERS}")
         return value.masked_fill(value == -torch.inf, torch.finfo(value.dtype).min) if self.part == "least" else value
 
 
 def in_pairs(tensor: Tensor, config: ModelConfig) -> Tensor:
-    """Heads (H, T, D) with what RoPE turns, (0, D/2), (1, D/2 + 1) …, beside each other."""
+    """Heads (H, T, D) with the pairs that RoPE rotates, (0, D/2), (1, D/2 + 1) …, moved next to each other."""
     width = config.rope.width
     turned = tensor[..., :width].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
     return torch.cat((turned, tensor[..., width:]), dim=-1)
 
 
-def _turns_neighbours(site: Site) -> bool:
-    """Whether RoPE turns neighbours in the files of the model (GPT-J), as in TransformerLens; here it turns halves."""
+def _rotates_neighbours(site: Site) -> bool:
+    """Whether RoPE rotates neighbours in the model's files (GPT-J) and in TransformerLens; here it rotates halves."""
     from tinytf.checkpoints.huggingface.table import Family
 
     table = getattr(site.trace.about.model, "table", None) if site.trace.about else None
-    return isinstance(table, Family) and any(one.paired for one in table.stored.values())
+    return isinstance(table, Family) and any(stored.paired for stored in table.stored.values())
 
 
 def find_lens(name: str, layers: tuple[int, ...] | None, table: StepTable) -> tuple[Step, tuple[int, ...] | None, Lens]:
-    """The step and the layers that a name of TransformerLens is of. Raises AddressError for one that we have not."""
+    """The step and layers of a TransformerLens name. Raises AddressError if we have no such tensor."""
     inside, config = layers is not None, table.config if layers is None else table.config.at(layers[0])
     row = _rows(config, inside).get(name)
     full = name if layers is None else f"blocks.{layers[0]}.{name}"
@@ -242,47 +242,47 @@ def find_lens(name: str, layers: tuple[int, ...] | None, table: StepTable) -> tu
             raise AddressError(f"{full!r} is not inside a block", f"write {name} alone")
         raise AddressError(f"{name!r} is a name in every block", f"say which: blocks.0.{name}, or L0.{name}")
     if row is None:
-        known = [one for one, row in _rows(config, inside).items() if _place(row, layers, table)]
-        raise AddressError(f"{full!r} is not a name that this model has", did_you_mean(name, known))
+        candidates = [candidate for candidate, row in _rows(config, inside).items() if _place(row, layers, table)]
+        raise AddressError(f"{full!r} is not a name that this model has", did_you_mean(name, candidates))
     if row.why:
         raise AddressError(f"{full!r} is refused: {row.why}")
     place = _place(row, layers, table)
     if place is None:
-        why = table.why_absent(row.step) or "its numbers lie otherwise there"
-        raise AddressError(f"{full!r} is not a name that this model has: {why}")
-    within = layers if inside else None if place[1] is None else (place[1],)
-    return table.at(*place), within, Lens(name, "" if row.part == "input" else row.part, inside)
+        reason = table.why_absent(row.step) or "its numbers are in a different order there"
+        raise AddressError(f"{full!r} is not a name that this model has: {reason}")
+    found_layers = layers if inside else None if place[1] is None else (place[1],)
+    return table.at(*place), found_layers, Lens(name, "" if row.part == "input" else row.part, inside)
 
 
 @lru_cache(maxsize=64)
 def _rows(config: ModelConfig, inside: bool) -> dict[str, LensName]:
-    """The row of each name that is for a model, or a layer of it."""
-    found: dict[str, LensName] = {}
+    """The row of each name that applies to a model or, with ``inside``, to a layer."""
+    rows: dict[str, LensName] = {}
     for row in IN_BLOCKS if inside else OUTSIDE:
         for name in row.names.split() if row.when(config) else ():
-            found.setdefault(name, row)
-    return found
+            rows.setdefault(name, row)
+    return rows
 
 
 def _place(row: LensName, layers: tuple[int, ...] | None, table: StepTable) -> Place | None:
-    """Our step that a row is of; None where the model, or the layer, has none."""
-    there = {"<unembedded>": table.over_vocabulary and table.unembedded.name, "<embedded>": table.embedded}
-    place = there.get(row.step, row.step) or "", layers[0] if layers else None
+    """The place of our step for a row; None if the model or the layer lacks it."""
+    aliases = {"<unembedded>": table.over_vocabulary and table.unembedded.name, "<embedded>": table.embedded}
+    place = aliases.get(row.step, row.step) or "", layers[0] if layers else None
     if place not in table.by_place:
         return None
     step = table.at(*place)
     if isinstance(step.operation, HeadNorm):
-        return None  # TransformerLens has all heads of a token side by side there
+        return None  # there TransformerLens has all heads of a token side by side
     return next(iter(table.sources(step, place[1])), None) if row.part == "input" else place
 
 
 def known_names(table: StepTable, layer: int | None) -> dict[str, Lens | str]:
-    """Every name of TransformerLens, in a block or, without a layer, outside them; or why it is refused."""
-    found: dict[str, Lens | str] = {}
+    """Every TransformerLens name of a layer or, with None, outside the layers; a str is the reason for refusing it."""
+    names: dict[str, Lens | str] = {}
     layers = None if layer is None else (layer,)
     for name, row in _rows(table.config.at(layer), layer is not None).items():
         if row.why:
-            found[name] = row.why
+            names[name] = row.why
         elif _place(row, layers, table) is not None:
-            found[name] = find_lens(name, layers, table)[2]
-    return found
+            names[name] = find_lens(name, layers, table)[2]
+    return names

@@ -1,4 +1,4 @@
-"""What a condition measures of a recorded trace: one number, and where it stands."""
+"""The measures in conditions on a trace: each gives one number, and the cell that it comes from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _of_finite(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], float
 
 
 def _entropy(rows: Tensor) -> float:
-    """Of the shares of each row's sum, which is 1 but for weights beside a sink."""
+    """The mean entropy of the rows, in nats; rows are scaled to sum to 1, which matters for weights beside a sink."""
     rows = rows.double()
     return float(torch.special.entr(rows / rows.sum(dim=-1, keepdim=True).clamp(min=1e-300)).sum(dim=-1).mean())
 
@@ -50,23 +50,23 @@ OUTCOMES = {
     "prob": "prob(·ball): how probable the token is next, read from the residual stream by the final norm and head",
     "rank": "rank(·ball): its rank there; 1 is the most probable",
 }
-"""The measures of a token, at the steps that are the residual stream, its final norm, logits or probabilities."""
+"""The measures of a token, at steps of the residual stream, at the final norm, the logits and the probabilities."""
 
-_PLACED: dict[str, Callable[[Tensor], Tensor]] = {
+_CELL_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda values: torch.where(torch.isfinite(values), values, -math.inf),
     "min": lambda values: -torch.where(torch.isfinite(values), values, math.inf),
     "nan": lambda values: torch.isnan(values).double(),
     "inf": lambda values: torch.isinf(values).double(),
     "value": lambda values: torch.zeros_like(values),
 }
-"""The measures that are about one cell, each with a function that is largest there."""
+"""The measures that come from one cell, each with a function that is largest at that cell."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A number of a condition: a ``measure`` (``value``: of one cell) ``of`` an address, a token, or (empty) the step.
+    """A number in a condition: a ``measure`` (``value`` for one cell) ``of`` an address, a token or, if "", the step.
 
-    One of the ``last`` run is that of the trace before.
+    With ``last`` it is the number in the previous run.
     """
 
     measure: str
@@ -80,7 +80,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Some of a step's numbers (…, rows, columns): the indices of each axis, and which cells are not masked."""
+    """Numbers of a step (…, rows, columns), with their indices on each axis and, in ``allowed``, the unmasked cells."""
 
     step: Step
     layer: int | None
@@ -89,7 +89,7 @@ class Numbers:
     allowed: Tensor | None = None
 
     def measured(self, name: str) -> float:
-        """A measure; NaN where these numbers do not have it."""
+        """The value of a measure; NaN if these numbers lack it."""
         if name == "value":
             return float(self.values) if self.values.numel() == 1 else math.nan
         if name == "entropy":
@@ -97,35 +97,35 @@ class Numbers:
         return MEASURES[name][0](self.values if self.allowed is None else self.values[..., self.allowed])
 
     def place(self, name: str, trace: Trace, shown: Callable[[int], str] = str) -> str:
-        """The cell that a measure is about, with its tokens; empty for a measure of all.
+        """The cell that a measure comes from, with its tokens; empty for a measure of all cells.
 
-        ``shown`` names a token or class that the head predicts.
+        ``shown`` gives the name of a token or class that the head predicts.
         """
-        if name not in _PLACED:
+        if name not in _CELL_SCORES:
             return ""
-        scored = _PLACED[name](self.values.double())
-        scored = scored if self.allowed is None else scored.masked_fill(~self.allowed, -math.inf)
-        spots = torch.unravel_index(scored.argmax(), scored.shape)
-        found = [axis[int(spot)] for axis, spot in zip(self.indices, spots, strict=True)]
+        scores = _CELL_SCORES[name](self.values.double())
+        scores = scores if self.allowed is None else scores.masked_fill(~self.allowed, -math.inf)
+        argmax = torch.unravel_index(scores.argmax(), scores.shape)
+        index = [axis[int(n)] for axis, n in zip(self.indices, argmax, strict=True)]
         axes, part = list(self.step.axes), None
         if self.step.is_split:
-            part, found, axes = found[0], found[1:], axes[1:]
-        where = Address(self.step, None if self.layer is None else (self.layer,), None if part is None else (part,))
+            part, index, axes = index[0], index[1:], axes[1:]
+        address = Address(self.step, None if self.layer is None else (self.layer,), None if part is None else (part,))
         names: dict[str, Callable[[int], str]] = {
-            **dict.fromkeys(("token", "query", "key"), lambda at: trace.tokens[at].shown),
+            **dict.fromkeys(("token", "query", "key"), lambda i: trace.tokens[i].shown),
             **dict.fromkeys(self.step.axes[-1:] if self.step.is_vocabulary else (), shown),
         }
-        named = [f"{axis} {names[axis](at)}" for axis, at in zip(axes, found, strict=True) if axis in names]
-        cell = replace(where, cell=tuple(map(str, found)))
-        return f"{cell}, {', '.join(named)}" if named else str(cell)
+        labels = [f"{axis} {names[axis](i)}" for axis, i in zip(axes, index, strict=True) if axis in names]
+        cell = replace(address, cell=tuple(map(str, index)))
+        return f"{cell}, {', '.join(labels)}" if labels else str(cell)
 
 
 def numbers(
     trace: Trace, step: Step, layer: int | None, heads: tuple[int, ...] | None = None, cell: Sequence[str] = ()
 ) -> Numbers:
-    """The numbers of a step, of all its heads or of some, and of the rows and columns that a ``cell`` leaves.
+    """The numbers of a step: of all heads or some, and of the rows and columns that ``cell`` selects.
 
-    A word of the cell is an index, a token or a slice. Raises AddressError for one that is not there.
+    A word of the cell is an index, a token or a slice. Raises AddressError for one that does not exist.
     """
     if step.is_vocabulary:
         axes: list[Sequence[int]] = [list(trace.recording.logit_rows)]
@@ -137,28 +137,28 @@ def numbers(
         values = trace.step(step.name, layer, heads)
         axes = [range(size) for size in values.shape]
         if step.is_split:
-            shared = trace.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
-            axes[0] = heads or [part * shared for part in axes[0]]
+            group = trace.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
+            axes[0] = heads or [part * group for part in axes[0]]
     allowed, first = visible(trace, step, layer), len(axes) - min(2, len(axes))
-    for place, word in enumerate(cell):
-        axis = first + place
-        if step.is_vocabulary and not place:
+    for i, word in enumerate(cell):
+        axis = first + i
+        if step.is_vocabulary and not i:
             continue
-        kept = _picked(trace, word, step.axes[axis], len(axes[axis]))
-        index = torch.tensor([*kept], device=values.device)
-        values, axes[axis] = values.index_select(axis, index), kept
-        allowed = None if allowed is None else allowed.index_select(place, index)
+        picked = _picked(trace, word, step.axes[axis], len(axes[axis]))
+        index = torch.tensor([*picked], device=values.device)
+        values, axes[axis] = values.index_select(axis, index), picked
+        allowed = None if allowed is None else allowed.index_select(i, index)
     return Numbers(step, layer, values, tuple(axes), allowed)
 
 
 def _picked(trace: Trace, word: str, axis: str, size: int) -> Sequence[int]:
-    """The places that a word of a cell leaves on an axis."""
-    found = trace.picked(word, axis, size)
-    return [found] if isinstance(found, int) else found
+    """The indices that a word of a cell selects on an axis."""
+    picked = trace.picked(word, axis, size)
+    return [picked] if isinstance(picked, int) else picked
 
 
 def measure(trace: Trace, name: str, step: Step, layer: int | None, heads: tuple[int, ...] | None = None) -> float:
-    """One measure of a step, of all its heads or of some; NaN where the step has no such measure."""
+    """One measure of a step, over all heads or some; NaN if the step lacks it."""
     return numbers(trace, step, layer, heads).measured(name) if step.is_tensor else math.nan
 
 
@@ -183,9 +183,9 @@ def outcome(trace: Trace, name: str, token: int, step: Step, layer: int | None) 
 
 @dataclass(frozen=True)
 class Moment:
-    """A step of a trace, where terms have values: the heads and the cell that are looked at, and the run before.
+    """A step of a trace where a condition is evaluated, with the selected heads and cell, and the trace ``before``.
 
-    ``find`` gives the number of a token or class that the head predicts, and ``shown`` its name.
+    ``find`` gives the id of a token or class that the head predicts, and ``shown`` its name.
     """
 
     trace: Trace
@@ -198,7 +198,7 @@ class Moment:
     shown: Callable[[int], str] = str
 
     def value(self, term: Term) -> float:
-        """The value of a term; NaN where the step, the text or the run before has none."""
+        """The value of a term; NaN if the step or the text lacks it, or there is no previous run."""
         trace = self.before if term.last else self.trace
         if trace is None:
             return math.nan
@@ -209,43 +209,45 @@ class Moment:
                     if self.find is None
                     else outcome(trace, term.measure, self.find(term.of), self.step, self.layer)
                 )
-            return _joined(self._numbers(trace, term), term.measure)
+            return _joint_measure(self._numbers(trace, term), term.measure)
         except (AddressError, UsageError):
             return math.nan
 
     def said(self, term: Term) -> str:
-        """A term with its value, and the cell that it is about."""
-        value, where = self.value(term), ""
+        """A term with its value and its cell, for the reader; empty if it has no value."""
+        value, cell = self.value(term), ""
         if math.isnan(value) or (term.measure in ("nan", "inf") and not value):
             return ""
         if not term.last and term.measure not in OUTCOMES:
-            found = self._numbers(self.trace, term)
-            holder = next((one for one in found if one.measured(term.measure) == value), found[0])
-            where = holder.place(term.measure, self.trace, self.shown)
-            if not where and not term.of and self.heads:
-                where = str(Address(self.step, None if self.layer is None else (self.layer,), self.heads))
+            candidates = self._numbers(self.trace, term)
+            source = next(
+                (candidate for candidate in candidates if candidate.measured(term.measure) == value), candidates[0]
+            )
+            cell = source.place(term.measure, self.trace, self.shown)
+            if not cell and not term.of and self.heads:
+                cell = str(Address(self.step, None if self.layer is None else (self.layer,), self.heads))
         name = "" if term.measure == "value" else f"{term} "
-        return f"{name}{value:.4g}" + (f" at {where}" if where else "")
+        return f"{name}{value:.4g}" + (f" at {cell}" if cell else "")
 
     def _numbers(self, trace: Trace, term: Term) -> list[Numbers]:
         if not term.of:
             return [numbers(trace, trace.steps.at(self.step.name, self.layer), self.layer, self.heads, self.cell)]
-        near = trace.steps.by_name.get(term.of)
-        if near is not None and near.in_layer:  # a step of this layer, and of these heads
-            heads = self.heads if near.is_split and near.letter == self.step.letter else None
-            return [numbers(trace, trace.steps.at(near.name, self.layer), self.layer, heads)]
-        where = trace.address(term.of)
-        if where.step is None:
+        layer_step = trace.steps.by_name.get(term.of)
+        if layer_step is not None and layer_step.in_layer:  # a step of this layer and these heads
+            heads = self.heads if layer_step.is_split and layer_step.letter == self.step.letter else None
+            return [numbers(trace, trace.steps.at(layer_step.name, self.layer), self.layer, heads)]
+        address = trace.address(term.of)
+        if address.step is None:
             raise AddressError(f"{term.of} names no step")
-        steps = [(trace.steps.at(where.step.name, layer), layer) for layer in where.layers or (None,)]
-        return [numbers(trace, step, layer, where.heads, where.cell) for step, layer in steps]
+        steps = [(trace.steps.at(address.step.name, layer), layer) for layer in address.layers or (None,)]
+        return [numbers(trace, step, layer, address.heads, address.cell) for step, layer in steps]
 
 
-def _joined(found: Sequence[Numbers], name: str) -> float:
-    """A measure of the numbers of several layers together."""
-    if len(found) == 1:
-        return found[0].measured(name)
+def _joint_measure(parts: Sequence[Numbers], name: str) -> float:
+    """One measure over the numbers of several layers."""
+    if len(parts) == 1:
+        return parts[0].measured(name)
     if name == "entropy":
-        return sum(one.measured(name) for one in found) / len(found)
-    every = [one.values if one.allowed is None else one.values[..., one.allowed] for one in found]
-    return MEASURES[name][0](torch.cat([values.flatten() for values in every]))
+        return sum(part.measured(name) for part in parts) / len(parts)
+    unmasked = [part.values if part.allowed is None else part.values[..., part.allowed] for part in parts]
+    return MEASURES[name][0](torch.cat([values.flatten() for values in unmasked]))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Recorded(Protocol):
-    """What a step needs of the trace that it was recorded in."""
+    """The members of a trace that a ``Site`` uses."""
 
     @property
     def model(self) -> Transformer: ...
@@ -74,7 +74,7 @@ class Site:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its inputs in code; those of another layer begin with it."""
+        """The names of the step's inputs in code; those of another layer begin with that layer."""
         return tuple(
             _variable(name) if layer in (None, self.layer) else f"L{layer}_{_variable(name)}"
             for name, layer in self.sources
@@ -85,12 +85,12 @@ class Site:
         return tuple(self.trace.steps.at(*place) for place in self.sources)
 
     def input(self, number: int = 0, heads: tuple[int, ...] | None = None) -> Tensor:
-        """One tensor that the step was computed from; only some query heads of it, if it has heads."""
+        """One input of the step; for an input with heads, only ``heads`` (query heads) if given."""
         name, layer = self.sources[number]
         return self.trace.step(name, layer, heads if self.trace.steps.at(name, layer).is_split else None)
 
     def inputs(self, heads: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
-        """All tensors that it was computed from, in the order of the formula."""
+        """All inputs of the step, in the order of the formula."""
         return tuple(self.input(number, heads) for number in range(len(self.sources)))
 
     @property
@@ -100,7 +100,7 @@ class Site:
 
     @property
     def path(self) -> str:
-        """The name of the module with the step's parameters, of the first layer that has them; empty without any."""
+        """The name of the module with the step's parameters, in the first layer that has them; empty without any."""
         path = self.step.module
         if not path or self.layer is None:
             return path
@@ -113,12 +113,12 @@ class Site:
 
     @property
     def weight(self) -> Tensor:
-        """The matrix of a linear map, (out, in); a tied head's is the token table."""
-        own = self.module.weight
-        return self.trace.model.unembedding if own is None else own
+        """The matrix of a linear map, (out, in); for a tied head, the token table."""
+        weight = self.module.weight
+        return self.trace.model.unembedding if weight is None else weight
 
     def derive(self, heads: tuple[int, ...] | None = None) -> Tensor:
-        """The step computed again from the steps before it."""
+        """The step recomputed from the steps before it."""
         return self.operation.derive(self, heads)
 
 

@@ -18,7 +18,7 @@ _LARGE = 1e15  # squares of larger numbers overflow float32
 
 @dataclass(frozen=True)
 class Statistics:
-    """Figures of the ``count`` finite values: population ``std``, ``histogram`` in equal bins from min to max."""
+    """Statistics of ``count`` finite values; population ``std``, ``histogram`` in equal bins from min to max."""
 
     count: int
     not_finite: int
@@ -94,6 +94,6 @@ def _histogram(values: Tensor, low: float, high: float) -> tuple[int, ...]:
     if low == high:
         return (values.numel(),) + (0,) * (BINS - 1)
     array = values.cpu().numpy()
-    edges = (low + (high - low) * place / BINS for place in range(1, BINS))
-    below = [0, *(int(np.count_nonzero(array < edge)) for edge in edges), len(array)]
-    return tuple(after - before for before, after in itertools.pairwise(below))
+    edges = (low + (high - low) * i / BINS for i in range(1, BINS))
+    cumulative = [0, *(int(np.count_nonzero(array < edge)) for edge in edges), len(array)]
+    return tuple(high_count - low_count for low_count, high_count in itertools.pairwise(cumulative))

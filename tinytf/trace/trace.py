@@ -1,4 +1,4 @@
-"""A Trace: what was recorded of one text, and everything that follows from it.
+"""``Trace``: the recording of one text, and everything that follows from it.
 
 Little is recorded (``record.py``); the rest is derived on first use, by the functions that the model itself runs.
 """
@@ -29,15 +29,16 @@ from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.site import Site
 from tinytf.trace.summary import StepSummary, statistics
 
-_KEPT_BYTES = 128 * 2**20
+_CACHE_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What the hooks kept, by full step name, without the batch axis.
+    """The tensors that the hooks recorded, by full step name, without the batch axis.
 
-    ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` the recorded layers, ``exchanged``
-    the steps that an intervention replaced: ``L2.ffn``, ``L3H5.head_out``; ``edited`` those that a function made.
+    ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` the recorded layers. ``exchanged``
+    are the steps that an intervention replaced, such as ``L2.ffn`` or ``L3H5.head_out``; ``edited`` those that the
+    user's functions computed.
     """
 
     tensors: dict[str, Tensor]
@@ -51,9 +52,9 @@ class Trace:
     """All steps of one text through one model, for one sequence of T tokens.
 
     ``trace["L0H3.weights"]`` is a tensor (T, T); ``trace["L0.weights"]`` (H, T, T); several layers add a leading
-    axis. A name of TransformerLens gives TransformerLens' tensor, without its batch axis. Of a model
-    with a tokenizer, cells of the vocabulary are named by tokens: ``trace["logits[-1,·on]"]``. ``trace.table()`` is the
-    pipeline as JSON data.
+    axis. A TransformerLens name gives the tensor of TransformerLens, without its batch axis. In a model with a
+    tokenizer, tokens name cells of the vocabulary: ``trace["logits[-1,·on]"]``. ``trace.table()`` is the pipeline as
+    JSON data.
     """
 
     def __init__(self, model: Transformer, encoding: Encoding, recording: Recording) -> None:
@@ -63,12 +64,12 @@ class Trace:
         self._derived: OrderedDict[tuple[str, tuple[int, ...] | None], Tensor] = OrderedDict()
         self._derived_bytes = 0
         self.about: About | None = None
-        """The model with its tokenizer, where it recorded this; without it tokens of the vocabulary have no names."""
+        """The model and tokenizer that recorded the trace; without them tokens of the vocabulary have no names."""
 
     def __repr__(self) -> str:
-        told = {"tokens": len(self.tokens), "layers": self.recording.layers, "steps": len(self)}
-        name = {"model": self.about.model.name} if self.about else {}
-        return shown(self, {**name, "text": self.encoding.text, **told})
+        summary = {"tokens": len(self.tokens), "layers": self.recording.layers, "steps": len(self)}
+        model = {"model": self.about.model.name} if self.about else {}
+        return shown(self, {**model, "text": self.encoding.text, **summary})
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -76,18 +77,20 @@ class Trace:
 
     @property
     def _asked(self) -> Any:
-        """The Model that recorded this."""
+        """The Model that recorded the trace. Raises UsageError without one."""
         if self.about is None:
-            raise UsageError("this trace has no tokenizer to name tokens with", "Model.trace gives one that has")
+            raise UsageError(
+                "this trace has no tokenizer to name tokens with", "Model.trace makes a trace that has one"
+            )
         return self.about.model
 
     @property
     def predictions(self) -> Any:
-        """What the text predicts: its next token, what fills each mask, or the classes that its head gives."""
+        """The predictions for the text: its next token, the token at each mask, or the classes of the head."""
         return self._asked.traced(self).predictions
 
     def show(self) -> None:
-        """Print what ``tinytf trace`` prints of this text."""
+        """Print what ``tinytf trace`` prints for this text."""
         self._asked.traced(self).show()
 
     def _repr_html_(self) -> str | None:
@@ -120,8 +123,8 @@ class Trace:
         """
         step = self.steps.at(name, layer)
         full = step.full_name(layer)
-        partly = full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
-        if full in self.recording.tensors and not partly:
+        incomplete = full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
+        if full in self.recording.tensors and not incomplete:
             config = self.config.at(layer)
             tensor, shared = self.recording.tensors[full], config.heads_per_kv if "kv head" in step.axes else 1
             return tensor if heads is None else tensor[[head // shared for head in heads]]
@@ -141,13 +144,13 @@ class Trace:
         return tensor
 
     def underived(self) -> Self:
-        """This trace, without the steps that were derived so far."""
-        again = copy.copy(self)
-        again._derived, again._derived_bytes = OrderedDict(), 0
-        return again
+        """A copy of the trace without the steps derived so far."""
+        trace = copy.copy(self)
+        trace._derived, trace._derived_bytes = OrderedDict(), 0
+        return trace
 
     def shown_part(self, step: Step, layer: int | None, head: int) -> int | None:
-        """The part of a split step that stands for all: ``head``, or the expert with the most weight over the text."""
+        """The part of a split step to show: ``head``, or the expert with the most weight over the text."""
         if step.of_experts:
             return int(self.step(self.steps.routes, layer).sum(dim=0).argmax())
         return head if step.is_split else None
@@ -159,13 +162,13 @@ class Trace:
         return full in self.recording.exchanged or part in self.recording.exchanged
 
     def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
-        found = Site(self, step, layer).derive(heads)
-        for place, number in enumerate(heads or range(len(found))) if step.of_experts else ():
+        tensor = Site(self, step, layer).derive(heads)
+        for i, number in enumerate(heads or range(len(tensor))) if step.of_experts else ():
             exchanged = self.recording.tensors.get(f"L{layer}E{number}.{step.name}")
             if exchanged is not None:
-                found = found.clone()
-                found[place] = exchanged
-        return found
+                tensor = tensor.clone()
+                tensor[i] = exchanged
+        return tensor
 
     def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
         """A step over the vocabulary at some positions (P, V): recorded, or derived for these positions alone."""
@@ -173,36 +176,36 @@ class Trace:
         if step.recorded and all(position in rows for position in positions):
             return self.recorded_logits[[rows.index(position) for position in positions]]
         site = Site(self, step, None)
-        (before,) = site.source_steps
+        (source,) = site.source_steps
         with torch.no_grad():
             if site.operation.over_tokens:
-                return site.operation.forward(self.step(before.name))[list(positions)]
-            if before.is_vocabulary:
-                return site.operation.forward(self.vocabulary(before.name, positions))
+                return site.operation.forward(self.step(source.name))[list(positions)]
+            if source.is_vocabulary:
+                return site.operation.forward(self.vocabulary(source.name, positions))
             assert isinstance(site.operation, Unembed)
             return site.operation.unembed(site, site.input()[list(positions)])
 
     def _keep(self, key: tuple[str, tuple[int, ...] | None], tensor: Tensor) -> None:
         """Cache a derived tensor within a byte budget: neighbouring steps are derived from it."""
-        if tensor.nbytes > _KEPT_BYTES // 2:
+        if tensor.nbytes > _CACHE_BYTES // 2:
             return
         self._derived[key] = tensor
         self._derived_bytes += tensor.nbytes
-        while self._derived_bytes > _KEPT_BYTES:
+        while self._derived_bytes > _CACHE_BYTES:
             self._derived_bytes -= self._derived.popitem(last=False)[1].nbytes
 
     def address(self, text: str) -> Address:
         """Read an address for this trace's model. Raises AddressError with what exists instead."""
         return parse_address(text, self.steps)
 
-    def addresses(self, some: Sequence[str | Address]) -> tuple[Address, ...]:
-        """Read those that are words."""
-        return tuple(self.address(one) if isinstance(one, str) else one for one in some)
+    def addresses(self, addresses: Sequence[str | Address]) -> tuple[Address, ...]:
+        """Read the addresses that are texts; the others are returned as they are."""
+        return tuple(self.address(address) if isinstance(address, str) else address for address in addresses)
 
     def keys(self) -> list[str]:
         """The addresses of all steps with a tensor, recorded or derived, in the order of the forward pass."""
-        there = (None, *self.recording.layers)
-        rows = ((step, layer) for step, layer in self.steps.rows if layer in there)
+        recorded = (None, *self.recording.layers)
+        rows = ((step, layer) for step, layer in self.steps.rows if layer in recorded)
         return [step.full_name(layer) for step, layer in rows if step.is_tensor or step.name == "ids"]
 
     def __iter__(self) -> Iterator[str]:
@@ -216,13 +219,13 @@ class Trace:
         return ((name, self[name]) for name in self.keys())
 
     def __contains__(self, address: object) -> bool:
-        """Whether there is a tensor at an address; a cell is looked up."""
+        """Whether there is a tensor at an address; for a cell, the tensor is read."""
         try:
-            where = parse_any(address, self.steps) if isinstance(address, str) else address
-            if isinstance(where, Address) and where.step is not None and not where.cell:
-                recorded = set(where.layers or ()) <= set(self.recording.layers)
-                return recorded and (where.step.is_tensor or where.step.name == "ids")
-            return isinstance(where, Address | ParameterAddress) and self[where] is not None
+            parsed = parse_any(address, self.steps) if isinstance(address, str) else address
+            if isinstance(parsed, Address) and parsed.step is not None and not parsed.cell:
+                recorded = set(parsed.layers or ()) <= set(self.recording.layers)
+                return recorded and (parsed.step.is_tensor or parsed.step.name == "ids")
+            return isinstance(parsed, Address | ParameterAddress) and self[parsed] is not None
         except AddressError:
             return False
 
@@ -231,99 +234,104 @@ class Trace:
 
         A parameter has an address too, such as ``L0.W_Q``; ``E[cat]`` is the embedding of a token of the text.
         """
-        where = parse_any(address, self.steps) if isinstance(address, str) else address
-        if not isinstance(where, Address | ParameterAddress):
+        parsed = parse_any(address, self.steps) if isinstance(address, str) else address
+        if not isinstance(parsed, Address | ParameterAddress):
             raise AddressError(
-                f"an address is a text, and this is {brief(where)}",
+                f"an address is a text, not {brief(parsed)}",
                 "such as trace['L0H3.weights']; several heads are L0H*.weights, a token is L0.out[2]",
             )
-        if isinstance(where, ParameterAddress):
-            return where.tensor(self.model, self._token_id)
-        step = where.step
+        if isinstance(parsed, ParameterAddress):
+            return parsed.tensor(self.model, self._token_id)
+        step = parsed.step
         if step is None:
-            raise AddressError(f"{where} names no step", f"for example {where}.weights")
+            raise AddressError(f"{parsed} names no step", f"for example {parsed}.weights")
         if step.name == "ids":
-            return self._cell(torch.tensor([token.id for token in self.tokens]), where, ["token"])
+            return self._cell(torch.tensor([token.id for token in self.tokens]), parsed, ["token"])
         if not step.is_tensor:
             raise AddressError(f"{step.name} is not a tensor")
-        found = []
-        for layer in where.layers if where.layers is not None else (None,):
-            tensor, axes = self._whole(where, layer)
-            found.append(self._cell(tensor, where, axes))
-        return found[0] if len(found) == 1 else torch.stack(found)
+        tensors = []
+        for layer in parsed.layers if parsed.layers is not None else (None,):
+            tensor, axes = self._uncut(parsed, layer)
+            tensors.append(self._cell(tensor, parsed, axes))
+        return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
 
-    def _whole(self, where: Address, layer: int | None) -> tuple[Tensor, Sequence[str]]:
-        """What an address without its cell gives in one layer, and its axes; of a vocabulary the rows of the cell."""
-        step = where.step
+    def _uncut(self, address: Address, layer: int | None) -> tuple[Tensor, Sequence[str]]:
+        """The tensor of an address in one layer before its cell is applied, and its axes.
+
+        Over the vocabulary only the rows of the cell are computed.
+        """
+        step = address.step
         assert step is not None
-        if where.lens is not None:
-            return where.lens.tensor(Site(self, self.steps.at(step.name, layer), layer)), where.lens.axes(step)
-        if step.is_vocabulary and where.cell:
-            rows = self.picked(where.cell[0], "token", len(self.tokens))
+        if address.lens is not None:
+            return address.lens.tensor(Site(self, self.steps.at(step.name, layer), layer)), address.lens.axes(step)
+        if step.is_vocabulary and address.cell:
+            rows = self.picked(address.cell[0], "token", len(self.tokens))
             return self.vocabulary(step.name, [rows] if isinstance(rows, int) else rows), step.axes
-        tensor = self.step(step.name, layer, where.heads)
-        return (tensor[0], step.axes[1:]) if where.heads is not None and len(where.heads) == 1 else (tensor, step.axes)
+        tensor = self.step(step.name, layer, address.heads)
+        return (
+            (tensor[0], step.axes[1:]) if address.heads is not None and len(address.heads) == 1 else (tensor, step.axes)
+        )
 
-    def _cell(self, tensor: Tensor, where: Address, axes: Sequence[str]) -> Tensor:
-        words = dict(where.words(len(axes)))
-        if where.lens is None and where.step is not None and where.step.is_vocabulary and words:
-            words[0] = ":" if several(words[0]) else "0"  # these rows alone were computed
-        for axis in sorted(words, reverse=True):  # from the last one, so that the first ones keep their numbers
-            at = self.picked(words[axis], axes[axis], tensor.shape[axis])
-            if isinstance(at, int):
-                tensor = tensor.select(axis, at)
+    def _cell(self, tensor: Tensor, address: Address, axes: Sequence[str]) -> Tensor:
+        words = dict(address.words(len(axes)))
+        if address.lens is None and address.step is not None and address.step.is_vocabulary and words:
+            words[0] = ":" if several(words[0]) else "0"  # only these rows were computed
+        for axis in sorted(words, reverse=True):  # from the last axis, so that earlier axes keep their index
+            picked = self.picked(words[axis], axes[axis], tensor.shape[axis])
+            if isinstance(picked, int):
+                tensor = tensor.select(axis, picked)
             else:
-                tensor = tensor.index_select(axis, torch.tensor(at, device=tensor.device))
+                tensor = tensor.index_select(axis, torch.tensor(picked, device=tensor.device))
         return tensor
 
-    def places(self, where: Address) -> dict[str, Sequence[int]]:
-        """The places on the axes of which an address has some, by the name of the axis: of ``[0:3,:]`` the tokens."""
-        axes = (where.lens.axes(where.step) if where.lens else where.step.axes) if where.step else ()
-        layer = None if where.layers is None else where.layers[0]
+    def places(self, address: Address) -> dict[str, Sequence[int]]:
+        """The selected indices of each axis on which an address selects several, by axis name."""
+        axes = (address.lens.axes(address.step) if address.lens else address.step.axes) if address.step else ()
+        layer = None if address.layers is None else address.layers[0]
         length = len(self.tokens)
         sizes = {**self.config.at(layer).sizes, **dict.fromkeys(("token", "query", "key"), length), "scale": 1}
-        found: dict[str, Sequence[int]] = {}
-        if where.layers is not None and len(where.layers) > 1:
-            found["layer"] = where.layers
-        if where.heads is not None and len(where.heads) > 1:
-            found[axes[0]] = where.heads
-        for axis, word in where.words(len(axes)):
-            at = self.picked(word, axes[axis], sizes[axes[axis]]) if several(word) else 0
-            if not isinstance(at, int):
-                found[axes[axis]] = at
-        return found
+        selected: dict[str, Sequence[int]] = {}
+        if address.layers is not None and len(address.layers) > 1:
+            selected["layer"] = address.layers
+        if address.heads is not None and len(address.heads) > 1:
+            selected[axes[0]] = address.heads
+        for axis, word in address.words(len(axes)):
+            picked = self.picked(word, axes[axis], sizes[axes[axis]]) if several(word) else 0
+            if not isinstance(picked, int):
+                selected[axes[axis]] = picked
+        return selected
 
     def positions(self, words: str, option: str = "--position") -> tuple[int, ...]:
-        """The positions of the text that words mean: ``2``, ``0-3,7``, ``-1``, ``all``, or tokens.
+        """The positions of the text named by ``words``: ``2``, ``0-3,7``, ``-1``, ``all``, or tokens.
 
-        Raises AddressError for a position or a token that is not there, and for a token that comes more than once.
+        Raises AddressError for a missing position or token, and for a token that occurs more than once.
         """
         return positions_in(words, [token.shown for token in self.tokens], option)
 
     def index(self, word: str, axis: str, size: int) -> int:
-        """The one place on an axis that a word of a cell means. Raises AddressError as ``picked``, and for several."""
-        found = self.picked(word, axis, size)
-        if not isinstance(found, int):
-            raise AddressError(f"{word!r} is {len(found)} places, and one {axis} is asked for", "such as 0, or -1")
-        return found
+        """The single index that a word of a cell names. Raises AddressError like ``picked``, and for several."""
+        picked = self.picked(word, axis, size)
+        if not isinstance(picked, int):
+            raise AddressError(f"{word!r} names {len(picked)} places, but one {axis} is needed", "such as 0, or -1")
+        return picked
 
-    def seen(self, where: Address) -> Tensor | None:
-        """Which numbers at an address of a map the mask leaves, in the shape of ``self[where]``; None for all."""
-        step = where.step
-        if step is None or where.lens is not None or not step.is_map:
+    def seen(self, address: Address) -> Tensor | None:
+        """Which numbers at the address of a map are not masked, in the shape of ``self[address]``; None for all."""
+        step = address.step
+        if step is None or address.lens is not None or not step.is_map:
             return None
-        found = []
-        for layer in where.layers if where.layers is not None else (None,):
+        masks = []
+        for layer in address.layers if address.layers is not None else (None,):
             if (allowed := visible(self, step, layer)) is None:
                 return None
-            heads = len(step.part_numbers(self.config.at(layer)) if where.heads is None else where.heads)
-            one = where.heads is not None and heads == 1
-            every = allowed if one else allowed.expand(heads, *allowed.shape)
-            found.append(self._cell(every, where, step.axes[1:] if one else step.axes))
-        return found[0] if len(found) == 1 else torch.stack(found)
+            heads = len(step.part_numbers(self.config.at(layer)) if address.heads is None else address.heads)
+            single = address.heads is not None and heads == 1
+            mask = allowed if single else allowed.expand(heads, *allowed.shape)
+            masks.append(self._cell(mask, address, step.axes[1:] if single else step.axes))
+        return masks[0] if len(masks) == 1 else torch.stack(masks)
 
     def picked(self, word: str, axis: str, size: int) -> int | range:
-        """The place on an axis that a word of a cell means, or the places where it is a slice or a range.
+        """The index on an axis named by a word of a cell; for a slice or a range, the range of indices.
 
         Raises AddressError for a number out of range, an unknown token, or a token that occurs more than once.
         """
@@ -331,7 +339,7 @@ class Trace:
         return pick(word, axis, size, Named([token.shown for token in self.tokens], self.config.labels, find))
 
     def _token_id(self, word: str) -> int:
-        """The id of a token of the vocabulary; without a tokenizer, of one of the text."""
+        """The id of a token of the vocabulary; without a tokenizer, of a token of the text."""
         if self.tokenizer is None:
             return self.tokens[self.index(word, "token", len(self.tokens))].id
         config = self.config
@@ -380,14 +388,14 @@ class Trace:
 
 
 def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
-    """Which cells (Q, K) of a masked attention step are visible; None for any other step, or where all are."""
+    """Which cells (Q, K) of a masked attention step are visible; None for any other step, or if all are."""
     if not step.is_map or not (step.is_distribution or step.operation.hides_ahead or isinstance(step.operation, Mask)):
         return None
     return trace.allowed(layer)
 
 
 def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> StepSummary:
-    """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass computed."""
+    """One row of the pipeline; logits and probabilities are of the positions that the forward pass computed."""
     if not step.is_tensor:
         shape: tuple[tuple[str, int], ...] = () if step.role == "output" else (("token", len(trace.tokens)),)
         return StepSummary(number, step, layer, shape, None)
@@ -406,12 +414,11 @@ def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> StepSumm
 
 
 def pipeline(trace: Trace) -> list[StepSummary]:
-    """All steps in order, of the layers that were recorded."""
+    """A summary of each step, in order, in the recorded layers."""
     rows = enumerate(trace.steps.rows, start=1)
     recorded = (None, *trace.recording.layers)
     return [row_of(trace, number, step, layer) for number, (step, layer) in rows if layer in recorded]
 
 
 Text = Written | Trace
-"""What a question is about: a text or a conversation, or what was recorded of one."""
-"""A text, or its trace where it was recorded before."""
+"""The text of a question: a text or a conversation, or its trace if recorded before."""

@@ -1,4 +1,4 @@
-"""What an author claims: numbers as they are printed, and how far off their digits allow the truth to be."""
+"""The claims of an author: numbers as printed, and the tolerance that their digits allow."""
 
 import math
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Claim:
-    """Cells as written, in an array of any shape; ``texts`` is filled instead of ``values`` where they are words.
+    """Claimed cells as written, in an array of any shape; ``values`` are zeros if the cells are ``words``.
 
-    ``tolerance`` is half a unit of the last digit that is printed: 0.340 allows 0.3395 … 0.3405.
+    ``tolerance`` is half a unit of the last printed digit: 0.340 allows 0.3395 … 0.3405.
     """
 
     shown: NDArray[np.str_]
@@ -33,14 +33,15 @@ class Claim:
         return self.shown.shape
 
     def surplus(self, shape: tuple[int, ...]) -> bool:
-        """Whether it has more cells than a value of this shape."""
+        """Whether the claim has more cells than a value of this shape."""
         return len(self.shape) > len(shape) or (
-            len(self.shape) == len(shape) and any(said > true for said, true in zip(self.shape, shape, strict=True))
+            len(self.shape) == len(shape)
+            and any(claimed > true for claimed, true in zip(self.shape, shape, strict=True))
         )
 
 
 def read_claim(data: Any, tolerance: float | None) -> Claim:
-    """A claim from what TOML gives: numbers, booleans or words, alone or in nested lists.
+    """Read a claim from parsed TOML: numbers, booleans or words, alone or in nested lists.
 
     Raises ValueError, in a sentence, for anything else and for lists of unequal lengths.
     """
@@ -48,10 +49,10 @@ def read_claim(data: Any, tolerance: float | None) -> Claim:
     words = [isinstance(cell, str) for cell in cells]
     if any(words) and not all(words):
         raise ValueError("holds words and numbers side by side")
-    shown = np.array([_written(cell) for cell in cells], dtype=np.str_).reshape(shape)
+    shown = np.array([_as_written(cell) for cell in cells], dtype=np.str_).reshape(shape)
     if any(words):
-        nothing = np.zeros(shape)
-        return Claim(shown, nothing, nothing, words=True)
+        zeros = np.zeros(shape)
+        return Claim(shown, zeros, zeros, words=True)
     try:
         values = np.array([float(cell) for cell in cells]).reshape(shape)
     except OverflowError:
@@ -73,7 +74,7 @@ def _cells(data: Any) -> tuple[tuple[int, ...], list[Any]]:
     return (len(data), *shapes.pop()), [cell for _, cells in parts for cell in cells]
 
 
-def _written(cell: bool | int | str | Decimal) -> str:
+def _as_written(cell: bool | int | str | Decimal) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, int):
@@ -83,7 +84,7 @@ def _written(cell: bool | int | str | Decimal) -> str:
     if not cell.is_finite():
         return "nan" if cell.is_nan() else ("-inf" if cell < 0 else "inf")
     if _exponent(cell) > 0:
-        return _written(int(cell)) if _exponent(cell) <= 12 else str(cell)
+        return _as_written(int(cell)) if _exponent(cell) <= 12 else str(cell)
     return f"{cell:,}" if _exponent(cell) >= -12 and abs(cell) >= 10_000 else str(cell)
 
 
@@ -101,21 +102,21 @@ def _half_unit(cell: bool | int | Decimal) -> float:
 
 
 def compare(claim: Claim, truth: NDArray[Any]) -> tuple[NDArray[np.bool_], Numbers]:
-    """Which claimed cells the truth lies within the tolerance of, and claimed − true.
+    """Which claimed cells are within the tolerance of the truth, and the differences claimed − true.
 
-    A claimed cell with no true counterpart fails. Differences are NaN there and for words, ±∞ where one is infinite.
+    A claimed cell with no true counterpart fails. Differences are NaN there and for words, ±∞ if one side is infinite.
     """
     holds, off = np.zeros(claim.shape, dtype=bool), np.full(claim.shape, math.nan)
     if len(claim.shape) != truth.ndim or (truth.dtype.kind in "US") != claim.words:
         return holds, off
-    both = tuple(slice(0, min(a, b)) for a, b in zip(claim.shape, truth.shape, strict=True))
+    common = tuple(slice(0, min(a, b)) for a, b in zip(claim.shape, truth.shape, strict=True))
     if claim.words:
-        holds[both] = claim.shown[both] == truth[both]
+        holds[common] = claim.shown[common] == truth[common]
         return holds, off
-    said, true = claim.values[both], truth[both].astype(np.float64)
-    same = (said == true) | (np.isnan(said) & np.isnan(true))
+    claimed, true = claim.values[common], truth[common].astype(np.float64)
+    equal = (claimed == true) | (np.isnan(claimed) & np.isnan(true))
     with np.errstate(invalid="ignore"):
-        off[both] = np.where(said == true, 0.0, said - true)
-        near = np.abs(said - true) <= claim.tolerance[both] + 1e-9 * np.abs(true)
-    holds[both] = same | near & np.isfinite(said) & np.isfinite(true)
+        off[common] = np.where(claimed == true, 0.0, claimed - true)
+        near = np.abs(claimed - true) <= claim.tolerance[common] + 1e-9 * np.abs(true)
+    holds[common] = equal | near & np.isfinite(claimed) & np.isfinite(true)
     return holds, off

@@ -14,17 +14,17 @@ from tinytf.worked.language import Budget, LanguageError, NeedsTokenizer, requir
 from tinytf.worked.operations import CONSTANTS, OPERATIONS, Function
 
 _STEP = 1e-4
-"""How far an entry is moved for its finite difference, in units of the entry or 1."""
+"""The step of a finite difference, relative to the entry, or absolute for entries below 1."""
 _MOST_ENTRIES = 5_000
-"""Entries of a tensor whose gradient finite differences check."""
+"""The most entries of a tensor whose gradient is checked by finite differences."""
 
 
 class Evaluation:
-    """The values of an example's names, each computed when it is first asked for.
+    """The values of an example's names, each computed on first use.
 
-    This one computes in numpy's float64 by textbook formulas, with gradients by finite differences of the whole chain.
-    ``instead`` replaces values: what the author claims, or a tensor with one entry moved. All that is computed is
-    taken from ``budget``.
+    This class computes in numpy's float64 by textbook formulas, with gradients by finite differences of the whole
+    chain. ``instead`` replaces values: by what the author claims, or by a tensor with one entry moved. Everything that
+    is computed is charged to ``budget``.
     """
 
     def __init__(
@@ -37,24 +37,24 @@ class Evaluation:
     ) -> None:
         self.example, self.tokenizer, self.budget = example, tokenizer, budget or Budget()
         self.formulas = {step.name: step.formula for step in example.steps}
-        given = {name: self.taken(value) for name, value in {**example.given, **(instead or {})}.items()}
-        self.values: dict[str, Any] = {**CONSTANTS, **given}
-        self.kept = 0
+        values = {name: self.convert(value) for name, value in {**example.given, **(instead or {})}.items()}
+        self.values: dict[str, Any] = {**CONSTANTS, **values}
+        self.n_kept = 0
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a name. Raises LanguageError where it cannot be computed, or the budget is spent."""
+        """The value of a name. Raises LanguageError if it cannot be computed or the budget is spent."""
         if name not in self.values:
-            found = self.formulas[name].compute(self)
-            self.kept += math.prod(np.shape(found))
-            require_room(self.kept)
-            self.values[name] = found
+            value = self.formulas[name].compute(self)
+            self.n_kept += math.prod(np.shape(value))
+            require_room(self.n_kept)
+            self.values[name] = value
         return self.values[name]
 
     def spend(self, numbers: int) -> None:
         self.budget.spend(numbers)
 
     def call(self, name: str, arguments: list[Any]) -> Any:
-        """What an operation gives. Raises LanguageError for arguments that it does not take."""
+        """The result of an operation. Raises LanguageError for arguments that it does not take."""
         try:
             match name:
                 case "gradient":
@@ -67,7 +67,7 @@ class Evaluation:
                     return np.array([token.shown for token in self._encoded(*arguments)], dtype=np.str_)
             return self.operate(OPERATIONS[name], arguments)
         except TypeError:
-            raise LanguageError(f"{name} cannot take these arguments", f"it is {OPERATIONS[name].usage}") from None
+            raise LanguageError(f"{name} cannot take these arguments", f"write {OPERATIONS[name].usage}") from None
 
     def _encoded(self, text: Any) -> tuple[Token, ...]:
         if self.tokenizer is None:
@@ -77,19 +77,19 @@ class Evaluation:
         return self.tokenizer.encode(text).tokens
 
     def _learns(self, loss: str, name: str) -> bool:
-        """Whether a name is something given, a parameter, that the loss depends on."""
+        """Whether a name is given (a parameter) and the loss depends on it."""
         return name in self.example.given and bool((abs(self.gradient(loss, name)) > 0).any())
 
     def tensor(self, parts: list[Any]) -> Any:
-        """A list of values as one tensor, words as an array of words."""
+        """A list of values as one tensor; words become an array of words."""
         words = parts and all(isinstance(part, str) for part in parts)
         return np.array(parts, dtype=np.str_) if words else self.stacked(parts)
 
     def operate(self, operation: Function, arguments: list[Any]) -> Any:
         return operation.by_numpy(*arguments)
 
-    def taken(self, value: Any) -> Any:
-        """A given value in this arithmetic."""
+    def convert(self, value: Any) -> Any:
+        """A given value in the arithmetic of this class."""
         return value
 
     def stacked(self, parts: list[Any]) -> Any:
@@ -101,35 +101,37 @@ class Evaluation:
     def gradient(self, loss: str, name: str) -> Any:
         """∂loss/∂name by five points, of order h⁴ (Abramowitz and Stegun 1964, 25.3.6).
 
-        Raises LanguageError where there is none.
+        Raises LanguageError if there is none.
         """
-        of = np.asarray(self[name], dtype=np.float64)
-        if of.size > _MOST_ENTRIES:
-            raise LanguageError(f"{name} has {of.size:,} entries; gradients are checked for {_MOST_ENTRIES:,} at most")
-        found = np.zeros_like(of)
-        for place in np.ndindex(of.shape):
-            h = _STEP * max(1.0, abs(float(of[place])))
-            near, far = (
-                (self._moved(loss, name, place, k * h) - self._moved(loss, name, place, -k * h)) for k in (1, 2)
+        value = np.asarray(self[name], dtype=np.float64)
+        if value.size > _MOST_ENTRIES:
+            raise LanguageError(
+                f"{name} has {value.size:,} entries; gradients are checked for {_MOST_ENTRIES:,} at most"
             )
-            found[place] = (8 * near - far) / (12 * h)
-        return found
+        gradient = np.zeros_like(value)
+        for index in np.ndindex(value.shape):
+            h = _STEP * max(1.0, abs(float(value[index])))
+            near, far = (
+                (self._moved(loss, name, index, k * h) - self._moved(loss, name, index, -k * h)) for k in (1, 2)
+            )
+            gradient[index] = (8 * near - far) / (12 * h)
+        return gradient
 
-    def _moved(self, loss: str, name: str, place: tuple[int, ...], by: float) -> float:
+    def _moved(self, loss: str, name: str, index: tuple[int, ...], delta: float) -> float:
         value = np.array(self[name], dtype=np.float64)
-        value[place] += by
-        kept = {given: self.values[given] for given in self.example.given}
-        moved = Evaluation(self.example, self.tokenizer, kept | {name: value}, budget=self.budget)
+        value[index] += delta
+        inputs = {key: self.values[key] for key in self.example.given}
+        moved = Evaluation(self.example, self.tokenizer, inputs | {name: value}, budget=self.budget)
         return float(moved[loss])
 
 
 class ByTinytf(Evaluation):
-    """An evaluation in torch's float64, by the functions that tinytf's model is made of, with gradients by autograd."""
+    """An evaluation in torch's float64, by the functions of tinytf's own model, with gradients by autograd."""
 
     def operate(self, operation: Function, arguments: list[Any]) -> Any:
         return operation.by_tinytf(*arguments)
 
-    def taken(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
             return torch.tensor(value, dtype=torch.float64, requires_grad=True)
         return value
@@ -143,15 +145,15 @@ class ByTinytf(Evaluation):
         return value.mT if isinstance(value, torch.Tensor) and value.dim() > 1 else value
 
     def gradient(self, loss: str, name: str) -> Any:
-        top, of = self[loss], self[name]
-        if not isinstance(of, torch.Tensor) or not of.requires_grad:
+        loss_value, value = self[loss], self[name]
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
             raise LanguageError(f"{name} is not a tensor, so it has no gradient")
-        if not isinstance(top, torch.Tensor) or top.numel() != 1:
+        if not isinstance(loss_value, torch.Tensor) or loss_value.numel() != 1:
             raise LanguageError(f"{loss} is not a single number, so it has no gradient")
-        if not top.requires_grad:
-            return torch.zeros_like(of)
-        (found,) = torch.autograd.grad(top.reshape(()), of, retain_graph=True, allow_unused=True)
-        return torch.zeros_like(of) if found is None else found
+        if not loss_value.requires_grad:
+            return torch.zeros_like(value)
+        (gradient,) = torch.autograd.grad(loss_value.reshape(()), value, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(value) if gradient is None else gradient
 
 
 def cells(value: Any) -> NDArray[Any]:
@@ -168,12 +170,12 @@ def cells(value: Any) -> NDArray[Any]:
 
 
 def largest_difference(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
-    """How far two computations are apart, in units of the number or of 1; ∞ for other shapes, words or infinities."""
+    """The largest difference, relative above 1 and absolute below; ∞ if shapes, words or infinities differ."""
     if ours.shape != theirs.shape or ours.dtype.kind != theirs.dtype.kind:
         return math.inf
     if ours.dtype.kind in "US":
         return 0.0 if (ours == theirs).all() else math.inf
     with np.errstate(invalid="ignore"):
-        off = np.abs(ours - theirs) / np.maximum(1.0, np.abs(theirs))
-    off = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0.0, off)
-    return float(np.where(np.isnan(off), math.inf, off).max(initial=0.0))
+        error = np.abs(ours - theirs) / np.maximum(1.0, np.abs(theirs))
+    error = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0.0, error)
+    return float(np.where(np.isnan(error), math.inf, error).max(initial=0.0))

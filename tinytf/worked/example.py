@@ -1,4 +1,4 @@
-"""A worked example as its author writes it, in TOML: what is given, what is computed, what is claimed."""
+"""Worked examples in TOML: given values, computed steps, and the author's claims."""
 
 import math
 import re
@@ -22,9 +22,9 @@ from tinytf.worked.operations import CONSTANTS, OPERATIONS
 
 _SHIPPED = Path(__file__).parents[1] / "assets" / "worked"
 MOST_RANDOM = 20_000_000
-"""Numbers that a given random tensor may have."""
-_MOST_WHOLE = 2**63
-"""Whole numbers from here on do not fit a tensor."""
+"""The most numbers of a given random tensor."""
+_TOO_LARGE = 2**63
+"""Whole numbers of this size and above do not fit a tensor."""
 
 
 class ExampleError(UsageError):
@@ -33,10 +33,10 @@ class ExampleError(UsageError):
 
 @dataclass(frozen=True)
 class ClaimedStep:
-    """One operation and what the author says that it gives; without a ``claim`` it is only computed.
+    """One operation and the result that the author claims; without a ``claim`` it is only computed.
 
     ``note`` says what is wrong with the claim and why. ``rows`` and ``columns`` name the cells of the last two axes.
-    ``shown`` is true for a result that the example is read for, even where nothing is wrong with it.
+    ``shown`` is true for a main result of the example, shown even if nothing is wrong with it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ClaimedStep:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizer that an example's ids are of: its name, and a text with its ids, by which it is recognised."""
+    """The vocabulary of an example's token ids: its name, and a text with its ids to recognise it by."""
 
     name: str
     text: str
@@ -66,9 +66,9 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Example:
-    """A worked example; ``path`` is where it stands, ``source`` what the author called it.
+    """A worked example; ``path`` is its file, ``source`` the author's title.
 
-    ``given`` is what the author starts from, by name: numbers, texts, and tensors (float64).
+    ``given`` holds the author's starting values by name: numbers, texts, and tensors (float64).
     """
 
     name: str
@@ -88,17 +88,19 @@ def shipped() -> tuple[str, ...]:
 
 
 def open_example(name: str) -> Example:
-    """An example by the name of a shipped one, or by its file. Raises ExampleError."""
+    """Open an example by the name of a shipped one, or by its file. Raises ExampleError if there is none."""
     if name in shipped():
         return parse(_SHIPPED / f"{name}.toml")
     path = Path(name)
     if not path.exists() and not path.suffix:
-        raise ExampleError(f"there is no worked example {name!r}, and no such file", did_you_mean(name, shipped()))
+        raise ExampleError(
+            f"there is no worked example {name!r}, and no file of that name", did_you_mean(name, shipped())
+        )
     return parse(path)
 
 
 def parse(path: Path) -> Example:
-    """Read a worked example. Raises ExampleError, which names the line and the field."""
+    """Read a worked example. Raises ExampleError with the line and the field."""
     try:
         text = read_bytes(path, SMALL).decode("utf-8-sig")
     except OSError as error:
@@ -121,17 +123,17 @@ def _decimal(text: str) -> Decimal:
 
 
 class _Lines:
-    """The line of each table and field; texts in three quotes are skipped."""
+    """The line numbers of tables and fields; multi-line strings are skipped."""
 
     _TABLE = re.compile(r"\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
     _FIELD = re.compile(r"\s*([\w-]+)\s*=")
 
     def __init__(self, text: str) -> None:
         self.at: dict[tuple[str, int, str], int] = {}
-        table, counts, inside = "", dict[str, int](), ""
+        table, counts, open_quotes = "", dict[str, int](), ""
         for number, line in enumerate(text.splitlines(), 1):
-            if inside:
-                inside = "" if inside in line else inside
+            if open_quotes:
+                open_quotes = "" if open_quotes in line else open_quotes
                 continue
             if match := self._TABLE.match(line):
                 table = match[2]
@@ -141,28 +143,28 @@ class _Lines:
                 self.at.setdefault((table, counts.get(table, 0), match[1]), number)
             for quotes in ('"""', "'''"):
                 if line.count(quotes) % 2:
-                    inside = quotes
+                    open_quotes = quotes
 
-    def of(self, table: str, place: int, field: str) -> int:
-        """The line of a field, or of its table where it cannot be found; 1 for the file."""
-        return self.at.get((table, place, field)) or self.at.get((table, place, "")) or 1
+    def of(self, table: str, index: int, field: str) -> int:
+        """The line of a field, or of its table if the field is not found; 1 if neither is."""
+        return self.at.get((table, index, field)) or self.at.get((table, index, "")) or 1
 
 
-_TOP: dict[str, tuple[type, ...]] = {
+_EXAMPLE_FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("title", "source", "about"), (str,)),
     "seed": (int,),
     "given": (dict,),
     "vocabulary": (dict,),
     "step": (list,),
 }
-_STEP: dict[str, tuple[type, ...]] = {
+_STEP_FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "title", "value", "note"), (str,)),
     "claim": (int, str, Decimal, list),
     "tolerance": (int, Decimal),
     "shown": (bool,),
     **dict.fromkeys(("rows", "columns"), (list,)),
 }
-_WORDS: dict[type, str] = {
+_TYPE_NAMES: dict[type, str] = {
     str: "text",
     int: "number",
     Decimal: "number",
@@ -172,27 +174,29 @@ _WORDS: dict[type, str] = {
 }
 _NAME = re.compile(r"[^\W\d]\w*")
 _Fault = Callable[..., ExampleError]
-"""Makes an error of what is wrong, a hint, and where not yet known the field."""
+"""A function that makes an error from a message, a hint and, if not yet bound, the field."""
 
 
 class _Reader:
-    """Reads the parts of one file, and says where each fault is."""
+    """Read the parts of one file; errors have the line and the field."""
 
     def __init__(self, path: Path, data: Mapping[str, Any], lines: _Lines) -> None:
         self.path, self.data, self.lines = path, data, lines
 
-    def fault(self, said: str, hint: str = "", *, table: str = "", place: int = 0, field: str = "") -> ExampleError:
-        where = f"{self.path}, line {self.lines.of(table, place, field)}"
-        named = f", field {field!r}" if field else ""
-        return ExampleError(f"{where}{named}{self._step_name(place) if table == 'step' else ''}: {said}", hint)
+    def fault(self, message: str, hint: str = "", *, table: str = "", index: int = 0, field: str = "") -> ExampleError:
+        position = f"{self.path}, line {self.lines.of(table, index, field)}"
+        field_note = f", field {field!r}" if field else ""
+        return ExampleError(
+            f"{position}{field_note}{self._step_name(index) if table == 'step' else ''}: {message}", hint
+        )
 
-    def _step_name(self, place: int) -> str:
-        step = self.data["step"][place]
+    def _step_name(self, index: int) -> str:
+        step = self.data["step"][index]
         name = step.get("name") if isinstance(step, dict) else None
-        return f" of step {name!r}" if isinstance(name, str) else f" of step {place + 1}"
+        return f" of step {name!r}" if isinstance(name, str) else f" of step {index + 1}"
 
     def example(self) -> Example:
-        _require_fields(self.data, _TOP, self.fault)
+        _require_fields(self.data, _EXAMPLE_FIELDS, self.fault)
         seed = self.data.get("seed", 0)
         generator = np.random.default_rng(abs(seed))
         given = {name: self._given(name, value, generator) for name, value in self.data.get("given", {}).items()}
@@ -205,7 +209,7 @@ class _Reader:
             source=self.data.get("source", ""),
             about=self.data.get("about", "").strip(),
             given=given,
-            steps=tuple(self._step(place, step, known) for place, step in enumerate(self.data["step"])),
+            steps=tuple(self._step(index, step, known) for index, step in enumerate(self.data["step"])),
             path=self.path,
             seed=seed,
             vocabulary=self._vocabulary(),
@@ -217,13 +221,13 @@ class _Reader:
                 return None
             case {"name": str(name), "text": str(text), "ids": [*ids], **rest} if not rest and _whole_numbers(ids):
                 return Vocabulary(name, text, tuple(ids))
-        said = "must be a name, a text, and the text's ids, which are whole numbers"
-        raise self.fault(said, 'name = "GPT-2", text = "Hello", ids = [15496]', table="vocabulary")
+        message = "must have a name, a text, and the text's ids, which are whole numbers"
+        raise self.fault(message, 'name = "GPT-2", text = "Hello", ids = [15496]', table="vocabulary")
 
     def _given(self, name: str, value: Any, generator: np.random.Generator) -> Any:
         fault = partial(self.fault, table="given", field=name)
         _require_name(name, CONSTANTS, fault)
-        if isinstance(value, int) and abs(value) >= _MOST_WHOLE:
+        if isinstance(value, int) and abs(value) >= _TOO_LARGE:
             raise fault("is too large a whole number")
         if isinstance(value, (str, bool, int)):
             return value
@@ -234,12 +238,12 @@ class _Reader:
         claim = _read(value, None, fault)
         return claim.shown if claim.words else claim.values
 
-    def _step(self, place: int, step: Any, known: set[str]) -> ClaimedStep:
+    def _step(self, index: int, step: Any, known: set[str]) -> ClaimedStep:
         """A step whose formula may use the ``known`` names; its own is added to them."""
-        fault = partial(self.fault, table="step", place=place)
+        fault = partial(self.fault, table="step", index=index)
         if not isinstance(step, dict):
             raise fault("a step is a table, [[step]]")
-        _require_fields(step, _STEP, fault)
+        _require_fields(step, _STEP_FIELDS, fault)
         for field in ("name", "value"):
             if field not in step:
                 raise fault(f"a step needs {field!r}")
@@ -263,8 +267,8 @@ class _Reader:
             note=" ".join(step.get("note", "").split()),
             rows=tuple(step.get("rows", ())),
             columns=tuple(step.get("columns", ())),
-            line=self.lines.of("step", place, "value"),
-            claim_line=self.lines.of("step", place, "claim"),
+            line=self.lines.of("step", index, "value"),
+            claim_line=self.lines.of("step", index, "claim"),
             shown=step.get("shown", False),
         )
 
@@ -273,13 +277,13 @@ def _whole_numbers(values: list[Any]) -> bool:
     return bool(values) and all(type(value) is int for value in values)
 
 
-def _require_fields(data: Mapping[str, Any], known: Mapping[str, tuple[type, ...]], fault: _Fault) -> None:
+def _require_fields(data: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], fault: _Fault) -> None:
     for field, value in data.items():
-        if field not in known:
-            raise fault("there is no such field", did_you_mean(field, known), field=field)
-        if not isinstance(value, known[field]) or (isinstance(value, bool) and field not in ("claim", "shown")):
-            kinds = " or ".join(dict.fromkeys(_WORDS[kind] for kind in known[field]))
-            kind = _WORDS.get(type(value), type(value).__name__)
+        if field not in allowed:
+            raise fault("there is no such field", did_you_mean(field, allowed), field=field)
+        if not isinstance(value, allowed[field]) or (isinstance(value, bool) and field not in ("claim", "shown")):
+            kinds = " or ".join(dict.fromkeys(_TYPE_NAMES[kind] for kind in allowed[field]))
+            kind = _TYPE_NAMES.get(type(value), type(value).__name__)
             raise fault(f"is a {kind}, but must be a {kinds}", field=field)
 
 
@@ -301,8 +305,8 @@ def _read(data: Any, tolerance: float | None, fault: _Fault) -> Claim:
 
 def _random(value: Mapping[str, Any], generator: np.random.Generator, fault: _Fault) -> Any:
     shape, scale = value.get("random", ()), value.get("scale", 1)
-    sound = isinstance(shape, list) and shape and all(type(n) is int and n > 0 for n in shape)
-    if not sound or set(value) - {"random", "scale"} or not isinstance(scale, (int, Decimal)):
+    is_shape = isinstance(shape, list) and shape and all(type(n) is int and n > 0 for n in shape)
+    if not is_shape or set(value) - {"random", "scale"} or not isinstance(scale, (int, Decimal)):
         raise fault("a table must be {random = [rows, columns]}, with an optional scale")
     if math.prod(shape) > MOST_RANDOM:
         raise fault(f"random tensors have at most {MOST_RANDOM:,} numbers")

@@ -1,4 +1,4 @@
-"""The operations of worked examples, each twice: as tinytf computes it, and in plain float64 numpy."""
+"""The operations of worked examples, each implemented twice: by tinytf, and in plain float64 numpy."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ CONSTANTS: Mapping[str, float] = {"pi": math.pi, "inf": math.inf}
 
 @dataclass(frozen=True)
 class Function:
-    """``usage`` as it is written, what it gives in a few words, and the two ways to compute it.
+    """An operation: its ``usage``, its result in a few words, and two implementations.
 
-    The first ``tensors`` arguments are float64 tensors or arrays, even where a formula has numbers. An operation
-    without functions is one that the evaluation computes itself.
+    The first ``tensors`` arguments are passed as float64 tensors or arrays, even if a formula has numbers there. The
+    evaluation itself computes an operation without implementations.
     """
 
     usage: str
@@ -120,7 +120,7 @@ def _parameters(name: str, part: str = "") -> int:
     if part not in plainly.PARTS:
         raise LanguageError(f"there is no part {part!r}: {', '.join(plainly.PARTS)}")
     begins = plainly.PARTS[part][0]
-    return sum(one.total for one in parameter_parts(config) if one.name.startswith(begins))
+    return sum(part.total for part in parameter_parts(config) if part.name.startswith(begins))
 
 
 def _split_heads(x: torch.Tensor, n_heads: int) -> Any:
@@ -203,4 +203,4 @@ _ALL = (
     Function("tokens(text)", "its pieces as they are shown"),
 )
 OPERATIONS: Mapping[str, Function] = {operation.name: operation for operation in _ALL}
-"""What a formula may call."""
+"""The operations that a formula may call, by name."""

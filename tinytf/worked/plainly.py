@@ -1,4 +1,4 @@
-"""The operations of worked examples by their textbook formulas, in float64 numpy; none of them calls torch's."""
+"""The operations of worked examples by their textbook formulas, in float64 numpy, independent of torch."""
 
 import math
 from functools import cache
@@ -19,7 +19,7 @@ PARTS = {
     "tokens": ("token emb", "embed.tokens"),
     "positions": ("positions", "embed.positions"),
 }
-"""Of each part of a model, how its rows of the size report begin, and what the names of its weights hold."""
+"""For each part of a model: the start of its rows in the size report, and a piece of the names of its weights."""
 
 
 def softmax(x: Array, axis: int = -1) -> Array:

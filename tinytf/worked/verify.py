@@ -1,4 +1,4 @@
-"""What of a worked example holds: every claimed cell beside the true one."""
+"""Check a worked example: put every claimed cell beside the true one."""
 
 import time
 import warnings
@@ -18,19 +18,19 @@ from tinytf.worked.example import ClaimedStep, Example, ExampleError
 from tinytf.worked.language import BUDGET, Budget, LanguageError, NeedsTokenizer
 
 AGREEMENT = 1e-9
-"""How far tinytf and numpy may differ, in units of the number or of 1."""
+"""The most that tinytf and numpy may differ, relative to the number or, below 1, absolute."""
 GRADIENT_AGREEMENT = 1e-7
-"""How far gradients may differ, where numpy takes finite differences."""
+"""The most that gradients may differ, since numpy takes finite differences."""
 SECONDS = 60.0
-"""How long one example may take."""
+"""The default time limit of one example."""
 
 
 @dataclass(frozen=True)
 class CheckedStep:
-    """A step with the ``true`` cells, and of each claimed cell whether it ``holds`` and ``off``, claimed − true.
+    """A step with the ``true`` cells; for each claimed cell, whether it ``holds``, and ``off``, claimed − true.
 
-    ``carried`` is true where a cell that does not hold follows from the author's own earlier numbers. ``apart`` is how
-    far the two computations differ, and ``allowed`` how far they may. A step that could not be checked has no cells,
+    ``carried`` is true for a cell that does not hold but follows from the author's own earlier numbers. ``apart`` is
+    the difference of the two computations, and ``allowed`` its limit. A step that could not be checked has no cells,
     and ``skipped`` says why.
     """
 
@@ -57,7 +57,7 @@ class CheckedStep:
 
     @property
     def wrong(self) -> int:
-        """Claimed cells that neither hold nor are carried."""
+        """The number of claimed cells that neither hold nor are carried."""
         return self.claims - self.holding - self.carrying
 
     @property
@@ -76,7 +76,7 @@ class CheckedStep:
         return self.apart <= self.allowed
 
     def to_dict(self) -> dict[str, Any]:
-        """Differences are None where there is nothing to subtract."""
+        """The step as JSON data; a difference is None if there is nothing to subtract."""
         step, claim = self.step, self.step.claim
         off = None if self.off is None else np.where(np.isnan(self.off), np.array(None), self.off.astype(object))
 
@@ -113,7 +113,7 @@ class Verification(Report):
 
     @cached_property
     def claims(self) -> int:
-        """Claimed cells that were checked."""
+        """The number of claimed cells that were checked."""
         return sum(step.claims for step in self.steps)
 
     @cached_property
@@ -130,21 +130,21 @@ class Verification(Report):
 
     @cached_property
     def skipped(self) -> int:
-        """Claimed cells that were not checked."""
+        """The number of claimed cells that were not checked."""
         return sum(step.step.claim.shown.size for step in self.steps if step.skipped and step.step.claim is not None)
 
     @cached_property
     def worst(self) -> CheckedStep:
-        """The step on which tinytf and numpy are furthest apart, in units of what is allowed."""
+        """The step on which tinytf and numpy differ most, relative to the allowed difference."""
         return max(self.steps, key=lambda step: step.apart / step.allowed)
 
     @property
     def holds(self) -> bool:
-        """Whether every claim holds that could be checked, and both computations agree on all of them."""
+        """Whether every claim that could be checked holds, and both computations agree on every step."""
         return all(step.right for step in self.steps) and self.worst.agrees
 
     def summary(self) -> dict[str, Any]:
-        """Which example it is, and how much of it holds."""
+        """The example's name and titles, and how many of its claims hold."""
         example = self.example
         return {
             "name": example.name,
@@ -174,7 +174,7 @@ class Verification(Report):
 
 @dataclass(frozen=True)
 class ExampleScores(Report):
-    """How much of each of several examples holds."""
+    """The scores of several examples: how many of their claims hold."""
 
     KIND = "worked_examples"
     EVENTS: ClassVar = {"worked_examples": "worked_example"}
@@ -182,28 +182,30 @@ class ExampleScores(Report):
     examples: tuple[Verification, ...]
 
     def fields(self) -> dict[str, Any]:
-        return {"worked_examples": [one.summary() for one in self.examples]}
+        return {"worked_examples": [verification.summary() for verification in self.examples]}
 
 
 def verify(
     example: Example, tokenizer: Tokenizer | None = None, *, seconds: float = SECONDS, budget: int = BUDGET
 ) -> Verification:
-    """Recompute every step, by tinytf and by numpy, and compare the claims with it.
+    """Recompute every step, with tinytf and with numpy, and compare the claims with the result.
 
-    ``tokenizer`` is for steps that ask for token ids; without one those are skipped. Raises ExampleError, with line and
-    field, for a step that cannot be computed within ``seconds`` of the start and ``budget`` numbers (of all operations
-    together, finite differences included), and for a claim of more cells than the value has; UsageError for a tokenizer
-    of another vocabulary than the example's.
+    ``tokenizer`` is for steps that need token ids; without one those are skipped. Raises ExampleError, with line and
+    field, for a step that cannot be computed within ``seconds`` and ``budget`` numbers (both for the whole example,
+    finite differences included), and for a claim with more cells than the value; UsageError for a tokenizer whose
+    vocabulary is not the example's.
     """
-    wanted = example.vocabulary
-    if tokenizer is not None and wanted is not None and not wanted.fits(tokenizer):
-        said = f"the token ids of {example.name} are those of {wanted.name}, and this tokenizer has another vocabulary"
-        raise UsageError(said, "without --tokenizer they are not checked")
-    whole = Budget(budget, time.monotonic() + seconds)
+    vocabulary = example.vocabulary
+    if tokenizer is not None and vocabulary is not None and not vocabulary.fits(tokenizer):
+        message = (
+            f"the token ids of {example.name} are from {vocabulary.name}, but this tokenizer has another vocabulary"
+        )
+        raise UsageError(message, "leave out --tokenizer to skip the steps with token ids")
+    total_budget = Budget(budget, time.monotonic() + seconds)
     claims = {step.name: step.claim for step in example.steps if step.claim is not None}
     claimed = {name: claim.values for name, claim in claims.items() if not claim.words}
-    ours, theirs = (kind(example, tokenizer, budget=whole) for kind in (ByTinytf, Evaluation))
-    author = Evaluation(example, tokenizer, claimed, budget=replace(whole))
+    ours, theirs = (evaluation(example, tokenizer, budget=total_budget) for evaluation in (ByTinytf, Evaluation))
+    author = Evaluation(example, tokenizer, claimed, budget=replace(total_budget))
     with np.errstate(all="ignore"), warnings.catch_warnings():  # infinities and NaN are shown as such
         warnings.simplefilter("ignore")
         return Verification(example, tuple(_check(step, ours, theirs, author) for step in example.steps))
@@ -211,26 +213,26 @@ def verify(
 
 def _check(step: ClaimedStep, ours: Evaluation, theirs: Evaluation, author: Evaluation) -> CheckedStep:
     try:
-        true, again = cells(ours[step.name]), cells(theirs[step.name])
+        true, by_numpy = cells(ours[step.name]), cells(theirs[step.name])
     except NeedsTokenizer as error:
         return CheckedStep(step, skipped=error.message)
     except LanguageError as error:
         raise _fault(ours.example, step, "value", error.message, error.hint) from None
     allowed = GRADIENT_AGREEMENT if "gradient" in step.formula.calls else AGREEMENT
-    checked = CheckedStep(step, true=true, apart=largest_difference(true, again), allowed=allowed)
+    checked = CheckedStep(step, true=true, apart=largest_difference(true, by_numpy), allowed=allowed)
     if step.claim is None:
         return checked
     if step.claim.surplus(true.shape):
-        said = f"{_size(step.claim.shape)} claimed, but the value is {_size(true.shape)}"
-        raise _fault(ours.example, step, "claim", said)
+        message = f"{_size(step.claim.shape)} claimed, but the value is {_size(true.shape)}"
+        raise _fault(ours.example, step, "claim", message)
     holds, off = compare(step.claim, true)
     carried = ~holds if holds.all() else ~holds & _follows(step, step.claim, author)
     return replace(checked, holds=holds, off=off, carried=carried)
 
 
-def _fault(example: Example, step: ClaimedStep, field: str, said: str, hint: str = "") -> ExampleError:
+def _fault(example: Example, step: ClaimedStep, field: str, message: str, hint: str = "") -> ExampleError:
     line = step.claim_line if field == "claim" else step.line
-    return ExampleError(f"{example.path}, line {line}, field {field!r} of step {step.name!r}: {said}", hint)
+    return ExampleError(f"{example.path}, line {line}, field {field!r} of step {step.name!r}: {message}", hint)
 
 
 def _size(shape: tuple[int, ...]) -> str:
@@ -238,7 +240,7 @@ def _size(shape: tuple[int, ...]) -> str:
 
 
 def _follows(step: ClaimedStep, claim: Claim, author: Evaluation) -> NDArray[np.bool_]:
-    """Which claimed cells follow from what the author claims before this step."""
+    """Which claimed cells follow from the author's earlier claims."""
     try:
         return compare(claim, cells(step.formula.compute(author)))[0]
     except LanguageError:
