@@ -15,7 +15,7 @@ from tinytf.cause.damage import Asked, Damage, Estimate, estimates, expected
 from tinytf.cause.differing import Differing, Texts
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
-from tinytf.compare.compared import moved_weights
+from tinytf.compare.measures import moved_weights
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, plain, unheard
 from tinytf.resume_log import ResumeLog, checksum

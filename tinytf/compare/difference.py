@@ -12,9 +12,9 @@ import torch
 
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
 from tinytf.compare.causes import Cause
-from tinytf.compare.compared import BothPredict, Compared, Moved, Position, moved_weights
 from tinytf.compare.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.compare.dumps.read import Dump
+from tinytf.compare.measures import BothPredict, Compared, Moved, Position, moved_weights
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, UsageError

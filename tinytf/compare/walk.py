@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tinytf.compare.alignment import Alignment, AnySide
 from tinytf.compare.causes import Cause, cause_of
-from tinytf.compare.compared import Compared, Ends, Position, Sums, loss_of
 from tinytf.compare.dumps.dumped import Dumped
+from tinytf.compare.measures import Compared, Ends, Position, Sums, loss_of
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Add

@@ -31,7 +31,7 @@ from tinytf.cause.interventions.prediction import (
 )
 from tinytf.cause.interventions.sweep import sweep
 from tinytf.cause.interventions.values import Reference, values_for
-from tinytf.compare.compared import loss
+from tinytf.compare.measures import loss
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.model.without import left_out

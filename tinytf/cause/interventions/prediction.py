@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from tinytf.compare.compared import divergence
+from tinytf.compare.measures import divergence
 from tinytf.errors import TinytfError, UsageError
 from tinytf.report import Data, Verified
 from tinytf.text.tokenizer import Encoding
