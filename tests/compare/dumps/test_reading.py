@@ -118,7 +118,7 @@ NPZ = {
     "a header with code": "is damaged",
     "no archive": "is damaged",
     "half an archive": "is damaged",
-    "complex numbers": "x holds complex64, which are no numbers to compare",
+    "complex numbers": "x holds complex64, which cannot be compared",
     "no member": "holds no tensors",
 }
 JSON = {
