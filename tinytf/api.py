@@ -75,7 +75,7 @@ class Model(TextModel):
     ablated = LazyMethod(lambda: cause.interventions.ablated)
     edited = LazyMethod(lambda: cause.interventions.edited)
     without = LazyMethod(lambda: cause.interventions.without)
-    compare_without = LazyMethod(lambda: cause.left_out.compare_without)
+    compare_without = LazyMethod(lambda: cause.compare_without.compare_without)
     patch = LazyMethod(lambda: cause.interventions.patch)
     patch_sweep = LazyMethod(lambda: cause.interventions.patch_sweep)
 

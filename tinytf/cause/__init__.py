@@ -8,6 +8,6 @@ from typing import TYPE_CHECKING
 from tinytf import lazy_modules
 
 if TYPE_CHECKING:  # those that Model has
-    from tinytf.cause import blame, budget, interventions, left_out, restoring, step_errors
+    from tinytf.cause import blame, budget, compare_without, interventions, restoring, step_errors
 
 __getattr__ = lazy_modules.modules(__name__)

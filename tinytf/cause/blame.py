@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.damage import Asked, Damage, Estimate, estimates, expected
-from tinytf.cause.differing import Differing, Texts
+from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
 from tinytf.compare.measures import moved_weights
@@ -136,10 +136,10 @@ def blame(
 
     Each is put into the model alone; with ``top`` only those that are expected to do most damage. The ``restore`` that
     do most are put from the model into ``versus``. An interrupt ends it after the last whole text; with ``resume`` what
-    was measured is kept in this file and continued from it. Raises UsageError as ``Differing`` and ``Texts`` do.
+    was measured is kept in this file and continued from it. Raises UsageError as ``ModelPair`` and ``Texts`` do.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
-    both, asked = Differing(model, versus), texts.asked(model)
+    both, asked = ModelPair(model, versus), texts.asked(model)
     about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, str | Conversation) else About(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
         found = _Blaming(both, asked, seed, resume).run(top, restore, on_progress)
@@ -149,7 +149,7 @@ def blame(
 class _Blaming:
     """What is measured of two models, text by text."""
 
-    def __init__(self, both: Differing, asked: Sequence[Asked], seed: int, resume: Path | None) -> None:
+    def __init__(self, both: ModelPair, asked: Sequence[Asked], seed: int, resume: Path | None) -> None:
         self.both, self.asked, self.seed = both, asked, seed
         texts = [(one.ids.tolist(), one.positions, one.targets, one.pair) for one in asked]
         self.kept = ResumeLog(resume, "blame", both.first.model, both.second.model, seed, texts)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.damage import Asked, Damage, Estimate, estimates
-from tinytf.cause.differing import Texts, addresses_by_path
+from tinytf.cause.model_pair import Texts, addresses_by_path
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.errors import UsageError
@@ -28,7 +28,7 @@ TYPES = ("Q4_0", "Q5_0", "Q8_0", "F16")
 
 
 @dataclass(frozen=True)
-class ResumeLog(Data):
+class PlannedTensor(Data):
     """One tensor of a file: the ``type`` that it is to have, in ``n_bytes``, and the KL that each type costs alone.
 
     ``name`` is that in a GGUF file, where the architecture is known there; else the address of the parameter.
@@ -64,7 +64,7 @@ class Budget(Report):
 
     limit: int
     n_bytes: int
-    kept: tuple[ResumeLog, ...]
+    kept: tuple[PlannedTensor, ...]
     predicted: float
     measured: Estimate
     uniform: tuple[Uniform, ...]
@@ -219,8 +219,8 @@ class _Tensors:
     def together(self, plan: Mapping[str, str]) -> Values:
         return {path: value for name, kind in plan.items() for path, value in self.values[name, kind].items()}
 
-    def kept(self, name: str, kind: str, costs: Mapping[str, float]) -> ResumeLog:
-        return ResumeLog(name, tuple(self.paths[name]), self.numbers(name), kind, self.n_bytes(name, kind), costs)
+    def kept(self, name: str, kind: str, costs: Mapping[str, float]) -> PlannedTensor:
+        return PlannedTensor(name, tuple(self.paths[name]), self.numbers(name), kind, self.n_bytes(name, kind), costs)
 
 
 def _matrices(model: Transformer) -> Iterator[tuple[str, str]]:

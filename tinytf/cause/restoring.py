@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.damage import Asked, Damage, Estimate, estimates
-from tinytf.cause.differing import Differing, Texts
+from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.swaps import Values, swapped
 from tinytf.model.transformer import evaluating
 from tinytf.report import Data, Progress, unheard
@@ -56,7 +56,7 @@ def restoring(
     promise most, given those that are restored, and adds the best: one, and one more for every eight that are there.
     An interrupt ends it with the sets that are there, on the texts that were measured.
     """
-    both = Differing(model, versus)
+    both = ModelPair(model, versus)
     asked = (texts if isinstance(texts, Texts) else Texts(texts)).asked(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
         sets: list[list[str]] = []
@@ -79,7 +79,7 @@ def restoring(
 
 
 def _chosen(
-    both: Differing, asked: Sequence[Asked], gains: dict[str, float], share: float, on_progress: Progress
+    both: ModelPair, asked: Sequence[Asked], gains: dict[str, float], share: float, on_progress: Progress
 ) -> Iterator[tuple[list[str], Tensor]]:
     """The sets by their paths, the empty one first, each with the KL that it leaves on every text, (N,)."""
     here: list[str] = []
@@ -99,11 +99,11 @@ def _chosen(
         on_progress(len(here), len(both.changed))
 
 
-def _values(both: Differing, paths: Sequence[str]) -> Values:
+def _values(both: ModelPair, paths: Sequence[str]) -> Values:
     return {path: both.ours[path][path] for path in paths}
 
 
-def _left(both: Differing, asked: Asked, here: Values, rows: Sequence[Values]) -> Tensor:
+def _left(both: ModelPair, asked: Asked, here: Values, rows: Sequence[Values]) -> Tensor:
     """The KL that is left on a text, in the second model with the values ``here`` and those of each row: (R,)."""
     damage = Damage(both.first, both.first.streams(asked.ids), asked)
     with swapped(both.second.model, here):

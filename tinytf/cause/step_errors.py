@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.cause.differing import Differing, Texts
+from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.swaps import swapped
 from tinytf.parts.row import Step
 from tinytf.report import Data
@@ -40,7 +40,7 @@ def step_errors(
     model: TextModel, texts: Written | Sequence[Written] | Texts, versus: TextModel
 ) -> tuple[StepError, ...]:
     """The errors of every step between the tokens and the logits that has a parameter, in the order of the steps."""
-    both = Differing(model, versus)
+    both = ModelPair(model, versus)
     encoded = (texts if isinstance(texts, Texts) else Texts(texts)).encoded(model)[:_TEXTS]
     sums: dict[tuple[str, int | None], Tensor] = {}
     table = table_of(model.config)
@@ -67,7 +67,7 @@ def _steps(table: StepTable, part: int) -> Iterator[tuple[Step, int | None]]:
             yield step, layer
 
 
-def _errors(both: Differing, first: Site, second: Site) -> Iterator[Tensor]:
+def _errors(both: ModelPair, first: Site, second: Site) -> Iterator[Tensor]:
     """Own and actual error of one step, summed over the tokens."""
     true = _rows(first, first.value)
     first.inputs()  # with the parameters of the first model

@@ -310,8 +310,8 @@ def _of_dump(model: TextModel, text: Written | None, dump: Dump, truncate: bool)
             for tokens in (encoding.ids, ids)
         )
         raise UsageError(
-            f"{dump.name} is of another text, or of another tokenizer: at token {split_at} it has {b}, and TEXT has {a} "
-            f"({len(ids):,} and {len(encoding.ids):,} tokens in all)",
+            f"{dump.name} is of another text, or of another tokenizer: at token {split_at} it has {b}, and TEXT has "
+            f"{a} ({len(ids):,} and {len(encoding.ids):,} tokens in all)",
             "leave TEXT out to run the model on the ids of the dump",
         )
     return of_ids(ids, model.tokenizer.shown, "" if written is None or encoding is None else encoding.text)

@@ -138,8 +138,10 @@ def _inner(x: Tensor) -> Tensor:
 
 def heads() -> Iterator[Mistake]:
     flat_back = lambda site: site.input().contiguous().view(site.input().shape[1], -1)  # noqa: E731
-    yield Mistake("heads are split by view(B, H, T, D) without a transpose, which mixes tokens", Linear, _split(_seen_as),
-                  in_heads=True)  # fmt: skip
+    yield Mistake(
+        "heads are split by view(B, H, T, D) without a transpose, which mixes tokens", Linear, _split(_seen_as),
+        in_heads=True,
+    )  # fmt: skip
     yield Mistake(
         "heads are split and joined by view alone, without a transpose, which mixes tokens", Linear, _split(_seen_as),
         ((Concat, flat_back),), in_heads=True,

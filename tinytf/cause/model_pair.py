@@ -51,7 +51,7 @@ class Texts:
         return [Asked.of(model.transformer, one.ids, pair) for one in self.encoded(model)]
 
 
-class Differing:
+class ModelPair:
     """Two models with the paths of the parameters that are ``changed``, and the ``values`` of each side for the other.
 
     Raises UsageError for models that differ in more than the numbers of their tensors, and for a model that does not
