@@ -20,10 +20,10 @@ from tinytf.trace.trace import Text, Trace
 
 @dataclass(frozen=True)
 class LayerChange(Data):
-    """What changes in one layer: its ``head`` whose weights move most, and by how much; the stream after the layer.
+    """The changes in one layer: the ``head`` whose weights move most, and the stream after the layer.
 
-    ``moved`` is half the sum of a query's absolute differences, the mean over the queries: 0 to 1. ``ahead`` is the
-    mean weight that a query now gives to later tokens, over all heads; None where the mask is in place.
+    ``moved`` is half the sum of a query's absolute differences, averaged over the queries: 0 to 1. ``ahead`` is the
+    mean weight that a query now gives to later tokens, over all heads; None if the mask is in place.
     """
 
     layer: int
@@ -36,10 +36,10 @@ class LayerChange(Data):
 
 @dataclass(frozen=True, eq=False)
 class LeftOut(Report):
-    """The model without ``parts`` (second) beside the whole one (first).
+    """The model without ``parts`` (second) beside the full model (first).
 
-    ``steps`` are the rows of its table that it lacks. ``sharpness`` is there where the scaling is left out, ``order``
-    where positions are. ``checks`` are those of both ``traces``.
+    ``gone`` are the steps that it lacks. ``sharpness`` is present if the scaling is left out, ``order`` if positions
+    are. ``checks`` belong to both ``traces``.
     """
 
     KIND = "without"
@@ -55,9 +55,9 @@ class LeftOut(Report):
     traces: tuple[Trace, Trace]
 
     def fields(self) -> dict[str, Any]:
-        found = self.difference.fields()
-        del found["check"], found["weights"]  # which are shared
-        return {"parts": list(self.parts), "gone": list(self.gone), "layers": plain(self.layers), **found,
+        data = self.difference.fields()
+        del data["check"], data["weights"]  # a report has its own checks, and both models the same weights
+        return {"parts": list(self.parts), "gone": list(self.gone), "layers": plain(self.layers), **data,
                 **self.members("sharpness", "order", "checks")}  # fmt: skip
 
 
@@ -65,44 +65,44 @@ def compare_without(
     model: TextModel, text: Text, parts: str | Sequence[str], *, head: str | None = None, top: int = 5,
     truncate: bool = False, force: bool = False,
 ) -> LeftOut:  # fmt: skip
-    """What changes in a text, or its trace, where ``parts`` are left out: scaling, mask, positions.
+    """Compare a text, or its trace, with a run that leaves out ``parts``: scaling, mask, positions.
 
-    ``head``, as ``L3H5``, is the one whose maps are kept; by default the one whose weights move most. Raises UsageError
-    for a part that the model does not have, and as ``diff`` does.
+    ``head``, such as ``L3H5``, is the head whose maps are kept; by default the one whose weights move most. Raises
+    UsageError for a part that the model does not have, and the errors of ``diff``.
     """
     for part in [parts] if isinstance(parts, str) else parts:
         if part not in LEFT_OUT:
-            raise UsageError(f"{part!r} is no part that can be left out", did_you_mean(part, LEFT_OUT))
+            raise UsageError(f"{part!r} is not a part that can be left out", did_you_mean(part, LEFT_OUT))
     trace = model.trace(text, truncate=truncate, force=force)
     encoding, mask_id = trace.encoding, model.tokenizer.mask_id
-    other = without(model, parts)
-    again = record(other.transformer, encoding, mask_id, force=force)
-    found = diff(model, trace, (other, again), head=head, top=top)
-    assert found.attention is not None, "both runs have the same heads"
-    gone = trace.steps.by_name.keys() - again.steps.by_name.keys()
-    shown = found.attention.layer, found.attention.head
+    reduced = without(model, parts)
+    reduced_trace = record(reduced.transformer, encoding, mask_id, force=force)
+    difference = diff(model, trace, (reduced, reduced_trace), head=head, top=top)
+    assert difference.attention is not None, "both runs have the same heads"
+    gone = trace.steps.by_name.keys() - reduced_trace.steps.by_name.keys()
+    shown_head = difference.attention.layer, difference.attention.head
     return LeftOut(
-        other.lacks[len(model.lacks) :],
+        reduced.lacks[len(model.lacks) :],
         tuple(name for name in trace.steps.by_name if name in gone),
-        tuple(_layers(again, found, "mask" in parts)),
-        found,
-        sharpness(trace, *shown) if "scaling" in parts else None,
+        tuple(_layers(reduced_trace, difference, "mask" in parts)),
+        difference,
+        sharpness(trace, *shown_head) if "scaling" in parts else None,
         order(model.transformer, encoding, mask_id) if "positions" in parts else None,
-        (check(trace), check(again)),
-        (trace, again),
+        (check(trace), check(reduced_trace)),
+        (trace, reduced_trace),
         about=About(model, encoding),
     )
 
 
-def _layers(trace: Trace, found: Difference, ahead: bool) -> "list[LayerChange]":
-    assert found.attention is not None
+def _layers(trace: Trace, difference: Difference, ahead: bool) -> "list[LayerChange]":
+    assert difference.attention is not None
     table, changes = trace.steps, []
-    streams = {one.layer: one for one in found.steps if one.step.name == table.output}
-    for layer, apart in enumerate(found.attention.apart):
-        if apart is None:  # a layer without attention
+    streams = {step.layer: step for step in difference.steps if step.step.name == table.output}
+    for layer, distances in enumerate(difference.attention.apart):
+        if distances is None:  # a layer without attention
             continue
-        head = max(range(len(apart)), key=apart.__getitem__)
-        later = float(trace.step(table.weights, layer).triu(1).sum(dim=-1).mean()) if ahead else None
+        head = max(range(len(distances)), key=distances.__getitem__)
+        ahead_weight = float(trace.step(table.weights, layer).triu(1).sum(dim=-1).mean()) if ahead else None
         stream = streams[layer]
-        changes.append(LayerChange(layer, head, apart[head], stream.relative, stream.cosine, later))
+        changes.append(LayerChange(layer, head, distances[head], stream.relative, stream.cosine, ahead_weight))
     return changes

@@ -1,4 +1,4 @@
-"""Two models that differ in the numbers of some tensors alone, and the texts that they are compared on."""
+"""Two models that differ only in the numbers of some tensors, and the texts on which they are compared."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from tinytf.trace.parameters import ParameterAddress, addresses_of
 
 @dataclass(frozen=True)
 class Texts:
-    """What is measured on: the first ``tokens`` of each text (None: all of it); with ``truncate`` long ones are cut.
+    """The texts to measure on: the first ``tokens`` of each (None: all); ``truncate`` cuts texts that are too long.
 
-    ``token`` and ``versus_token`` are the two whose logits are compared at the end of each text; without them the two
+    ``token`` and ``versus_token`` are the two whose logits are compared at the end of each text; by default the two
     that the first model finds most likely there.
     """
 
@@ -34,43 +34,43 @@ class Texts:
     versus_token: str | int | None = None
 
     def encoded(self, model: TextModel) -> list[Encoding]:
-        """The tokens of each, as ``model`` takes them. Raises UsageError as ``encode`` does."""
-        given = [self.texts] if isinstance(self.texts, str | Conversation) else self.texts
-        found = [model.encode(text, truncate=self.truncate or self.tokens is not None) for text in given]
-        return [one if self.tokens is None else one.truncated(self.tokens) for one in found]
+        """The tokens of each text for ``model``. Raises UsageError as ``encode`` does."""
+        texts = [self.texts] if isinstance(self.texts, str | Conversation) else self.texts
+        encodings = [model.encode(text, truncate=self.truncate or self.tokens is not None) for text in texts]
+        return [encoding if self.tokens is None else encoding.truncated(self.tokens) for encoding in encodings]
 
     def asked(self, model: TextModel) -> list[Asked]:
-        """The tokens of each text, with what is measured of it. Raises UsageError for one token without the other."""
+        """What to measure on each text. Raises UsageError for one token without the other."""
         if (self.token is None) != (self.versus_token is None):
             raise UsageError(
-                "a logit difference is of two tokens, and one is named", "give both --token and --versus-token"
+                "a logit difference takes two tokens, and one is named", "give both --token and --versus-token"
             )
         pair = None
         if self.token is not None and self.versus_token is not None:
             pair = model.find_outcome(self.token, "--token"), model.find_outcome(self.versus_token, "--versus-token")
-        return [Asked.of(model.transformer, one.ids, pair) for one in self.encoded(model)]
+        return [Asked.of(model.transformer, encoding.ids, pair) for encoding in self.encoded(model)]
 
 
 class ModelPair:
-    """Two models with the paths of the parameters that are ``changed``, and the ``values`` of each side for the other.
+    """Two models, the paths of the parameters that are ``changed``, and each side's values for the other.
 
-    Raises UsageError for models that differ in more than the numbers of their tensors, and for a model that does not
-    choose one outcome.
+    ``theirs`` are the second model's values for the first, ``ours`` the first model's for the second. Raises UsageError
+    for models that differ in more than the numbers of their tensors, and for a model that does not choose one outcome.
     """
 
     def __init__(self, model: TextModel, versus: TextModel) -> None:
         model.transformer.require_choice("there are no predictions to compare")
         _require_alike(model, versus)
         self.first, self.second = Swapping(model.transformer), Swapping(versus.transformer)
-        own, others = (dict(one.transformer.named_parameters()) for one in (model, versus))
+        ours, theirs = (dict(side.transformer.named_parameters()) for side in (model, versus))
         self.changed = tuple(
             path
-            for path, one in own.items()
-            if self.first.used[path] and not torch.equal(one, others[path].to(one.device))
+            for path, parameter in ours.items()
+            if self.first.used[path] and not torch.equal(parameter, theirs[path].to(parameter.device))
         )
-        self.same = len(own) - len(self.changed)
-        self.theirs: dict[str, Values] = {path: {path: others[path].data.to(own[path])} for path in self.changed}
-        self.ours: dict[str, Values] = {path: {path: own[path].data.to(others[path])} for path in self.changed}
+        self.same = len(ours) - len(self.changed)
+        self.theirs: dict[str, Values] = {path: {path: theirs[path].data.to(ours[path])} for path in self.changed}
+        self.ours: dict[str, Values] = {path: {path: ours[path].data.to(theirs[path])} for path in self.changed}
 
     @cached_property
     def places(self) -> dict[str, tuple[ParameterAddress, int | None]]:
@@ -79,14 +79,14 @@ class ModelPair:
 
 
 def _require_alike(model: TextModel, versus: TextModel) -> None:
-    """UsageError unless the two differ in the numbers of their tensors alone."""
+    """Raise UsageError unless the two differ only in the numbers of their tensors."""
     first, second = model.config, versus.config
-    other = [name for name in FIELDS if first.setting(name) != second.setting(name)]
-    if other:
-        values = " and ".join(f"{config.setting(other[0])}" for config in (first, second))
+    differing = [name for name in FIELDS if first.setting(name) != second.setting(name)]
+    if differing:
+        values = " and ".join(f"{config.setting(differing[0])}" for config in (first, second))
         raise UsageError(
-            f"the models differ in more than their tensors: {other[0]} is {values}",
-            "tinytf diff compares models of two kinds",
+            f"the models differ in more than their tensors: {differing[0]} is {values}",
+            "tinytf diff compares models of different kinds",
         )
     if not same_vocabulary(model.tokenizer, versus.tokenizer):
         raise UsageError("the models have different vocabularies", "tinytf diff compares what they predict")
@@ -94,7 +94,7 @@ def _require_alike(model: TextModel, versus: TextModel) -> None:
 
 def addresses_by_path(model: Transformer) -> dict[str, tuple[ParameterAddress, int | None]]:
     """The address of each parameter by its path, with its layer."""
-    found: dict[str, tuple[ParameterAddress, int | None]] = {}
-    for where, layer in addresses_of(table_of(model.config)):
-        found.setdefault(where.path(layer), (where, layer))
-    return found
+    addresses: dict[str, tuple[ParameterAddress, int | None]] = {}
+    for address, layer in addresses_of(table_of(model.config)):
+        addresses.setdefault(address.path(layer), (address, layer))
+    return addresses
