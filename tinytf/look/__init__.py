@@ -1,13 +1,13 @@
-"""What is there: what a model holds and what one run of it computes, read off as it is.
+"""Look at a model: the numbers that it holds, and those that one run of it computes.
 
-A file each question, imported when it is first asked.
+One file a question, imported on first use.
 """
 
 from typing import TYPE_CHECKING
 
 from tinytf import lazy_modules
 
-if TYPE_CHECKING:  # those that Model has
+if TYPE_CHECKING:  # the modules that Model uses
     from tinytf.look import (
         activations,
         arithmetic,
