@@ -168,28 +168,20 @@ class _Blaming:
         if len(alone) == len(self.asked):
             restored = self._each(self._recovered, worst, lambda done: on_progress(len(alone) + done, total))
             recovered = dict(zip(worst, self._effects(torch.stack(restored)), strict=True))
-        moved = {
-            parameter.name: parameter.ratio
-            for parameter in moved_weights(self.models.first.model, self.models.second.model)
-        }
+        moved = {m.name: m.ratio for m in moved_weights(self.models.first.model, self.models.second.model)}
         blamed = []
         for path in self.models.changed:
             (address, layer), size = self.models.places[path], self.models.theirs[path][path].numel()
             described = (str(address), path, layer, address.parameter.name, size, moved[path], costs[path])
             blamed.append(Blamed(*described, damage.get(path), recovered.get(path)))
-        blamed.sort(
-            key=lambda parameter: (
-                parameter.damage is None,
-                -(parameter.damage.kl.value if parameter.damage else parameter.expected),
-            )
-        )
+        blamed.sort(key=lambda t: (t.damage is None, -(t.damage.kl.value if t.damage else t.expected)))
         return Blame(
             tuple(blamed),
             whole=whole,
             same=self.models.same,
             texts=len(alone),
             asked=len(self.asked),
-            positions=sum(len(parameter.positions) for parameter in self.asked[: len(alone)]),
+            positions=sum(len(text.positions) for text in self.asked[: len(alone)]),
             pair=self.asked[0].pair,
             seed=self.seed,
         )

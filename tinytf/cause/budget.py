@@ -130,16 +130,16 @@ def budget(
         costs = {name: dict(zip(types, row, strict=True)) for name, row in zip(tensors.paths, kls_alone, strict=True)}
         plan = tensors.choose(costs, limit)
         plans = [plan, *(dict.fromkeys(tensors.paths, kind) for kind in types)]
-        rows = [tensors.values_of(text) for text in plans]
+        rows = [tensors.values_of(types_of) for types_of in plans]
         measured, *uniform = estimates(torch.stack([_kl(swapping, text, rows) for text in asked]), positions, seed)
-    sizes = [tensors.total(text) for text in plans]
+    sizes = [tensors.total(types_of) for types_of in plans]
     return Budget(
         limit,
         sizes[0],
         tuple(tensors.planned(name, kind, costs[name]) for name, kind in plan.items()),
         sum(costs[name][kind] for name, kind in plan.items()),
         measured,
-        tuple(Uniform(*text) for text in zip(types, sizes[1:], uniform, strict=True)),
+        tuple(Uniform(*row) for row in zip(types, sizes[1:], uniform, strict=True)),
         len(asked),
         int(positions.sum()),
         tensors.is_named,

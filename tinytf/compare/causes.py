@@ -154,7 +154,7 @@ def _missing_summands(site: Site) -> Iterator[Attempt]:
     inputs = site.inputs()
     for index, (name, layer) in enumerate(site.sources if len(inputs) > 1 else ()):
         omitted = site.trace.steps.at(name, layer).full_name(layer)
-        yield f"{omitted} not added", sum((one for place, one in enumerate(inputs) if place != index), torch.zeros(()))
+        yield f"{omitted} not added", sum((summand for i, summand in enumerate(inputs) if i != index), torch.zeros(()))
 
 
 _USUAL: dict[type[Operation], str] = {

@@ -82,9 +82,8 @@ class Sums:
         difference = (a - b).abs()
         finite = bool(difference.max().isfinite())
         if not finite:
-            difference = torch.where(a == b, 0.0, difference).nan_to_num(
-                nan=math.inf, posinf=math.inf
-            )  # equal where both are −∞
+            # Equal where both are −∞.
+            difference = torch.where(a == b, 0.0, difference).nan_to_num(nan=math.inf, posinf=math.inf)
             self.unlike += int(difference.isinf().sum())
         flat = int(difference.argmax())
         if float(difference.flatten()[flat]) > self.largest:

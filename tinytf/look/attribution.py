@@ -139,7 +139,7 @@ class _Parts:
         """Add a part, unless ``vector`` is None: a bias that the model does not have."""
         if vector is not None:
             self.names.append((name if layer is None else f"L{layer}.{name}", kind, layer, None))
-            self.rows.append(_float64(vector)[None])
+            self.rows.append(_f64(vector)[None])
 
     def add_heads(self, layer: int, vectors: Tensor) -> None:
         self.names += [(f"L{layer}H{head}", "head", layer, head) for head in range(len(vectors))]
@@ -161,9 +161,9 @@ class _Parts:
         if step is None or not self.rows:
             return
         site, rows = Site(self.trace, step, layer), torch.cat(self.rows)
-        before, after = (_float64(tensor[self.position]) for tensor in (site.input(), site.value))
+        before, after = (_f64(tensor[self.position]) for tensor in (site.input(), site.value))
         if isinstance(step.operation, Norm):  # its scale, computed from the whole input, is frozen
-            weight, centred = _float64(gain_of(site.module)), isinstance(site.module, nn.LayerNorm)
+            weight, centred = _f64(gain_of(site.module)), isinstance(site.module, nn.LayerNorm)
             x = before - before.mean() if centred else before
             scale = weight / (x.square().mean() + site.module.eps).sqrt()
             self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]
@@ -173,11 +173,11 @@ class _Parts:
         elif isinstance(step.operation, Activate):  # x·gate(x), and 0 at 0: the gate is frozen
             self.rows = [rows * torch.where(before == 0, 0.0, after / before)]
         else:
-            self.rows = [rows @ _float64(site.weight).T]
+            self.rows = [rows @ _f64(site.weight).T]
             self.add(f"{step.name} bias", "dense bias", site.module.bias, layer)
 
 
-def _float64(tensor: Tensor) -> Tensor:
+def _f64(tensor: Tensor) -> Tensor:
     return tensor.detach().double().cpu()
 
 
@@ -208,12 +208,12 @@ def attribute(
     is the token itself; TinytfError for logits that are not finite.
     """
     require_logits(model.transformer)
-    chosen_token, versus_id = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
+    requested, versus_id = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
     trace = model.trace(text, truncate=truncate, force=force)
     at, unembedded = _position(trace, position), trace.steps.unembedded
     logits = trace.vocabulary(unembedded.name, [at])[0].double()
     require_finite(trace, logits)
-    chosen = int(logits.argmax()) if chosen_token is None else chosen_token
+    chosen = int(logits.argmax()) if requested is None else requested
     if chosen == versus_id:
         raise UsageError("a token compared with itself has no lead", "name another token with --versus")
     parts = _Parts(trace, at)
@@ -242,7 +242,7 @@ def directly(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -
     def of_heads(stream: _Parts, step: Step, layer: int) -> _Parts:
         added = _Parts(trace, position)
         if step.role == "attention":
-            vectors = _float64(heads[layer])
+            vectors = _f64(heads[layer])
             added.add_heads(layer, torch.zeros_like(vectors) if trace.is_exchanged(step.name, layer) else vectors)
         return added
 
@@ -251,7 +251,7 @@ def directly(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -
     _after_blocks(parts)
     rows = [row for row, (_, kind, _, _) in zip(torch.cat(parts.rows), parts.names, strict=True) if kind == "head"]
     values = torch.stack(rows) @ _direction(trace.model.unembedding, token, None)  # (L·H, C) · (C,) -> (L·H,)
-    return [layer_values.tolist() for layer_values in values.split([len(layer_values) for layer_values in heads])]
+    return [parts.tolist() for parts in values.split([len(vectors) for vectors in heads])]
 
 
 def _position(trace: Trace, position: str | None) -> int:
@@ -321,18 +321,14 @@ def _attention_or_feed_forward(stream: _Parts, step: Step, layer: int) -> _Parts
     if not step.module:
         return _experts_parts(trace, position, step, layer)
     parts, linear = _Parts(trace, position), Site(trace, step, layer).module
-    weight, of_heads, exchanged = (
-        _float64(linear.weight),
-        step.role == "attention",
-        trace.is_exchanged(step.name, layer),
-    )
+    weight, of_heads, exchanged = _f64(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
     if of_heads:
-        side_by_side = _float64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
+        side_by_side = _f64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
         heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
         vectors = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
         parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
     elif not exchanged:
-        parts.add(step.name, "feed-forward", weight @ _float64(trace.step(step.inputs[0], layer)[position]), layer)
+        parts.add(step.name, "feed-forward", weight @ _f64(trace.step(step.inputs[0], layer)[position]), layer)
     if exchanged:
         parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
     else:
@@ -346,22 +342,20 @@ def _experts_parts(trace: Trace, position: int, step: Step, layer: int) -> _Part
     if trace.is_exchanged(step.name, layer):
         parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
         return parts
-    for name, source_layer in (
-        trace.steps.sources(step, layer) if isinstance(step.operation, Add) else ((step.name, layer),)
-    ):
-        source = trace.steps.at(name, source_layer)
+    for name, at in trace.steps.sources(step, layer) if isinstance(step.operation, Add) else ((step.name, layer),):
+        source = trace.steps.at(name, at)
         if isinstance(source.operation, SumExperts):
             expert_step = source.inputs[0]
             for number in trace.step(trace.steps.choice, layer)[position].nonzero().flatten().tolist():
                 parts.names.append((f"L{layer}E{number}", "expert", layer, None))
-                parts.rows.append(_float64(trace.step(expert_step, layer, (number,))[0, position])[None])
+                parts.rows.append(_f64(trace.step(expert_step, layer, (number,))[0, position])[None])
         else:
             parts.add(name, "feed-forward", trace.step(name, layer)[position], layer)
     return parts
 
 
 def _direction(table: Tensor, token: int, versus: int | None) -> Tensor:
-    return _float64(table[token]) if versus is None else _float64(table[token]) - _float64(table[versus])
+    return _f64(table[token]) if versus is None else _f64(table[token]) - _f64(table[versus])
 
 
 def _allowed(trace: Trace, parts: list[Part]) -> float:

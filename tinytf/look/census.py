@@ -47,9 +47,7 @@ from tinytf.text_model import TextModel
 from tinytf.trace.hooks import tapped
 
 SEQUENCES = 16
-SHORTEST_COPY = (
-    3  # in copies of two tokens, the token after the last occurrence is the previous one: induction equals previous
-)
+SHORTEST_COPY = 3  # in copies of 2, the token after the last occurrence is the previous one: induction is previous
 _USUAL_COPY = 50
 
 _ROOM = 256 * 2**20  # bytes of one layer's attention that a batch may take
@@ -151,12 +149,8 @@ class Census(Report):
 
     def stored(self) -> list[Array]:
         """Every score, (layers, heads), under ``repeats.`` or ``text.`` and its name."""
-        named = [
-            (sequences, scores) for sequences, scores in (("repeats", self.repeats), ("text", self.text)) if scores
-        ]
-        tensors = (
-            (f"{sequences}.{score}", values) for sequences, scores in named for score, values in scores.values.items()
-        )
+        named = [(kind, scores) for kind, scores in (("repeats", self.repeats), ("text", self.text)) if scores]
+        tensors = ((f"{kind}.{score}", values) for kind, scores in named for score, values in scores.values.items())
         return [Array.of(name, ["layer", "head"], values) for name, values in tensors]
 
     def measured_on(self, by: str) -> CensusScores:
@@ -260,10 +254,8 @@ def census(
 
     def predicted(hidden: Tensor, batch: Tensor) -> None:
         if config.head.kind == "lm":
-            for row, sequence in zip(
-                hidden[:, copies], batch[:, copies], strict=True
-            ):  # (T, V) of one sequence at a time
-                losses.append(copy_losses(model.unembed(row)[None], sequence[None], length))
+            for row, copied in zip(hidden[:, copies], batch[:, copies], strict=True):  # (T, V), a sequence at a time
+                losses.append(copy_losses(model.unembed(row)[None], copied[None], length))
 
     repeats = _Tally(config, ids.shape[1], copies)
     _run_sequences(model, iter(ids), repeats, lambda done: progress(done, total), predicted)

@@ -93,8 +93,8 @@ def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Seque
     """
     trace = model.trace(text)
     coarse = Coarse(trace.model.parameters())
-    addresses = [trace.address(one) if isinstance(one, str) else one for one in at]
-    requested = {(one.step and one.step.name, layer) for one in addresses for layer in one.layers or (None,)}
+    addresses = [trace.address(text) if isinstance(text, str) else text for text in at]
+    requested = {(where.step and where.step.name, layer) for where in addresses for layer in where.layers or (None,)}
     lines = tuple(
         code_line(trace, step, layer, coarse)
         for step, layer in trace.steps.rows
@@ -103,7 +103,7 @@ def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Seque
     )
     if not lines:
         raise UsageError(f"no line of code computes {', '.join(map(str, addresses))}", "such as --code --at L0.weights")
-    fault = None if all(one.compared is None or one.compared.is_finite for one in lines) else first_not_finite(trace)
+    fault = None if all(line.compared is None or line.compared.is_finite for line in lines) else first_not_finite(trace)
     return Code(lines, trace.recording.logit_rows, fault, about=About(model, trace.encoding))
 
 

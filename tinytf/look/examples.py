@@ -99,9 +99,7 @@ class Strongest:
             origin[row_index] = torch.tensor([window.document, window.start - window.own.start])
         strength = values.abs().nan_to_num(nan=math.inf).masked_fill(~is_own[:, :, None], -1.0)
         flat = strength.flatten(0, 1).T  # (U, B·T)
-        best = flat.sort(dim=-1, descending=True, stable=True).indices[
-            :, : self.top
-        ]  # (U, K), the earliest first among equals
+        best = flat.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]  # (U, K), of equals the earliest
         row, token = best // length, best % length
         context_at = token[..., None] + torch.arange(-BEFORE, AFTER + 1)  # (U, K, W)
         exists = (context_at >= 0) & (context_at < length)

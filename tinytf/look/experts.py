@@ -132,15 +132,11 @@ def experts(model: TextModel, text: Text, *, layer: int | None = None) -> Expert
 
     Raises UsageError for a model without experts, AddressError for a layer without experts.
     """
-    with_experts = _expert_layers(model)
-    if layer is not None and layer not in with_experts:
-        layer_range = (
-            f"{with_experts[0]} to {with_experts[-1]}"
-            if len(with_experts) == with_experts[-1] - with_experts[0] + 1
-            else ", ".join(map(str, with_experts))
-        )
-        raise AddressError(f"there is no layer {layer} with experts", f"layers with experts: {layer_range}")
-    layers = with_experts if layer is None else (layer,)
+    every = _expert_layers(model)
+    if layer is not None and layer not in every:
+        span = f"{every[0]} to {every[-1]}" if len(every) == every[-1] - every[0] + 1 else ", ".join(map(str, every))
+        raise AddressError(f"there is no layer {layer} with experts", f"layers with experts: {span}")
+    layers = every if layer is None else (layer,)
     trace: Trace = model.trace(text, layers=layers)
     table = trace.steps
     chosen = [trace.step(table.choice, n) != 0 for n in layers]

@@ -97,10 +97,8 @@ def overlap(weights: Tensor, visible: Tensor) -> Tensor:
     The overlap is the Bhattacharyya coefficient Σ√(p·q), 1 for equal weights and 0 if they share no key, averaged over
     the other heads and the queries that see more than one key. NaN for a single head, and if no query does.
     """
-    choosing_rows = weights[..., (visible > 1).to(weights.device), :]
-    shares = choosing_rows / choosing_rows.sum(dim=-1, keepdim=True).clamp(
-        min=1e-30
-    )  # beside a sink they sum to less than 1
+    rows = weights[..., (visible > 1).to(weights.device), :]
+    shares = rows / rows.sum(dim=-1, keepdim=True).clamp(min=1e-30)  # beside a sink they sum to less than 1
     roots = shares.sqrt().transpose(-3, -2)  # (…, Q, H, K)
     similarity = (roots @ roots.transpose(-2, -1)).mean(dim=-3)  # (…, H, H)
     n_heads = weights.shape[-3]
@@ -159,10 +157,8 @@ def measures_of(trace: Trace, names: Sequence[str], layers: Sequence[int] | None
     attending = require_attention(trace.steps)
     chosen = attending if layers is None else layers
     weights = (trace.step(trace.steps.weights, layer).float() for layer in chosen)
-    stacks = [
-        torch.stack([MEASURES[by][0](layer_weights) for by in names]) for layer_weights in weights
-    ]  # (measures, heads) each
-    measured = dict(zip(names, torch.stack(stacks, dim=1), strict=True))
+    layered = [torch.stack([MEASURES[by][0](w) for by in names]) for w in weights]  # (measures, heads) each
+    measured = dict(zip(names, torch.stack(layered, dim=1), strict=True))
     if layers is not None:
         return measured
     return {by: in_place(values, attending, trace.config.n_layers) for by, values in measured.items()}

@@ -182,9 +182,11 @@ def lens(
             on_progress(number * len(steps) + index + 1, len(starts) * len(steps))
     stages = tuple(
         Stage(
-            table.at(*step).full_name(step[1]), step[1], *(torch.cat(parts).cpu() for parts in zip(*parts, strict=True))
+            table.at(*step).full_name(step[1]),
+            step[1],
+            *(torch.cat(parts).cpu() for parts in zip(*chunks, strict=True)),
         )
-        for step, parts in zip(steps, readings, strict=True)
+        for step, chunks in zip(steps, readings, strict=True)
     )
     through, difference, about = _through(trace), _difference(trace, last), About(model, trace.encoding)
     fault = None if math.isfinite(difference) else first_not_finite(trace)
@@ -244,4 +246,4 @@ def _difference(trace: Trace, last: Tensor) -> float:
     """The largest difference of the last stage from the forward pass, in the last hidden state and the logits."""
     rows = trace.recording.logit_rows
     pairs = [(last, trace.last_hidden), (_read(trace.model, last, rows), trace.recorded_logits)]
-    return float(torch.stack([(ours.double() - models.double()).abs().max() for ours, models in pairs]).max())
+    return float(torch.stack([(ours.double() - theirs.double()).abs().max() for ours, theirs in pairs]).max())

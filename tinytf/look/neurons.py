@@ -159,12 +159,12 @@ class Neurons(Report):
             ],
             "directions": [
                 {
-                    "unit": str(entry.unit),
-                    "norm": entry.norm,
-                    "promoted": [{**self.named(i), "logit": value} for i, value in entry.promoted],
-                    "suppressed": [{**self.named(i), "logit": value} for i, value in entry.suppressed],
+                    "unit": str(direction.unit),
+                    "norm": direction.norm,
+                    "promoted": [{**self.named(i), "logit": value} for i, value in direction.promoted],
+                    "suppressed": [{**self.named(i), "logit": value} for i, value in direction.suppressed],
                 }
-                for entry in self.directions
+                for direction in self.directions
             ],
             "examples": None if self.examples is None else self.examples.to_dict(self.word),
         }

@@ -95,7 +95,7 @@ class Overview:
             for layer in self.layers
             for head, value in enumerate(layer.heads if layer.direct is None else layer.direct)
         ]
-        return sorted(heads, key=lambda layer: -layer[2])
+        return sorted(heads, key=lambda head: -head[2])
 
     @cached_property
     def flow(self) -> Flow:
@@ -116,10 +116,8 @@ class Overview:
         weights = self.weights(layer, head)
         stop = max(self.positions[-1] + 1, min(queries, len(weights)))
         rows = weights[max(0, stop - queries) : stop]
-        keys_seen = sorted(
-            weights[list(self.positions)].abs().sum(dim=0).topk(min(keys, len(weights))).indices.tolist()
-        )
-        return Closeup(tuple(range(stop - len(rows), stop)), tuple(keys_seen), rows[:, keys_seen])
+        best = sorted(weights[list(self.positions)].abs().sum(dim=0).topk(min(keys, len(weights))).indices.tolist())
+        return Closeup(tuple(range(stop - len(rows), stop)), tuple(best), rows[:, best])
 
 
 @torch.no_grad()

@@ -100,20 +100,20 @@ def _sinusoidal(config: ModelConfig, module: SinusoidalPositions) -> Positions:
     length, width = min(LENGTH, config.context), config.summed_width
     half = width // 2
     if module.halves:
-        made = sinusoidal_table(length, width, torch.device("cpu"), torch.float32, halves=True)
-        table = {"sines": made[:, :half], "cosines": made[:, half:]}
+        own_table = sinusoidal_table(length, width, torch.device("cpu"), torch.float32, halves=True)
+        table = {"sines": own_table[:, :half], "cosines": own_table[:, half:]}
         frequencies = halves_frequencies(width).double().tolist()
         waves = tuple(Wave((i, i + half), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
         formula = f"di, di+{half} = sin, cos of (pos + {module.offset}) / 10000^(i/{half - 1})"
         checked = _checked(table, frequencies)
-        return Positions("sinusoidal", formula, config.context, table, waves, _similarity(made), checked)
-    made = module(torch.zeros(1, length), torch.float32).cpu()  # (P, C)
-    table = {"sines": made[:, 0::2], "cosines": made[:, 1::2]}
+        return Positions("sinusoidal", formula, config.context, table, waves, _similarity(own_table), checked)
+    own_table = module(torch.zeros(1, length), torch.float32).cpu()  # (P, C)
+    table = {"sines": own_table[:, 0::2], "cosines": own_table[:, 1::2]}
     frequencies = [10_000 ** (-2 * pair / width) for pair in range(width // 2)]
     waves = tuple(Wave((2 * i, 2 * i + 1), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
     formula = f"d2i, d2i+1 = sin, cos of pos / 10000^(2i/{width})"
     return Positions(
-        "sinusoidal", formula, config.context, table, waves, _similarity(made), _checked(table, frequencies)
+        "sinusoidal", formula, config.context, table, waves, _similarity(own_table), _checked(table, frequencies)
     )
 
 
@@ -132,15 +132,9 @@ def _rotary(config: ModelConfig) -> Positions:
         frequencies = [rope.theta ** (-2 * pair / rope.width) / divisor for pair in range(half)]
     waves = tuple(Wave((i, i + half), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
     similarity = tuple(sum(math.cos(k * f) for f in frequencies) / half for k in DISTANCES if k < length)
-    stretched = f", long waves / {rope.factor:g}"
-    suffixes = {
-        "none": "",
-        "linear": f" / {rope.factor:g}",
-        "llama3": stretched,
-        "yarn": stretched,
-        "longrope": " / its own factor",
-    }
-    formula = f"di and di+{half} of q and k turn by pos · {rope.theta:g}^(−2i/{rope.width}){suffixes[rope.scaling]}"
+    long = f", long waves / {rope.factor:g}"
+    ends = {"none": "", "linear": f" / {rope.factor:g}", "llama3": long, "yarn": long, "longrope": " / its own factor"}
+    formula = f"di and di+{half} of q and k turn by pos · {rope.theta:g}^(−2i/{rope.width}){ends[rope.scaling]}"
     return Positions("rotary", formula, config.context, table, waves, similarity, _checked(table, frequencies))
 
 

@@ -45,10 +45,7 @@ class Prediction(ShortRepr):
 
     def repr_members(self) -> dict[str, Any]:
         """The best outcomes, each with its probability or logit."""
-        best = (
-            (likely.shown, likely.logit if likely.probability is None else likely.probability)
-            for likely in self.top[:_IN_REPR]
-        )
+        best = ((top.shown, top.logit if top.probability is None else top.probability) for top in self.top[:_IN_REPR])
         return {"best": " ".join(f"{name} {share:.3g}" for name, share in best)}
 
     @property
@@ -72,10 +69,7 @@ class Prediction(ShortRepr):
         key_of_name, name = keys.get(self.what, ("at", self.shown))
         kind = "token" if self.what in keys else "class"
         number = "position" if self.label else "id"
-        top = [
-            {kind: likely.shown, number: likely.id, "probability": likely.probability, "logit": likely.logit}
-            for likely in self.top
-        ]
+        top = [{kind: t.shown, number: t.id, "probability": t.probability, "logit": t.logit} for t in self.top]
         return {"position": self.position, key_of_name: name, "top": top}
 
 

@@ -65,7 +65,7 @@ class Rollout(Report):
 
     def stored(self) -> list[Array]:
         """The rollout (T, T), and the maps of the layers, whose product it is."""
-        return self.arrays() + [Array.of(f"L{n}.map", ["query", "key"], map) for n, map in enumerate(self.maps)]
+        return self.arrays() + [Array.of(f"L{n}.map", ["query", "key"], weights) for n, weights in enumerate(self.maps)]
 
     def arrays(self) -> list[Array]:
         """The rollout."""

@@ -42,16 +42,13 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
         if not table.has_own(step, layer):
             continue  # it shares the weights of an earlier step
         parameters = step.operation.parameters(step) if step.operation else ()
-        shapes, sizes = (
-            [parameter.axes for parameter in parameters if not parameter.absent],
-            config.at(layer or 0).sizes,
-        )
+        shapes, sizes = [p.axes for p in parameters if not p.absent], config.at(layer or 0).sizes
         words = " + ".join("·".join(axes) for axes in shapes)
         numbers = " + ".join("·".join(f"{sizes[axis]:,}" for axis in axes) for axes in shapes)
         size = sum(math.prod(sizes[axis] for axis in axes) for axes in shapes)
         if parameters:
             counts[_name(step), f"{words} = {numbers}" if shapes else parameters[0].absent, size] += 1
-    return [Component(*parameter, copies) for parameter, copies in counts.items()]
+    return [Component(*component, copies) for component, copies in counts.items()]
 
 
 def _name(step: Step) -> str:

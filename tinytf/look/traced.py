@@ -64,7 +64,7 @@ class Traced(Report):
         }
         steps = enumerate(self.trace.steps.rows, start=1)
         chosen = [(number, *place) for number, place in steps if not self.addresses or place in requested]
-        return [row_of(self.trace, *address) for address in chosen]
+        return [row_of(self.trace, *row) for row in chosen]
 
     @cached_property
     def overview(self) -> Overview:

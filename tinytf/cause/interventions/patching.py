@@ -241,7 +241,7 @@ def patch_sweep(
         on_progress, resume=resume, subject=["patch", followed.answer, followed.versus], from_data=float,
     )  # fmt: skip
     differences = torch.full((len(layers), width), followed.corrupt, dtype=torch.float64)
-    remaining = [math.nan if intervention is None else intervention for intervention in moved]
+    remaining = [math.nan if value is None else value for value in moved]
     differences[:, first:] = math.nan  # where a layer has fewer heads
     for layer in layers:
         count = heads[layer] if of_heads else width - first

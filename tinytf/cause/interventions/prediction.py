@@ -85,7 +85,7 @@ def effects(before: Tensor, after: Tensor, target: int) -> list[Effect]:
     """The effect on each of some predictions: log-probabilities ``before`` (V,), ``after`` (B, V)."""
     kl = divergence(before.exp(), before, after)
     rows = zip(kl.tolist(), after[:, target].tolist(), after.argmax(dim=-1).tolist(), strict=True)
-    return [Effect(divergence_row, float(before[target]), log_p, best) for divergence_row, log_p, best in rows]
+    return [Effect(nats, float(before[target]), log_p, best) for nats, log_p, best in rows]
 
 
 def choices(before: Tensor, after: Tensor, top: int, followed: Sequence[int] = ()) -> tuple[Choice, ...]:
@@ -175,7 +175,7 @@ def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: in
         raise UsageError(f"{both}, so there is no difference to follow", "name two: --answer A --versus B")
     unmeasured = Contrast(position, *chosen, 0.0, 0.0)
     differences = [unmeasured.of(row[None])[0] for row in logits]
-    scale = max(1.0, *(abs(row) for row in differences))
+    scale = max(1.0, *(abs(difference) for difference in differences))
     if abs(differences[0] - differences[1]) <= _SAME * scale:
         raise UsageError(
             f"the difference of the two logits is {differences[0]:.4g} in both runs, so there is nothing to measure by",

@@ -51,14 +51,9 @@ def sweep(
     strongest, its_logits = -1, torch.empty(0)
     try:
         for numbers, logits in _batches(trace, interventions, remaining, read, on_progress):
-            measured_now = dict(zip(numbers, measured(logits), strict=True))
-            log.add(
-                {
-                    names[number]: intervention if isinstance(intervention, float) else vars(intervention)
-                    for number, intervention in measured_now.items()
-                }
-            )
-            results |= measured_now
+            new = dict(zip(numbers, measured(logits), strict=True))
+            log.add({names[i]: result if isinstance(result, float) else vars(result) for i, result in new.items()})
+            results |= new
             best = max(numbers, key=lambda number: size(results[number]))
             if strongest < 0 or size(results[best]) > size(results[strongest]):
                 strongest, its_logits = best, logits[numbers.index(best)].clone()

@@ -229,8 +229,8 @@ class Layout:
             last = place
         step = self.steps.at(*last)
         if step.of_experts:  # one module weights and sums them
-            sums = (one for one in self.steps.in_layer(last[1] or 0) if isinstance(one.operation, SumExperts))
-            return [(one.name, last[1]) for one in sums]
+            sums = (row for row in self.steps.in_layer(last[1] or 0) if isinstance(row.operation, SumExperts))
+            return [(row.name, last[1]) for row in sums]
         return [*([(self.steps.to_stream(step)[-1].name, last[1])] if step in self.steps.added else []), last]
 
     def _parameterless(self, name: str) -> tuple[Meaning, ...]:
@@ -244,18 +244,11 @@ class Layout:
             layer = int(match[1]) if match.re.groups else None
             if words == "ffn.act" and config.gated and isinstance(self.table, Family):
                 return ()  # the activated gate alone, before it meets the hidden units
-            if words == "final" or (words, layer) == (
-                "in",
-                config.n_layers,
-            ):  # transformers' last hidden state is normed
+            if words == "final" or (words, layer) == ("in", config.n_layers):  # transformers norms the last one
                 step = steps.by_name[steps.final]
                 return (Meaning((step.name, config.n_layers - 1 if step.in_layer else None)),)
-            present = [
-                word for word in (steps.synonym(word) or word for word in words.split()) if steps.has(word, layer)
-            ]
-            return tuple(
-                Meaning((word, layer), how=self._row_order(word), certain=len(present) == 1) for word in present
-            )
+            names = [word for word in (steps.synonym(w) or w for w in words.split()) if steps.has(word, layer)]
+            return tuple(Meaning((step, layer), how=self._row_order(step), certain=len(names) == 1) for step in names)
         return ()
 
     def _row_order(self, step: str) -> Stored | None:
@@ -268,11 +261,7 @@ class Layout:
 @lru_cache(maxsize=1)
 def _tables() -> tuple[FamilyTable, ...]:
     """Every family's table, also with each classification head, and GGUF's also with joint queries, keys and values."""
-    heads = [
-        replace(table, stored={**table.stored, **head.stored})
-        for table in FAMILIES.values()
-        for head in table.heads.values()
-    ]
+    heads = [replace(t, stored={**t.stored, **head.stored}) for t in FAMILIES.values() for head in t.heads.values()]
     joint = [
         replace(table, stored={**table.stored, **fused("blk.{n}.attn_qkv")})
         for table in ARCHITECTURES.values()

@@ -111,19 +111,15 @@ def _flat(table: Mapping[str, Any], prefix: str, path: Path) -> Iterator[tuple[s
 def _ours(name: str, steps: StepTable) -> tuple[Meaning, ...]:
     """The meaning of our address or TransformerLens' name; empty for any other name."""
     try:
-        address = parse_tensor(name, steps)
+        where = parse_tensor(name, steps)
     except AddressError:
         return ()
-    if address.step is None or address.cell or not address.step.is_tensor:
+    if where.step is None or where.cell or not where.step.is_tensor:
         return ()
-    layers = address.layers or (None,)
-    note = (
-        f"{name} is {address.lens.of(str(replace(address, lens=None)))}"
-        if address.lens and not address.lens.is_step
-        else ""
-    )
+    layers = where.layers or (None,)
+    note = f"{name} is {where.lens.of(str(replace(where, lens=None)))}" if where.lens and not where.lens.is_step else ""
     return tuple(
-        Meaning((address.step.name, layer), address.heads, pick=index if len(layers) > 1 else None, note=note)
+        Meaning((where.step.name, layer), where.heads, pick=index if len(layers) > 1 else None, note=note)
         for index, layer in enumerate(layers)
     )
 

@@ -108,10 +108,8 @@ def open_dump(path: str | Path) -> Dump:
     except TinytfError as error:
         raise DumpError(error.message, error.hint or hint) from None
     except FileNotFoundError:
-        close_names = difflib.get_close_matches(path.name, _dumps_in(path.parent), n=1)
-        raise DumpError(
-            f"there is no file {path}", f"did you mean {close_names[0]}?" if close_names else hint
-        ) from None
+        near = difflib.get_close_matches(path.name, _dumps_in(path.parent), n=1)
+        raise DumpError(f"there is no file {path}", f"did you mean {near[0]}?" if near else hint) from None
     except OSError as error:
         raise DumpError(f"cannot read {path}: {error.strerror or error}", hint) from None
     if not dump.shapes:
@@ -253,11 +251,9 @@ def _of_objects(path: Path, objects: Iterator[dict[str, Any]]) -> Dump:
         metadata["ids"] = ids
     tensors = {name: _nested(values, f"{path}: {printable(name, spaces=False)}") for name, values in arrays.items()}
     model = metadata.get("model")
-    if (
-        isinstance(model, dict) and model.get("dtype", "float64") != "float64"
-    ):  # our own files have the digits of float32
-        tensors = {name: record.float() for name, record in tensors.items()}
-    return Dump(path, {name: tuple(record.shape) for name, record in tensors.items()}, tensors.__getitem__, metadata)
+    if isinstance(model, dict) and model.get("dtype", "float64") != "float64":  # our own, with the digits of float32
+        tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    return Dump(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__, metadata)
 
 
 def _nested(values: Any, what: str) -> Tensor:
