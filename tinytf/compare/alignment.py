@@ -95,8 +95,8 @@ def align(first: AnySide, second: AnySide) -> Alignment:
             return Alignment(n_alike, (), (), same_vocabularies, note_on_splits)
     if lengths[0] != lengths[1] and any(side.config.looks_ahead for side in (first, second)):
         raise UsageError(
-            f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: with another "
-            "length every position is another one",
+            f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: another "
+            "length changes every position",
             "give texts with the same number of tokens; tinytf tokens shows how they split",
         )
     n = min(lengths)
@@ -105,7 +105,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
     note = second.note if isinstance(second, Dumped) else ""
     if lengths[0] != lengths[1]:
         longer = "second" if lengths[1] > lengths[0] else "first"
-        note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, place by place"
+        note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, position by position"
         note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are omitted"
     asked: tuple[tuple[int, int], ...]
     reads = {side.config.head_reads for side in (first, second)}
@@ -152,4 +152,4 @@ def _same_cuts(first: AnySide, second: AnySide) -> tuple[int, str]:
             "in all)",
             "models with one tokenizer can be compared, such as the checkpoints of a run",
         )
-    return split_at, f"the tokenizers {message}; what is before is compared"
+    return split_at, f"the tokenizers {message}; the tokens before are compared"

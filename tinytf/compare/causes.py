@@ -158,17 +158,17 @@ def _missing_summands(site: Site) -> Iterator[Attempt]:
 
 
 _USUAL: dict[type[Operation], str] = {
-    Norm: "the settings of the norm: eps, a gain with 1 added, the mean taken off or not",
-    HeadNorm: "the settings of the norm of queries and keys: in each head, or over all",
+    Norm: "the settings of the norm: eps, a gain with 1 added, the mean subtracted or not",
+    HeadNorm: "the settings of the norm of queries and keys: in each head, or over all heads",
     Rotate: "the rotary settings: base, scaling, halves or pairs of rows, the first position",
     Linear: "a weight: another matrix, transposed, its rows in another order, without its bias",
     Scores: "which key head serves which query head",
     Mix: "which value head serves which query head",
     Concat: "the order of the heads",
-    Mask: "which keys a query sees: those up to itself, or of a window",
-    Scale: "what scores are divided by",
+    Mask: "the mask: which keys a query sees, up to itself or in a window",
+    Scale: "the divisor of the scores",
     Softmax: "the axis of the softmax",
-    Activate: "the activation: which, or which of gate and hidden units is activated",
+    Activate: "the activation function, or whether the gate or the hidden units are activated",
     Add: "which tensors are added to the stream",
     Lookup: "the tokens, or the scale of the embeddings",
     Positions: "the first position, or the offset of the table",

@@ -59,12 +59,12 @@ SCORES = {
     "previous": "mean weight on the token before",
     "first": "mean weight on the first token",
     "self": "mean weight on the query's own token",
-    "offset": "where most weight goes, key − query in tokens, of the offsets that half of the queries have",
+    "offset": "the offset with most weight, key − query in tokens, among offsets that half of the queries have",
     "offset_weight": "mean weight at that offset",
     "entropy": "mean entropy of a query's weights, in nats",
-    "entropy_share": "entropy divided by that of looking at every visible token alike",
+    "entropy_share": "entropy divided by that of equal weights on every visible token",
     "distance": "mean distance from query to key in tokens, weighted",
-    "agreement": "mean overlap Σ√(p·q) with the other heads of the layer: 1 look alike, 0 share no token",
+    "agreement": "mean overlap Σ√(p·q) with the other heads of the layer: 1 for equal weights, 0 for no shared token",
 }
 """Every score of the census, with its definition."""
 
