@@ -105,7 +105,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
     note = second.note if isinstance(second, Dumped) else ""
     if lengths[0] != lengths[1]:
         longer = "second" if lengths[1] > lengths[0] else "first"
-        note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, position by position"
+        note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, one by one"
         note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are omitted"
     asked: tuple[tuple[int, int], ...]
     reads = {side.config.head_reads for side in (first, second)}
