@@ -57,7 +57,7 @@ def _weights(trace: Trace, name: str, scores: Tensor, table: StepTable, layer: i
 class Peak:
     """The largest weight of a query: its ``key``, its ``share``, and its ``slope`` w·(1 − w) in its own score.
 
-    ``entropy`` is that of the query's weights, in nats.
+    ``entropy`` is the entropy of the query's weights, in nats.
     """
 
     key: int

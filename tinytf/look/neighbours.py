@@ -140,7 +140,7 @@ def _at(model: TextModel, trace: Trace, at: str, top: int | None) -> Neighbours:
     vectors, names = trace[address], _names(trace, address)  # (L, T, C), (T, C) or (C,)
     flat = vectors.reshape(-1, vectors.shape[-1])
     spaces = tuple(_space(table, rows, flat, top) for table, rows in _tables(trace.model).items())
-    raw = "the stream is compared as it is, without the final norm through which the lens reads it"
+    raw = "the stream is compared directly, without the final norm through which the lens reads it"
     notes = (raw, *_about_tables(trace.model), *filter(None, [address.note]))
     none = (None,) * len(names)
     return Neighbours(names, none, str(address), spaces, notes, about=About(model, trace.encoding))

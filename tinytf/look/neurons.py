@@ -211,7 +211,7 @@ def activated(trace: Trace, layer: int) -> Tensor:
 
 
 def output_weights(model: Transformer, layer: int) -> Tensor:
-    """W₂ of a layer as it is stored, (C, F)."""
+    """The stored W₂ of a layer, (C, F)."""
     linear: Any = model.blocks[layer].get_submodule(table_of(model.config).added[-1].module)
     weight: Tensor = linear.weight
     return weight
