@@ -232,7 +232,7 @@ def attribute(
     return Attribution(at, chosen, versus_id, tuple(terms), logit, limit, _frozen(trace), subject, about=about)
 
 
-def directly(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:
+def head_contributions(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:
     """The parts of all heads in the logit of a token at one position, by layer, as in ``attribute``.
 
     ``heads`` are the vectors that the heads of each layer add at that position before any norm, (H, C).

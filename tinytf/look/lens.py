@@ -194,7 +194,7 @@ def lens(
 
 
 @torch.no_grad()
-def most_probable(trace: Trace, position: int) -> list[tuple[int, float]]:
+def most_probable_by_layer(trace: Trace, position: int) -> list[tuple[int, float]]:
     """The token that the lens reads after each layer at one position, with its probability."""
     model, table = trace.model, trace.steps
     states = [trace.step(table.output, layer)[position] for layer in range(trace.config.n_layers)]

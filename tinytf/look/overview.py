@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.look.attribution import directly
+from tinytf.look.attribution import head_contributions
 from tinytf.look.flow import Flow, flow
-from tinytf.look.lens import most_probable
+from tinytf.look.lens import most_probable_by_layer
 from tinytf.look.prediction import Prediction
 from tinytf.parts.row import Step
 from tinytf.report import Data
@@ -35,7 +35,7 @@ class Added(Data):
 
 
 @dataclass(frozen=True)
-class Read:
+class LensReading:
     """The most probable token of the logit lens after a layer; ``token`` is its printable form."""
 
     token: str
@@ -54,7 +54,7 @@ class Layer(Data):
     added: tuple[Added, ...]
     heads: tuple[float, ...]
     direct: tuple[float, ...] | None
-    read: Read | None
+    read: LensReading | None
 
     @property
     def strongest(self) -> int:
@@ -133,11 +133,11 @@ def overview(trace: Trace, predictions: tuple[Prediction, ...], shown: Callable[
         return Overview(trace, positions, None, None, layers_data)
     heads_of_layers = [_heads(trace, layer, positions) for layer in layers]
     best = predictions[0]
-    direct = directly(trace, best.position, best.column, [heads[:, 0] for heads in heads_of_layers])
-    lens_readings: list[Read | None] = [None for _ in layers]
+    direct = head_contributions(trace, best.position, best.column, [heads[:, 0] for heads in heads_of_layers])
+    lens_readings: list[LensReading | None] = [None for _ in layers]
     if trace.steps.chooses:
-        best_tokens = most_probable(trace, best.position)
-        lens_readings = [Read(shown(token) or f"#{token}", token, share) for token, share in best_tokens]
+        best_tokens = most_probable_by_layer(trace, best.position)
+        lens_readings = [LensReading(shown(token) or f"#{token}", token, share) for token, share in best_tokens]
     layers_data = tuple(
         _layer(trace, layer, positions, heads_of_layers[layer], direct[layer], lens_readings[layer]) for layer in layers
     )
@@ -161,7 +161,7 @@ def _layer(
     positions: Sequence[int],
     heads: Tensor,
     direct: Sequence[float] | None = None,
-    read: Read | None = None,
+    read: LensReading | None = None,
 ) -> Layer:
     """One layer, from what its ``heads`` add at the positions, (H, R, C)."""
     rows = list(positions)

@@ -20,7 +20,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.trace.record import record
 
-HOWS = ("zero", "mean", "resample")
+ABLATIONS = ("zero", "mean", "resample")
 
 TOKENS = 4096
 """The most tokens of a reference that are run."""
@@ -121,8 +121,8 @@ def values_for(
     corpus. ``resample``: the values at the same positions of one of these texts, drawn by ``seed``, which is not the
     ablated ``text`` and not shorter. Raises UsageError for another ``how``, and if there is no such text.
     """
-    if how not in HOWS:
-        raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, HOWS))
+    if how not in ABLATIONS:
+        raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, ABLATIONS))
     if how == "zero":
         weight, config = next(model.transformer.parameters()), model.config
         is_full_width = {point: point.head is None or point.is_expert for point in points}
