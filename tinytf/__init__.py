@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tinytf.catalogue import Catalogue as Catalogue
     from tinytf.cause.blame import Blame as Blame
     from tinytf.cause.budget import Budget as Budget
+    from tinytf.cause.compare_without import LeftOut as LeftOut
     from tinytf.cause.interventions.ablation import Ablation as Ablation
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
-    from tinytf.cause.left_out import LeftOut as LeftOut
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
     from tinytf.compare.difference import Difference as Difference
@@ -102,7 +102,7 @@ _LAZY = {
     "GradientTrace": "tinytf.gradients.trace",
     "Info": "tinytf.look.size",
     "Kind": "tinytf.generate.decoder",
-    "LeftOut": "tinytf.cause.left_out",
+    "LeftOut": "tinytf.cause.compare_without",
     "Lens": "tinytf.look.lens",
     "LessonList": "tinytf.lessons",
     "Looking": "tinytf.generate.loop",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 with imported_when_called(__name__):  # all of them at once would make every command a tenth slower
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
+    from tinytf.cause.compare_without import compare_without
     from tinytf.cause.interventions import (
         ablate,
         ablated,
@@ -23,7 +24,6 @@ with imported_when_called(__name__):  # all of them at once would make every com
         reference,
         without,
     )
-    from tinytf.cause.left_out import compare_without
     from tinytf.cause.restoring import restoring
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff

@@ -13,7 +13,7 @@ from whole_runs import TEXTS, apart, near, with_tensor
 from tinytf.cause import restoring
 from tinytf.cause.blame import Blame
 from tinytf.cause.damage import Asked, Estimate, estimates, expected
-from tinytf.cause.differing import Differing, Texts
+from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
@@ -216,7 +216,7 @@ def test_an_interrupt_keeps_the_texts_that_sets_are_measured_on(monkeypatch: pyt
     other = near(first)
     gains, left = blamed(first, other).gains, restoring._left
 
-    def interrupted(both: Differing, text: Asked, *more: Any) -> torch.Tensor:
+    def interrupted(both: ModelPair, text: Asked, *more: Any) -> torch.Tensor:
         if text.ids.shape[1] == len(TEXTS[1].split()):
             raise KeyboardInterrupt
         return left(both, text, *more)

@@ -384,7 +384,7 @@ def test_what_cannot_be_measured_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("address", "said"),
-    [("L0.q", "no step that can be replaced"), ("L0H1.weights", "no step that can"), ("L0.ffn[2]", "is a cell")],
+    [("L0.q", "not a step that can be replaced"), ("L0H1.weights", "not a step that can"), ("L0.ffn[2]", "is a cell")],
 )
 def test_a_step_that_cannot_be_replaced_is_an_error(address: str, said: str) -> None:
     trace = traced(lively(config_of("gpt2")), 5)

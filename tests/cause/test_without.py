@@ -141,7 +141,7 @@ def test_an_open_model_goes_without_a_head_and_says_so() -> None:
     assert not trace["L0H3.head_out"].any()
     with model.ablated(["L0H3", "L2.ffn"]):
         assert torch.equal(model.trace("The cat sat").recorded_logits, trace.recorded_logits)
-    with pytest.raises(UsageError, match="none is given"):
+    with pytest.raises(UsageError, match="no text is given"):
         model.without("L0H3", how="resample")
     with pytest.raises(UsageError, match="no way to ablate"):
         model.without("L0H3", how="nothing")

@@ -181,7 +181,7 @@ def test_a_run_has_the_text_that_it_was_trained_on(tinytf: Tinytf, recipe: Path,
         ((SENTENCE,), "nothing is named to ablate"),
         ((SENTENCE, "--at", "L0", "--sweep", "heads"), "two things at once"),
         ((SENTENCE, "--at", "L9H0"), "there is no layer 9"),
-        ((SENTENCE, "--at", "L0.scores"), "no step that can be replaced"),
+        ((SENTENCE, "--at", "L0.scores"), "not a step that can be replaced"),
         ((SENTENCE, "--at", "L0", "--how", "mean"), "has no texts of its own"),
         ((SENTENCE, "--at", "L0", "--reference", "x.txt"), "zeros need no texts"),
         ((SENTENCE, "--at", "L0", "--how", "mean", "--reference", "/nowhere/x.txt"), "cannot read"),
@@ -229,5 +229,5 @@ def test_a_model_can_be_kept_without_what_it_gives_in_the_mean(decoder: Path, te
         logits = model.trace(SENTENCE).recorded_logits[0]
     found = model.ablate(SENTENCE, ["L0H1", "L1.ffn"], how="mean", reference=texts)
     assert float(logits.double().log_softmax(-1)[found.target]) == pytest.approx(found.effect.log_p_after, abs=1e-6)
-    with pytest.raises(UsageError, match="none is given"), model.ablated("L0", how="resample", reference=texts):
+    with pytest.raises(UsageError, match="no text is given"), model.ablated("L0", how="resample", reference=texts):
         pass

@@ -98,7 +98,7 @@ def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
         (("ablate", "--without", "mask", "-m", "tiny-encoder"), "this model has no mask to leave out"),
         (("ablate", "--without", "heads"), "'heads' is not one of 'scaling', 'mask', 'positions'"),
         (("activations", "--layer", "9"), "there is no layer 9"),
-        (("code", "--at", "next"), "no line of code makes next"),
+        (("code", "--at", "next"), "no line of code computes next"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_one_line(tinytf: Tinytf, words: tuple[str, ...], said: str) -> None:

@@ -67,7 +67,7 @@ def test_the_load_of_a_corpus_is_that_of_its_texts(tinytf: Tinytf, found: librar
         (("experts", TEXT), "tiny has no experts"),
         (("experts", TEXT, *MODEL, "--layer", "9"), "there is no layer 9"),
         (("neurons", TEXT, *MODEL), "the feed-forwards of this model are experts"),
-        (("trace", *MODEL, "--at", "L1.expert.W_up"), "L1.expert.W_up is of each of 8 experts"),
+        (("trace", *MODEL, "--at", "L1.expert.W_up"), "L1.expert.W_up exists for each of 8 experts"),
         (("trace", TEXT, *MODEL, "--at", "L1E8"), "there is no expert 8"),
         (("ablate", TEXT, "--sweep", "experts"), "this model has no experts"),
     ],

@@ -119,7 +119,7 @@ def test_no_line_is_wider_than_the_screen(tinytf: Tinytf, encoder: Path, width: 
         ((SENTENCE, "L0H0.scores[0,0]"), "is not an address"),
         (("L0H0.scores[0,99]", SENTENCE), "key 99 is out of range"),
         (("logits[sat,catastrophically]", SENTENCE), "token 'catastrophically' is 14 tokens"),
-        (("logits[sat,3]", SENTENCE, "--temperature", "2"), "a temperature is of probs"),
+        (("logits[sat,3]", SENTENCE, "--temperature", "2"), "a temperature belongs to probs"),
         (("probs[sat,3]", SENTENCE, "--temperature", "0"), "--temperature"),
         (("probs[sat,3]", SENTENCE, "--depth", "0"), "--depth"),
         (("probs[sat,3]", ""), "the text is empty"),

@@ -66,7 +66,7 @@ def test_the_tensors_are_written_by_the_name_of_their_table(tinytf: Tinytf, tmp_
         (("pooch",), "word 'pooch' is 3 tokens: ·p │ oo │ ch"),
         (("cat", "cat"), "the word ·cat comes twice"),
         (("The cat", "--at", "L9.out"), "there is no layer 9"),
-        (("The cat", "--at", "L0.weights"), "L0.weights is no vector as wide as an embedding"),
+        (("The cat", "--at", "L0.weights"), "L0.weights is not a vector as wide as an embedding"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line_and_a_hint(tinytf: Tinytf, words: tuple[str, ...], message: str) -> None:

@@ -9,8 +9,8 @@ import torch
 from architectures import KINDS, asked, config_of, encoding_of, lively
 from caught_gradients import model_of
 
-from tinytf.compare.compared import moved_weights
 from tinytf.compare.difference import Difference, parse_head
+from tinytf.compare.measures import moved_weights
 from tinytf.errors import AddressError, UsageError
 from tinytf.loading import Model, load
 from tinytf.model.transformer import Transformer

@@ -224,7 +224,7 @@ def test_a_matrix_has_the_name_that_its_formula_gives_it() -> None:
 
 def test_a_temperature_is_above_0_and_of_probabilities() -> None:
     trace, _ = traced("gpt2")
-    with pytest.raises(UsageError, match="a temperature is of probs"):
+    with pytest.raises(UsageError, match="a temperature belongs to probs"):
         explain(trace, "logits[1,0]", temperature=0.5)
     for temperature in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(UsageError, match="is not above 0"):

@@ -91,5 +91,5 @@ def test_only_the_steps_that_are_asked_for_are_shown() -> None:
         "L2.weights",
         "logits",
     ]
-    with pytest.raises(UsageError, match="no line of code makes tokens"):
+    with pytest.raises(UsageError, match="no line of code computes tokens"):
         model.code("The cat", at=["tokens"])

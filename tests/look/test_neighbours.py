@@ -112,5 +112,5 @@ def test_what_cannot_be_asked_is_refused(tied: Model, asked: dict[str, object], 
 
 @pytest.mark.parametrize("at", ["L0.ffn.hidden[0]", "L0H0.weights", "L0", "L0.out[0,3]", "ids"])
 def test_a_step_that_is_not_as_wide_as_an_embedding_is_refused(tied: Model, at: str) -> None:
-    with pytest.raises(AddressError, match="no vector as wide as an embedding"):
+    with pytest.raises(AddressError, match="not a vector as wide as an embedding"):
         tied.neighbours(text=SENTENCE, at=at)

@@ -123,7 +123,7 @@ def test_a_vector_is_not_shown_as_a_matrix(tiny: Model, way: str) -> None:
 
 
 def test_what_is_no_parameter_or_no_way_is_refused(tiny: Model) -> None:
-    with pytest.raises(AddressError, match=r"L0\.out is a step, and not a parameter"):
+    with pytest.raises(AddressError, match=r"L0\.out is a step, not a parameter"):
         tiny.parameters("L0.out")
     with pytest.raises(AddressError, match="no step 'W_QQ'"):
         tiny.parameters("L0.W_QQ")

@@ -131,9 +131,9 @@ def test_an_exception_inside_restores_the_model(model: tinytf.Model, address: st
     [
         ("L1", "names no step"),
         ("L1.weights[0,1]", "a step is edited whole"),
-        ("probs", "no step that can be edited"),
-        ("logits", "no step that can be edited"),
-        ("next", "no step that can be edited"),
+        ("probs", "not a step that can be edited"),
+        ("logits", "not a step that can be edited"),
+        ("next", "not a step that can be edited"),
         ("L7.q", "no layer 7"),
         ("nothing", "nothing"),
         (3, "an address is a text"),

@@ -14,7 +14,7 @@ from students import FILES, MISTAKES, RIGHT, RIGHTED, SAMPLE, SMALL, checked, ed
 
 from tinytf.compare.mistakes import MISTAKES as KNOWN
 from tinytf.compare.mistakes.mistake import Mistake
-from tinytf.compare.mistakes.mistaken import Mistaken, places
+from tinytf.compare.mistakes.wrong_trace import Mistaken, places
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.student.checked import check

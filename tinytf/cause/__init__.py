@@ -1,1 +1,1 @@
-"""Why: something in a model is taken out or replaced, and what becomes of its predictions."""
+"""Why a model predicts what it does: take out or replace a part, and measure its predictions."""

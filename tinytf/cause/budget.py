@@ -1,4 +1,4 @@
-"""How many bits each tensor should keep within a size: by the damage that each type of GGUF does to it alone.
+"""Choose a GGUF type for each tensor within a size, by the damage that each type does to the tensor alone.
 
 Shapes: N texts, R runs.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.damage import Asked, Damage, Estimate, estimates
-from tinytf.cause.differing import Texts, addresses_by_path
+from tinytf.cause.model_pair import Texts, addresses_by_path
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.errors import UsageError
@@ -24,14 +24,14 @@ from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 
 TYPES = ("Q4_0", "Q5_0", "Q8_0", "F16")
-"""Types that the gguf library can write, from small to large."""
+"""Types that the gguf library can write, smallest first."""
 
 
 @dataclass(frozen=True)
-class ResumeLog(Data):
-    """One tensor of a file: the ``type`` that it is to have, in ``n_bytes``, and the KL that each type costs alone.
+class PlannedTensor(Data):
+    """One tensor of a file: its planned ``type``, which takes ``n_bytes``, and the KL that each type costs alone.
 
-    ``name`` is that in a GGUF file, where the architecture is known there; else the address of the parameter.
+    ``name`` is its name in a GGUF file, if the architecture exists there; else the address of the parameter.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ResumeLog(Data):
 
 @dataclass(frozen=True)
 class Uniform(Data):
-    """All tensors in one type: the bytes, and the KL that was measured."""
+    """All tensors in one type: the bytes, and the measured KL."""
 
     type: str
     n_bytes: int
@@ -53,10 +53,10 @@ class Uniform(Data):
 
 @dataclass(frozen=True)
 class Budget(Report):
-    """A type for each matrix, of ``n_bytes`` in all with the tensors that stay in float32, at most ``limit``.
+    """A type for each matrix: ``n_bytes`` in all, with the tensors that stay in float32, at most ``limit``.
 
-    ``predicted`` is the sum of what the types cost one by one, ``measured`` the KL of all of them together; mean per
-    position over ``texts``.
+    ``predicted`` is the sum of the KLs that the types cost alone, ``measured`` the KL of all of them together; both are
+    means per position over ``texts``.
     """
 
     KIND = "budget"
@@ -64,7 +64,7 @@ class Budget(Report):
 
     limit: int
     n_bytes: int
-    kept: tuple[ResumeLog, ...]
+    kept: tuple[PlannedTensor, ...]
     predicted: float
     measured: Estimate
     uniform: tuple[Uniform, ...]
@@ -74,21 +74,21 @@ class Budget(Report):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What llama-quantize takes for the plan after --tensor-type each, such as ``blk\\.(2|11)\\.ffn_down\\.=q8_0``.
+        """The plan as values of llama-quantize's --tensor-type, such as ``blk\\.(2|11)\\.ffn_down\\.=q8_0``.
 
-        There are none where the architecture has no names in GGUF files.
+        Empty if the architecture has no names in GGUF files.
         """
         layers: dict[tuple[str, str], list[str]] = {}
-        for one in self.kept if self.is_named else ():
-            name = one.name.removesuffix(".weight")
-            block, dot, inside = name.removeprefix("blk.").partition(".")
-            numbers = layers.setdefault((inside if dot else name, one.type.lower()), [])
+        for tensor in self.kept if self.is_named else ():
+            name = tensor.name.removesuffix(".weight")
+            block, dot, rest = name.removeprefix("blk.").partition(".")
+            numbers = layers.setdefault((rest if dot else name, tensor.type.lower()), [])
             numbers += [block] if dot else []
         depth = self.about.model.config.n_layers if self.about else 0
         options = []
         for (name, kind), numbers in layers.items():
-            which = "[0-9]+" if len(numbers) == depth else f"({'|'.join(numbers)})"
-            options.append((rf"blk\.{which}\.{name}\." if numbers else rf"^{name}\.") + f"={kind}")
+            blocks = "[0-9]+" if len(numbers) == depth else f"({'|'.join(numbers)})"
+            options.append((rf"blk\.{blocks}\.{name}\." if numbers else rf"^{name}\.") + f"={kind}")
         return tuple(options)
 
     def fields(self) -> dict[str, Any]:
@@ -108,10 +108,10 @@ def budget(
     seed: int = 0,
     on_progress: Progress = unheard,
 ) -> Budget:
-    """The types of a model's matrices that cost least KL on the texts, within ``limit`` bytes of tensors.
+    """Choose the types of a model's matrices that cost the least KL on the texts, within ``limit`` bytes.
 
-    Each is quantised to each type alone and measured. From the smallest types on, the step up that saves most KL for
-    its bytes is taken, as long as there is room. Raises UsageError where the smallest types are too large.
+    Each matrix is quantised to each type alone and measured. From the smallest types, take the upgrade that saves most
+    KL for its bytes, while there is room. Raises UsageError if the smallest types are too large.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     asked = texts.asked(model)
@@ -121,25 +121,25 @@ def budget(
     with evaluating(model.transformer):
         swapping = Swapping(model.transformer)
         rows = [tensors.values[name, kind] for name in tensors.paths for kind in types]
-        found = []
+        kls = []
         for text in asked:
-            found.append(_kl(swapping, text, rows))
-            on_progress(len(found), len(asked) + 1)
-        positions = torch.tensor([len(one.positions) for one in asked], dtype=torch.float64)
-        singles = (torch.stack(found).sum(0) / positions.sum()).view(len(tensors.paths), len(types)).tolist()
-        costs = {name: dict(zip(types, row, strict=True)) for name, row in zip(tensors.paths, singles, strict=True)}
-        plan = tensors.chosen(costs, limit)
-        together = [plan, *(dict.fromkeys(tensors.paths, kind) for kind in types)]
-        rows = [tensors.together(one) for one in together]
+            kls.append(_kl(swapping, text, rows))
+            on_progress(len(kls), len(asked) + 1)
+        positions = torch.tensor([len(text.positions) for text in asked], dtype=torch.float64)
+        kls_alone = (torch.stack(kls).sum(0) / positions.sum()).view(len(tensors.paths), len(types)).tolist()
+        costs = {name: dict(zip(types, row, strict=True)) for name, row in zip(tensors.paths, kls_alone, strict=True)}
+        plan = tensors.choose(costs, limit)
+        plans = [plan, *(dict.fromkeys(tensors.paths, kind) for kind in types)]
+        rows = [tensors.values_of(types_of) for types_of in plans]
         measured, *uniform = estimates(torch.stack([_kl(swapping, text, rows) for text in asked]), positions, seed)
-    sizes = [tensors.total(one) for one in together]
+    sizes = [tensors.total(types_of) for types_of in plans]
     return Budget(
         limit,
         sizes[0],
-        tuple(tensors.kept(name, kind, costs[name]) for name, kind in plan.items()),
+        tuple(tensors.planned(name, kind, costs[name]) for name, kind in plan.items()),
         sum(costs[name][kind] for name, kind in plan.items()),
         measured,
-        tuple(Uniform(*one) for one in zip(types, sizes[1:], uniform, strict=True)),
+        tuple(Uniform(*row) for row in zip(types, sizes[1:], uniform, strict=True)),
         len(asked),
         int(positions.sum()),
         tensors.is_named,
@@ -153,7 +153,7 @@ def _kl(swapping: Swapping, asked: Asked, rows: Sequence[Values]) -> Tensor:
 
 
 class _Tensors:
-    """The matrices of a model as a GGUF file stores them, and each as every type would have it."""
+    """The matrices of a model as a GGUF file stores them, each quantised to every type."""
 
     def __init__(self, model: Transformer, types: Sequence[str]) -> None:
         self.model, self.types = model, types
@@ -162,9 +162,9 @@ class _Tensors:
         names = _names(model)
         self.is_named = names is not None
         self.paths: dict[str, list[str]] = {}
-        for path, where in _matrices(model):
+        for path, address in _matrices(model):
             if used[path]:
-                self.paths.setdefault((names or {}).get(path, where), []).append(path)
+                self.paths.setdefault((names or {}).get(path, address), []).append(path)
         copies = len(types) * sum(self.numbers(name) for name in self.paths) * 4
         require_free("quantised copies of all tensors take", copies, torch.device("cpu"), "take a smaller model")
         self.values: dict[tuple[str, str], Values] = {
@@ -184,66 +184,66 @@ class _Tensors:
 
     @cached_property
     def fixed(self) -> int:
-        """The bytes of what stays in float32."""
-        inside = {path for paths in self.paths.values() for path in paths}
-        return sum(4 * one.numel() for path, one in self.parameters.items() if path not in inside)
+        """The bytes of the tensors that stay in float32."""
+        quantised_paths = {path for paths in self.paths.values() for path in paths}
+        return sum(4 * parameter.numel() for path, parameter in self.parameters.items() if path not in quantised_paths)
 
     def total(self, plan: Mapping[str, str]) -> int:
         return self.fixed + sum(self.n_bytes(name, kind) for name, kind in plan.items())
 
     def require_room(self, limit: int) -> None:
-        least = self.fixed + sum(min(self.n_bytes(name, kind) for kind in self.types) for name in self.paths)
-        if least > limit:
+        smallest = self.fixed + sum(min(self.n_bytes(name, kind) for kind in self.types) for name in self.paths)
+        if smallest > limit:
             raise UsageError(
-                f"the tensors take {least:,} bytes in their smallest types, and the budget is {limit:,}",
-                f"the smallest budget is {-(-least // 10**5) / 10:g}MB",
+                f"the tensors take {smallest:,} bytes in their smallest types, and the budget is {limit:,}",
+                f"the smallest budget is {-(-smallest // 10**5) / 10:g}MB",
             )
 
-    def chosen(self, costs: Mapping[str, Mapping[str, float]], limit: int) -> dict[str, str]:
-        """A type for each tensor."""
+    def choose(self, costs: Mapping[str, Mapping[str, float]], limit: int) -> dict[str, str]:
+        """Choose a type for each tensor, greedily."""
         plan = {name: min(self.types, key=partial(self.n_bytes, name)) for name in self.paths}
-        left = limit - self.total(plan)
+        room = limit - self.total(plan)
         while True:
-            steps = [
-                ((costs[name][now] - costs[name][kind]) / more, more, name, kind)
-                for name, now in plan.items()
+            upgrades = [
+                ((costs[name][current] - costs[name][kind]) / more, more, name, kind)
+                for name, current in plan.items()
                 for kind in self.types
-                if 0 < (more := self.n_bytes(name, kind) - self.n_bytes(name, now)) <= left
-                and costs[name][kind] < costs[name][now]
+                if 0 < (more := self.n_bytes(name, kind) - self.n_bytes(name, current)) <= room
+                and costs[name][kind] < costs[name][current]
             ]
-            if not steps:
+            if not upgrades:
                 return plan
-            _, more, name, kind = max(steps)
-            plan[name], left = kind, left - more
+            _, more, name, kind = max(upgrades)
+            plan[name], room = kind, room - more
 
-    def together(self, plan: Mapping[str, str]) -> Values:
+    def values_of(self, plan: Mapping[str, str]) -> Values:
         return {path: value for name, kind in plan.items() for path, value in self.values[name, kind].items()}
 
-    def kept(self, name: str, kind: str, costs: Mapping[str, float]) -> ResumeLog:
-        return ResumeLog(name, tuple(self.paths[name]), self.numbers(name), kind, self.n_bytes(name, kind), costs)
+    def planned(self, name: str, kind: str, costs: Mapping[str, float]) -> PlannedTensor:
+        return PlannedTensor(name, tuple(self.paths[name]), self.numbers(name), kind, self.n_bytes(name, kind), costs)
 
 
 def _matrices(model: Transformer) -> Iterator[tuple[str, str]]:
-    """The parameters that llama.cpp quantises, with their addresses: no vectors, positions or routers, whole blocks."""
-    for path, (where, _) in addresses_by_path(model).items():
-        shape, step = model.get_parameter(path).shape, where.step
-        other = isinstance(step.operation, Positions) or "expert" in step.axes[-1:] or path.endswith("bias")
-        if len(shape) >= 2 and not shape[-1] % 32 and not other:
-            yield path, str(where)
+    """The parameters that llama.cpp quantises, with addresses: whole blocks, but no vectors, positions or routers."""
+    for path, (address, _) in addresses_by_path(model).items():
+        shape, step = model.get_parameter(path).shape, address.step
+        is_excluded = isinstance(step.operation, Positions) or "expert" in step.axes[-1:] or path.endswith("bias")
+        if len(shape) >= 2 and not shape[-1] % 32 and not is_excluded:
+            yield path, str(address)
 
 
 def quantised(weight: Tensor, kind: str) -> Tensor:
-    """What is left of a tensor in a type of GGUF, in its own dtype; its last axis is cut into blocks."""
+    """A tensor after quantisation to a GGUF type, in its own dtype; its last axis is cut into blocks."""
     import gguf
 
     number = gguf.GGMLQuantizationType[kind]
     rows = weight.detach().float().cpu().reshape(-1, weight.shape[-1]).numpy()
-    meant = gguf.quants.dequantize(gguf.quants.quantize(rows, number), number)
-    return torch.from_numpy(meant).view(weight.shape).to(weight)
+    dequantised = gguf.quants.dequantize(gguf.quants.quantize(rows, number), number)
+    return torch.from_numpy(dequantised).view(weight.shape).to(weight)
 
 
 def _names(model: Transformer) -> dict[str, str] | None:
-    """The name of each parameter in a GGUF file, in the first architecture that fits the model; None without one."""
+    """The GGUF name of each parameter, in the first architecture that fits the model; None if none fits."""
     for kind in ARCHITECTURES.values():
         fits = all(model.config.setting(name) == value for name, value in kind.fixed.items())
         if fits and all(kind.has(path) for path, _ in model.named_parameters()):

@@ -1,4 +1,4 @@
-"""How far the predictions of one text are from those of a reference model: run by run, and as a gradient expects.
+"""How far the predictions of one text are from a reference model's: measured run by run, and predicted by a gradient.
 
 Shapes: R runs, N texts, T tokens, P positions, C width, V vocabulary.
 """
@@ -20,7 +20,7 @@ _RESAMPLED = 1000
 
 @dataclass(frozen=True)
 class Estimate(Data):
-    """A mean over the texts; ``low`` and ``high`` are its 95 % interval over texts drawn again, None of one text."""
+    """A mean over the texts; ``low`` and ``high`` are its 95 % bootstrap interval, None for one text."""
 
     value: float
     low: float | None = None
@@ -28,9 +28,9 @@ class Estimate(Data):
 
 
 def estimates(sums: Tensor, counts: Tensor, seed: int) -> list[Estimate]:
-    """The mean of each run over all that its texts count: sums (N, R), counts (N,).
+    """The mean of each run over the counts of its texts: sums (N, R), counts (N,).
 
-    Texts are drawn again with replacement, as many as there are (the percentile bootstrap, Efron 1979).
+    The interval resamples the texts with replacement (the percentile bootstrap, Efron 1979).
     """
     means = (sums.sum(0) / counts.sum()).tolist()
     if len(sums) < 2 or not means:
@@ -38,17 +38,17 @@ def estimates(sums: Tensor, counts: Tensor, seed: int) -> list[Estimate]:
     drawn = torch.randint(len(sums), (_RESAMPLED, len(sums)), generator=torch.Generator().manual_seed(seed))
     weights = torch.zeros(_RESAMPLED, len(sums), dtype=sums.dtype)
     weights.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=sums.dtype))
-    again = (weights @ sums) / (weights @ counts)[:, None]  # (resampled, R)
-    ends = torch.quantile(again, torch.tensor([0.025, 0.975], dtype=sums.dtype), dim=0).T.tolist()
-    return [Estimate(mean, low, high) for mean, (low, high) in zip(means, ends, strict=True)]
+    resampled_means = (weights @ sums) / (weights @ counts)[:, None]  # (resampled, R)
+    intervals = torch.quantile(resampled_means, torch.tensor([0.025, 0.975], dtype=sums.dtype), dim=0).T.tolist()
+    return [Estimate(mean, low, high) for mean, (low, high) in zip(means, intervals, strict=True)]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A text, (1, T), and what is measured of it: the ``positions`` that are predicted at, in order.
+    """A text, (1, T), and the ``positions`` at which its predictions are measured, in order.
 
-    ``targets`` are the ids that follow them, none where no token is predicted from those before it. ``pair`` are two
-    outcomes whose logits are compared at the last position; without it the two that the reference finds most likely.
+    ``targets`` are the ids that follow them, empty for a model that does not predict the next token. ``pair`` are two
+    outcomes whose logits are compared at the last position; by default the two that the reference finds most likely.
     """
 
     ids: Tensor
@@ -67,58 +67,58 @@ class Asked:
 
 
 class Damage:
-    """The predictions of a reference model for one text, which those of runs are measured against."""
+    """The predictions of a reference model for one text, against which runs are measured."""
 
     def __init__(self, reference: Swapping, streams: Sequence[Tensor], asked: Asked) -> None:
         self.reference, self.asked = reference, asked
         self.last = streams[-1][:, list(asked.positions)]  # (1, P, C)
 
     def of(self, runs: Swapping, streams: Sequence[Tensor], swaps: Sequence[Values]) -> Tensor:
-        """KL(reference ‖ run) and the loss more than the reference's, summed over the positions, and how much further
-        apart the two logits of the pair are: (R, 3), float64.
+        """Measure runs, (R, 3) in float64: KL(reference ‖ run) and the increase of the loss, each summed over the
+        positions, and the increase of the difference of the pair's logits.
         """
-        found = torch.zeros(len(swaps), 3, dtype=torch.float64)
+        sums = torch.zeros(len(swaps), 3, dtype=torch.float64)
         for numbers, x in runs.runs(self.asked.ids, streams, swaps):
             x = x[:, list(self.asked.positions)]
             for first in range(0, x.shape[1], _POSITIONS):
                 rows = slice(first, first + _POSITIONS)
                 logits = self.reference.logits(self.last[:, rows], [{}])[0]  # (P, V)
-                most = max(1, _NUMBERS // logits.numel())
-                for start in range(0, len(numbers), most):
-                    some = numbers[start : start + most]
-                    theirs = runs.logits(x[start : start + most, rows], [swaps[number] for number in some])
-                    found[some] += self._apart(logits, theirs, first).to(found)
-        return found
+                batch_size = max(1, _NUMBERS // logits.numel())
+                for start in range(0, len(numbers), batch_size):
+                    batch = numbers[start : start + batch_size]
+                    theirs = runs.logits(x[start : start + batch_size, rows], [swaps[number] for number in batch])
+                    sums[batch] += self._measure(logits, theirs, first).to(sums)
+        return sums
 
-    def _apart(self, logits: Tensor, theirs: Tensor, first: int) -> Tensor:
+    def _measure(self, logits: Tensor, theirs: Tensor, first: int) -> Tensor:
         """The three numbers of some runs (R, P, V) at the positions from ``first`` on.
 
-        With d the difference of the logits less its mean under p, KL(p ‖ q) is ln Σ p·eᵈ: small ones are not lost to
-        rounding, as they are between two logarithms.
+        With d the difference of the logits less its mean under p, KL(p ‖ q) is ln Σ p·eᵈ. Unlike a difference of two
+        logarithms, this does not lose small values to rounding.
         """
         targets = self.asked.targets[first : first + len(logits)]
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
-        apart = theirs - logits
-        apart -= torch.linalg.vecdot(apart, p)[..., None]
-        grown = torch.linalg.vecdot(apart.expm1(), p)
-        kl = grown.log1p()
-        if not bool((grown < 1).all()):
-            kl = torch.where(grown < 1, kl, (apart + log_p).logsumexp(-1))
+        change = theirs - logits
+        change -= torch.linalg.vecdot(change, p)[..., None]
+        growth = torch.linalg.vecdot(change.expm1(), p)
+        kl = growth.log1p()
+        if not bool((growth < 1).all()):
+            kl = torch.where(growth < 1, kl, (change + log_p).logsumexp(-1))
         kl = kl.clamp(min=0)
         loss = kl.new_zeros(len(theirs))
         if targets:
-            at = torch.tensor(targets, device=apart.device)
-            loss = (kl[:, : len(at)] - apart[:, range(len(at)), at]).double().sum(-1)
+            target_ids = torch.tensor(targets, device=change.device)
+            loss = (kl[:, : len(target_ids)] - change[:, range(len(target_ids)), target_ids]).double().sum(-1)
         pair = kl.new_zeros(len(theirs))
         if first + len(logits) == len(self.asked.positions):
-            one, other = self.asked.pair or logits[-1].topk(2).indices.tolist()
-            pair = apart[:, -1, one] - apart[:, -1, other]
+            first_id, second_id = self.asked.pair or logits[-1].topk(2).indices.tolist()
+            pair = change[:, -1, first_id] - change[:, -1, second_id]
         return torch.stack((kl.double().sum(-1), loss.double(), pair.double()), dim=-1)
 
 
 def expected(model: Transformer, asked: Asked, differences: Values, draws: int, generator: torch.Generator) -> Tensor:
-    """What each difference of a tensor is expected to cost in KL, summed over the positions of a text, float64.
+    """The expected KL of each tensor's difference, summed over the positions of a text; float64.
 
     To second order KL(p ‖ q) is half the variance under p of the change of the logits. A backward pass from
     z = √p·e − p·Σ√p·e, with e drawn from a normal distribution, gives each tensor its change of z·logits to first

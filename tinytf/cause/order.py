@@ -1,4 +1,4 @@
-"""Whether a model knows the order of its tokens: the same tokens in another order, with positions and without."""
+"""Whether a model knows the order of its tokens: run them in another order, with positions and without."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tinytf.tolerance import RUN, allowed
 
 @dataclass(frozen=True)
 class Ordered(Data):
-    """Both orders through the model without ``lacks``.
+    """A run of both orders through the model without ``lacks``.
 
     ``difference`` is the largest between a token's outputs in the two orders, ``relative`` in units of the largest
     output. ``first`` and ``second`` are the most probable token (id, probability) at the position that predicts.
@@ -41,61 +41,65 @@ class Ordered(Data):
 
 @dataclass(frozen=True)
 class Order(Data):
-    """``permutation[i]`` is the place that token i of the other order has in the text; ``runs`` are of both orders."""
+    """``runs`` of both orders; ``permutation[i]`` is the position in the text of token i of the other order."""
 
     permutation: tuple[int, ...]
     runs: tuple[Ordered, ...]
 
 
 def reordered(ids: Sequence[int], special: Sequence[bool], *, keep_last: bool) -> tuple[int, ...]:
-    """The tokens backwards; special ones keep their places, and with ``keep_last`` the last token does.
+    """Reverse the tokens; special tokens stay in place, and with ``keep_last`` the last token too.
 
-    A text of two tokens is turned round whole.
+    A text of two tokens is always reversed.
     """
-    free = [place for place in range(len(ids)) if not special[place]]
-    moved = free[:-1] if keep_last and len(free) > 2 else free
+    movable = [position for position in range(len(ids)) if not special[position]]
+    moved = movable[:-1] if keep_last and len(movable) > 2 else movable
     order = list(range(len(ids)))
-    for place, source in zip(moved, reversed(moved), strict=True):
-        order[place] = source
+    for position, source in zip(moved, reversed(moved), strict=True):
+        order[position] = source
     return tuple(order)
 
 
 @torch.no_grad()
 def order(model: Transformer, encoding: Encoding, mask_id: int | None = None) -> Order | None:
-    """Both orders through the model, and through it without positions; of a decoder also without its mask.
+    """Run both orders through the model, through it without positions, and for a decoder also without its mask.
 
-    Without positions attention is permutation-equivariant (Vaswani et al. 2017, section 3.5); a causal mask is not, so
-    that a decoder without positions still knows something of the order (Haviv et al. 2022). None where the other
-    order is the same text, and for a model that has no positions.
+    Without positions attention is permutation-equivariant (Vaswani et al. 2017, section 3.5). A causal mask is not, so
+    a decoder without positions still knows something of the order (Haviv et al. 2022). None if the other order is the
+    same text, and for a model without positions.
     """
-    ids, has = encoding.ids, removable(model.config)
+    ids, removables = encoding.ids, removable(model.config)
     permutation = reordered(ids, [token.special for token in encoding.tokens], keep_last=model.config.causal)
-    if "positions" not in has or [ids[place] for place in permutation] == list(ids):
+    if "positions" not in removables or [ids[position] for position in permutation] == list(ids):
         return None
-    lacking: list[tuple[str, ...]] = [(), ("positions",)]
-    if "mask" in has:
-        lacking.append(("positions", "mask"))
-    asked = len(ids) - 1 if model.config.causal else next((i for i, one in enumerate(ids) if one == mask_id), None)
+    variants: list[tuple[str, ...]] = [(), ("positions",)]
+    if "mask" in removables:
+        variants.append(("positions", "mask"))
+    predicts_at = (
+        len(ids) - 1
+        if model.config.causal
+        else next((i for i, token_id in enumerate(ids) if token_id == mask_id), None)
+    )
     if not model.config.predicts_tokens:
-        asked = None
+        predicts_at = None
     runs = tuple(
-        _both(left_out(model, parts) if parts else model, parts, torch.tensor([ids]), permutation, asked)
-        for parts in lacking
+        _run_both(left_out(model, parts) if parts else model, parts, torch.tensor([ids]), permutation, predicts_at)
+        for parts in variants
     )
     return Order(permutation, runs)
 
 
-def _both(
-    model: Transformer, parts: tuple[str, ...], ids: Tensor, permutation: tuple[int, ...], asked: int | None
+def _run_both(
+    model: Transformer, parts: tuple[str, ...], ids: Tensor, permutation: tuple[int, ...], predicts_at: int | None
 ) -> Ordered:
-    device, places = next(model.parameters()).device, list(permutation)
+    device, positions = next(model.parameters()).device, list(permutation)
     with evaluated(model):
-        first, second = (model.hidden(one.to(device))[0] for one in (ids, ids[:, places]))  # (T, C)
-    difference = float((first[places].double() - second.double()).abs().max())
+        first, second = (model.hidden(run_ids.to(device))[0] for run_ids in (ids, ids[:, positions]))  # (T, C)
+    difference = float((first[positions].double() - second.double()).abs().max())
     best: list[tuple[int, float] | None] = [None, None]
-    if asked is not None:
-        rows = first[asked], second[places.index(asked)]
-        found = [probabilities(model.unembed(row)).max(dim=-1) for row in rows]
-        best = [(int(one.indices), float(one.values)) for one in found]
+    if predicts_at is not None:
+        rows = first[predicts_at], second[positions.index(predicts_at)]
+        tops = [probabilities(model.unembed(row)).max(dim=-1) for row in rows]
+        best = [(int(run_ids.indices), float(run_ids.values)) for run_ids in tops]
     relative = difference / max(1.0, float(first.abs().max()))
     return Ordered(parts, difference, relative, allowed(RUN, first.dtype), *best)

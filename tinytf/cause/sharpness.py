@@ -1,4 +1,4 @@
-"""What dividing scores by √d does to the softmax of one head: its own live scores, divided and as they are."""
+"""The effect of dividing scores by √d on the softmax of one head: its own live scores, divided and undivided."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Sharpness(Data):
-    """The scores of a head (Q, K), and the softmax of each row in two ways: ``scaled`` and ``unscaled``, (Q, K).
+    """The scores of a head (Q, K), and the softmax of each row, ``scaled`` and ``unscaled`` (Q, K).
 
-    Scores are divided by ``divisor``, which is ``expression``; a cap and the mask are in both.
+    Scores are divided by ``divisor``, in words ``expression``; both have the cap and the mask.
     """
 
     layer: int
@@ -29,22 +29,24 @@ class Sharpness(Data):
 
 
 def sharpness(trace: Trace, layer: int, head: int) -> Sharpness | None:
-    """Both softmaxes of the scores that a head has in ``trace``; None where the model does not divide them."""
+    """Both softmaxes of a head's scores in ``trace``; None if the model does not divide them."""
     config = trace.config
     if "scaling" not in removable(config):
         return None
-    without = table_of(lacking(config, "scaling"))
-    divided = next(step for step in trace.steps.layer_steps if step.name not in without.by_name).inputs[0]
-    live = trace.step(divided, layer)
-    scaled, unscaled = (_weights(trace, divided, live, table, layer)[head] for table in (trace.steps, without))
+    unscaled_table = table_of(lacking(config, "scaling"))
+    divided_step = next(step for step in trace.steps.layer_steps if step.name not in unscaled_table.by_name).inputs[0]
+    live = trace.step(divided_step, layer)
+    scaled, unscaled = (
+        _weights(trace, divided_step, live, table, layer)[head] for table in (trace.steps, unscaled_table)
+    )
     return Sharpness(layer, head, config.score_divisor, config.score_divisor_words, live[head], scaled, unscaled)
 
 
 def _weights(trace: Trace, name: str, scores: Tensor, table: StepTable, layer: int) -> Tensor:
-    """From scores (H, Q, K), which are the step ``name``, to weights, by the rows of a table."""
+    """The weights from the scores (H, Q, K) of step ``name``, by the rows of a table."""
     rows, values = [step for step in table.in_layer(layer) if step.core], {name: scores}
-    first = next(place for place, step in enumerate(rows, 1) if step.name == name)
-    for step in rows[first : next(place for place, step in enumerate(rows, 1) if step.is_distribution)]:
+    first = next(index for index, step in enumerate(rows, 1) if step.name == name)
+    for step in rows[first : next(index for index, step in enumerate(rows, 1) if step.is_distribution)]:
         assert step.operation is not None, "a step of the core has an operation"
         module = trace.model.get_submodule(f"blocks.{layer}.{step.module}") if step.module else None
         values[step.name] = step.operation.run(module, ALONE, *(values[name] for name in step.inputs))
@@ -55,7 +57,7 @@ def _weights(trace: Trace, name: str, scores: Tensor, table: StepTable, layer: i
 class Peak:
     """The largest weight of a query: its ``key``, its ``share``, and its ``slope`` w·(1 − w) in its own score.
 
-    ``entropy`` is that of the query's weights, in nats.
+    ``entropy`` is the entropy of the query's weights, in nats.
     """
 
     key: int

@@ -1,1 +1,1 @@
-"""Where two part: two texts, two models, or a model and the numbers of another program."""
+"""Where two runs part: two texts, two models, or a model and the numbers of another program."""

@@ -29,7 +29,7 @@ class Side:
 
     @classmethod
     def of(cls, model: TextModel, text: Text | Encoding, truncate: bool) -> Self:
-        """A text, its tokens or its trace, on a model."""
+        """A run of a text, its tokens or its trace, on a model."""
         if isinstance(text, Trace):
             return cls(model.transformer, model.tokenizer, text.encoding, text)
         encoding = text if isinstance(text, Encoding) else model.encode(text, truncate=truncate)
@@ -44,7 +44,7 @@ class Side:
         return next(self.model.parameters()).dtype
 
     def parts(self, force: bool) -> Iterator[Trace]:
-        """The embeddings, each layer and the final norm, one after the other; the trace for each if there is one."""
+        """The embeddings, each layer and the final norm in turn; if there is a trace, that trace each time."""
         return walk(self.model, self.encoding, force=force) if self.trace is None else itertools.repeat(self.trace)
 
     def rows(self) -> tuple[int, ...]:
@@ -57,15 +57,15 @@ class Side:
 
 
 AnySide = Side | Dumped
-"""A run of a model, or what another program wrote down of one."""
+"""A run of a model, or a dump of one by another program."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The first ``positions`` of both runs are compared, place by place.
+    """The first ``positions`` of both runs are compared, position by position.
 
-    ``changed`` are those of them where the tokens are not the same; ``asked`` the pairs of positions at which either
-    run predicts: the ends of the texts, or the masks of an encoder that both have. ``note`` says what is omitted.
+    ``changed`` are those with different tokens. ``asked`` are the pairs of positions at which the runs predict: the
+    ends of the texts, or the masks of an encoder that both have. ``note`` says what is omitted.
     """
 
     positions: int
@@ -78,33 +78,34 @@ class Alignment:
 def align(first: AnySide, second: AnySide) -> Alignment:
     """Align two runs, position by position.
 
-    Raises UsageError for runs that cannot be compared: one text that two tokenizers split at different places, texts of
-    different lengths in a model that looks both ways, different texts in different vocabularies.
+    Raises UsageError for runs that cannot be compared: one text that two tokenizers split differently, from the first
+    token or in a model that looks both ways; texts of different lengths in such a model; different texts in different
+    vocabularies.
     """
-    same = _same_vocabulary(first, second)
+    same_vocabularies = _same_vocabulary(first, second)
     lengths = [len(side.encoding.tokens) for side in (first, second)]
     one_text = first.encoding.text == second.encoding.text
-    if not same:
+    if not same_vocabularies:
         if not one_text:
             raise UsageError(
                 "two texts in two vocabularies have no numbers in common", "compare two models on one text"
             )
-        alike, said = _same_cuts(first, second)
-        if said:
-            return Alignment(alike, (), (), same, said)
+        n_alike, note_on_splits = _same_cuts(first, second)
+        if note_on_splits:
+            return Alignment(n_alike, (), (), same_vocabularies, note_on_splits)
     if lengths[0] != lengths[1] and any(side.config.looks_ahead for side in (first, second)):
         raise UsageError(
-            f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: with another "
-            "length every position is another one",
+            f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: another "
+            "length changes every position",
             "give texts with the same number of tokens; tinytf tokens shows how they split",
         )
     n = min(lengths)
     pairs = list(zip(first.encoding.tokens[:n], second.encoding.tokens[:n], strict=True))
-    changed = tuple(i for i, (a, b) in enumerate(pairs) if same and a.id != b.id)
+    changed = tuple(i for i, (a, b) in enumerate(pairs) if same_vocabularies and a.id != b.id)
     note = second.note if isinstance(second, Dumped) else ""
     if lengths[0] != lengths[1]:
         longer = "second" if lengths[1] > lengths[0] else "first"
-        note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, place by place"
+        note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, one by one"
         note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are omitted"
     asked: tuple[tuple[int, int], ...]
     reads = {side.config.head_reads for side in (first, second)}
@@ -118,7 +119,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
             for s in (first, second)
         ]
         asked = tuple((i, i) for i in sorted(masks[0] & masks[1]))
-    return Alignment(n, changed, asked, same, note)
+    return Alignment(n, changed, asked, same_vocabularies, note)
 
 
 def _same_vocabulary(first: AnySide, second: AnySide) -> bool:
@@ -130,25 +131,25 @@ def _same_vocabulary(first: AnySide, second: AnySide) -> bool:
 
 
 def same_vocabulary(first: Tokenizer, second: Tokenizer) -> bool:
-    """Whether one id is one token in both."""
+    """Whether each id is the same token in both."""
     return first is second or bool(first.library.get_vocab() == second.library.get_vocab())
 
 
 def _same_cuts(first: AnySide, second: AnySide) -> tuple[int, str]:
-    """How many tokens from the start two tokenizers cut alike, and what is omitted. UsageError where it is none."""
+    """The number of leading tokens that two tokenizers cut alike, and a note on the rest. UsageError if it is 0."""
     cuts = [[(token.start, token.end) for token in side.encoding.tokens] for side in (first, second)]
     if cuts[0] == cuts[1]:
         return len(cuts[0]), ""
-    place = next((i for i, (a, b) in enumerate(zip(*cuts, strict=False)) if a != b), min(map(len, cuts)))
-    words = [
-        side.encoding.tokens[place].shown if place < len(side.encoding.tokens) else "the end"
+    split_at = next((i for i, (a, b) in enumerate(zip(*cuts, strict=False)) if a != b), min(map(len, cuts)))
+    at_split = [
+        side.encoding.tokens[split_at].shown if split_at < len(side.encoding.tokens) else "the end"
         for side in (first, second)
     ]
-    said = f"split the text differently, first at token {place}: {words[0]} and {words[1]}"
-    if not place or any(side.config.looks_ahead for side in (first, second)):
+    message = f"split the text differently, first at token {split_at}: {at_split[0]} and {at_split[1]}"
+    if not split_at or any(side.config.looks_ahead for side in (first, second)):
         raise UsageError(
-            f"the two models have different vocabularies and {said} ({len(cuts[0]):,} and {len(cuts[1]):,} tokens "
+            f"the two models have different vocabularies and {message} ({len(cuts[0]):,} and {len(cuts[1]):,} tokens "
             "in all)",
             "models with one tokenizer can be compared, such as the checkpoints of a run",
         )
-    return place, f"the tokenizers {said}; what is before is compared"
+    return split_at, f"the tokenizers {message}; the tokens before are compared"

@@ -1,4 +1,4 @@
-"""Why a step of another program may have other numbers: the mistakes that ports have, each tried on our own inputs.
+"""Why a step of another program has other numbers: try the usual mistakes of ports on our own inputs.
 
 A mistake that gives the other program's numbers is the cause, as far as these numbers can tell. Shapes: T tokens,
 H heads, D head width.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.compare.dumps.fit import apart, in_halves, is_turned
+from tinytf.compare.dumps.fit import distance, in_halves, is_turned
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.norms import normed
 from tinytf.report import Data
@@ -39,8 +39,8 @@ from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Recording, Trace
 
-Way = tuple[str, Tensor]
-"""A mistake in words, and what the step is with it."""
+Attempt = tuple[str, Tensor]
+"""A mistake in words, and the step's numbers with it."""
 
 _BASES = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0)
 _EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
@@ -48,9 +48,10 @@ _EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
 
 @dataclass(frozen=True)
 class Cause(Data):
-    """What is wrong at ``step``, in words; ``found`` where that mistake gives the other program's numbers.
+    """The mistake at ``step``, in words; ``found`` if it gives the other program's numbers.
 
-    ``unseen`` are the steps between what is equal and what differs that the dump does not have: it may be in any.
+    ``unseen`` are the steps between the last equal and the first different one that the dump lacks; the mistake may be
+    in any of them.
     """
 
     step: str
@@ -59,53 +60,53 @@ class Cause(Data):
     unseen: tuple[str, ...] = ()
 
 
-def cause_of(trace: Trace, place: Place, theirs: Tensor, unseen: Sequence[Place], tolerance: float) -> Cause:
-    """Why the step at ``place`` is ``theirs``; ``unseen`` steps before it are tried first, in their order."""
-    limit = min(tolerance, apart(theirs, trace.step(*place)) / 10)
-    steps = [(trace.steps.at(*one), one) for one in (*unseen, place)]
-    full = [step.full_name(layer) for step, (_, layer) in steps]
-    together: dict[tuple[type, str], dict[Place, Tensor]] = {}  # queries and keys are turned alike, and permuted alike
-    for step, tried in steps:
-        if tried[1] == place[1] and step.operation is not None:
-            for words, numbers in _ways(Site(trace, step, tried[1]), theirs if tried == place else None):
-                together.setdefault((type(step.operation), words), {})[tried] = numbers
-    for (_, words), all_of_them in together.items():
-        alone = [{tried: one} for tried, one in all_of_them.items()] if len(all_of_them) > 1 else []
-        for some in (*alone, all_of_them):
-            made = some.get(place)
-            with suppress(RuntimeError, IndexError):  # what follows may take no numbers of such a shape
-                made = _after(trace, (*unseen, place), some) if made is None else made
-            if made is not None and made.shape == theirs.shape and apart(theirs, made) <= limit:
-                names = " and ".join(trace.steps.at(*one).full_name(one[1]) for one in some)
+def cause_of(trace: Trace, differing: Place, theirs: Tensor, unseen: Sequence[Place], tolerance: float) -> Cause:
+    """Why the step at ``differing`` is ``theirs``; the ``unseen`` steps before it are tried first, in order."""
+    limit = min(tolerance, distance(theirs, trace.step(*differing)) / 10)
+    candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
+    full = [step.full_name(layer) for step, (_, layer) in candidates]
+    attempts: dict[tuple[type, str], dict[Place, Tensor]] = {}  # queries and keys are turned alike, and permuted alike
+    for step, place in candidates:
+        if place[1] == differing[1] and step.operation is not None:
+            for words, numbers in _attempts(Site(trace, step, place[1]), theirs if place == differing else None):
+                attempts.setdefault((type(step.operation), words), {})[place] = numbers
+    for (_, words), together in attempts.items():
+        alone = [{place: numbers} for place, numbers in together.items()] if len(together) > 1 else []
+        for replaced in (*alone, together):
+            result = replaced.get(differing)
+            with suppress(RuntimeError, IndexError):  # the steps after it may not take numbers of such a shape
+                result = _recompute(trace, (*unseen, differing), replaced) if result is None else result
+            if result is not None and result.shape == theirs.shape and distance(theirs, result) <= limit:
+                names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in replaced)
                 return Cause(names, words, True, tuple(full[:-1]))
-    kinds = (words for kind, words in _USUAL.items() if isinstance(steps[-1][0].operation, kind))
-    return Cause(full[-1], "" if unseen else next(kinds, ""), False, tuple(full[:-1]))
+    usual = (words for kind, words in _USUAL.items() if isinstance(candidates[-1][0].operation, kind))
+    return Cause(full[-1], "" if unseen else next(usual, ""), False, tuple(full[:-1]))
 
 
-def _after(trace: Trace, again: Sequence[Place], other: Mapping[Place, Tensor]) -> Tensor:
-    """The last of some steps, computed ``again`` with ``other`` numbers at some of them."""
-    kept = dict(trace.recording.tensors)
-    for place in again:
+def _recompute(trace: Trace, places: Sequence[Place], replaced: Mapping[Place, Tensor]) -> Tensor:
+    """Recompute the steps at ``places``, some of them ``replaced`` by other numbers, and return the last."""
+    tensors = dict(trace.recording.tensors)
+    for place in places:
         name = trace.steps.at(*place).full_name(place[1])
-        kept.pop(name, None)
-        kept |= {name: other[place]} if place in other else {}
-    recording = Recording(kept, trace.recording.logit_rows, trace.recording.layers)
-    return Trace(trace.model, trace.encoding, recording).step(*again[-1])
+        tensors.pop(name, None)
+        tensors |= {name: replaced[place]} if place in replaced else {}
+    recording = Recording(tensors, trace.recording.logit_rows, trace.recording.layers)
+    return Trace(trace.model, trace.encoding, recording).step(*places[-1])
 
 
-def _ways(site: Site, theirs: Tensor | None) -> Iterator[Way]:
-    """The mistakes that an operation invites, settings that are solved for first, and then those of any."""
+def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
+    """Attempts at a step: settings of its operation first, some solved for, then the table of mistakes."""
     if isinstance(site.operation, Norm) and not isinstance(site.operation, HeadNorm):
-        yield from _other_eps(site, theirs)
+        yield from _eps_attempts(site, theirs)
     elif isinstance(site.operation, Rotate):
-        yield from _other_angles(site, theirs)
+        yield from _angle_attempts(site, theirs)
     elif isinstance(site.operation, Mask) and site.operation.sight.window:
         yield "no window", Mask(Sight(site.operation.sight.causal)).forward(site.input())
     elif isinstance(site.operation, Add):
-        yield from _one_less(site)
+        yield from _missing_summands(site)
     for mistake in MISTAKES:
         if mistake.fits(site.step):
-            with suppress(RuntimeError, IndexError):  # it does not fit these shapes
+            with suppress(RuntimeError, IndexError):  # the mistake does not fit these shapes
                 yield mistake.words, mistake.wrong(site)
     if is_turned(site.step):
         pairs = "the rows of each head in pairs, as in GGUF and in Meta's files, instead of halves"
@@ -114,32 +115,32 @@ def _ways(site: Site, theirs: Tensor | None) -> Iterator[Way]:
     for step in () if site.layer is None else site.trace.steps.in_layer(site.layer):
         if step.module and step.axes == site.step.axes and step.name != site.step.name:
             other = site.trace.step(step.name, site.layer)
-            yield f"the numbers of {step.full_name(site.layer)}, so two weights are in each other's place", other
+            yield f"the numbers of {step.full_name(site.layer)}, so two weights are swapped", other
 
 
-def _other_eps(site: Site, theirs: Tensor | None) -> Iterator[Way]:
+def _eps_attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     x, operation, module = site.input(), site.operation, site.module
     assert isinstance(operation, Norm)
-    tried = list(_EPS)
+    candidates = list(_EPS)
     if theirs is not None and getattr(module, "bias", None) is None:  # y = x·gain / √(mean x² + eps), solved for eps
         squares = ((x * gain_of(module) / theirs).square() - x.square().mean(-1, keepdim=True)).double()
-        found = float(squares[squares.isfinite()].median()) if squares.isfinite().any() else 0.0
-        tried += [float(f"{found:.{digits}g}") for digits in (1, 2)]
-    for eps in dict.fromkeys(tried):
+        solved = float(squares[squares.isfinite()].median()) if squares.isfinite().any() else 0.0
+        candidates += [float(f"{solved:.{digits}g}") for digits in (1, 2)]
+    for eps in dict.fromkeys(candidates):
         if eps >= 0:
             yield f"eps {eps:g} instead of {operation.eps:g}", normed(site, eps=eps)
 
 
-def _other_angles(site: Site, theirs: Tensor | None) -> Iterator[Way]:
+def _angle_attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     x, operation = site.input(), site.operation
     assert isinstance(operation, Rotate)
     rope, width = operation.rope, operation.rope.width
     bases = [*_BASES, rope.theta * 10, rope.theta / 10]
     if theirs is not None and x.shape[1] > 1 and width > 2:  # the angle of pair 1 at position 1 is base^(−2/width)
-        (a, b), (c, d) = ([float(one[0, 1, place]) for place in (1, 1 + width // 2)] for one in (x, theirs))
+        (a, b), (c, d) = ([float(heads[0, 1, index]) for index in (1, 1 + width // 2)] for heads in (x, theirs))
         angle = abs(float(torch.atan2(torch.tensor(a * d - b * c), torch.tensor(a * c + b * d))))
-        found = angle ** (-width / 2) if angle else 0.0
-        bases += [float(f"{found:.{digits}g}") for digits in (1, 2, 3)] if 1 < found < 1e12 else []
+        solved = angle ** (-width / 2) if angle else 0.0
+        bases += [float(f"{solved:.{digits}g}") for digits in (1, 2, 3)] if 1 < solved < 1e12 else []
     for base in dict.fromkeys(bases):
         yield (
             f"a rotary base of {base:,.0f} instead of {rope.theta:,.0f}",
@@ -149,27 +150,27 @@ def _other_angles(site: Site, theirs: Tensor | None) -> Iterator[Way]:
         yield f"no {rope.scaling} scaling of the angles", Rotate(rope._replace(scaling="none")).forward(x)
 
 
-def _one_less(site: Site) -> Iterator[Way]:
+def _missing_summands(site: Site) -> Iterator[Attempt]:
     inputs = site.inputs()
-    for number, (name, layer) in enumerate(site.sources if len(inputs) > 1 else ()):
-        left = site.trace.steps.at(name, layer).full_name(layer)
-        yield f"{left} not added", sum((one for place, one in enumerate(inputs) if place != number), torch.zeros(()))
+    for index, (name, layer) in enumerate(site.sources if len(inputs) > 1 else ()):
+        omitted = site.trace.steps.at(name, layer).full_name(layer)
+        yield f"{omitted} not added", sum((summand for i, summand in enumerate(inputs) if i != index), torch.zeros(()))
 
 
 _USUAL: dict[type[Operation], str] = {
-    Norm: "the settings of the norm: eps, a gain with 1 added, the mean taken off or not",
-    HeadNorm: "the settings of the norm of queries and keys: in each head, or over all",
+    Norm: "the settings of the norm: eps, a gain with 1 added, the mean subtracted or not",
+    HeadNorm: "the settings of the norm of queries and keys: in each head, or over all heads",
     Rotate: "the rotary settings: base, scaling, halves or pairs of rows, the first position",
     Linear: "a weight: another matrix, transposed, its rows in another order, without its bias",
     Scores: "which key head serves which query head",
     Mix: "which value head serves which query head",
     Concat: "the order of the heads",
-    Mask: "which keys a query sees: those up to itself, or of a window",
-    Scale: "what scores are divided by",
+    Mask: "the mask: which keys a query sees, up to itself or in a window",
+    Scale: "the divisor of the scores",
     Softmax: "the axis of the softmax",
-    Activate: "the activation: which, or which of gate and hidden units is activated",
+    Activate: "the activation function, or whether the gate or the hidden units are activated",
     Add: "which tensors are added to the stream",
     Lookup: "the tokens, or the scale of the embeddings",
     Positions: "the first position, or the offset of the table",
 }
-"""What is usually wrong in a step of an operation, where no mistake that was tried gives the numbers."""
+"""The usual mistakes of each operation, named if none that was tried gives the numbers."""

@@ -1,6 +1,6 @@
 """Two runs side by side: two texts on one model, or one text on two models or in two dtypes.
 
-Both run in step, one layer at a time; only the steps of one layer of each are in memory.
+Both advance together, layer by layer; only the steps of one layer of each are in memory.
 Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 """
 
@@ -12,9 +12,9 @@ import torch
 
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
 from tinytf.compare.causes import Cause
-from tinytf.compare.compared import BothPredict, Compared, Moved, Position, moved_weights
 from tinytf.compare.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
 from tinytf.compare.dumps.read import Dump
+from tinytf.compare.measures import BothPredict, Compared, Moved, Position, moved_weights
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, UsageError
@@ -31,7 +31,7 @@ from tinytf.trace.trace import Text, Trace
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of the two configurations that is not the same."""
+    """A field in which the two configurations differ."""
 
     name: str
     first: Any
@@ -40,14 +40,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Difference(Report):
-    """All that is different in two runs, in the order of the forward pass.
+    """Every difference between two runs, in the order of the forward pass.
 
     ``steps`` are compared, ``incomparable`` are not; ``predictions`` belong to the ends of the two texts, or to the
-    masks of an encoder. ``losses`` (nats a token) and ``moved`` are of two models. ``tolerance`` is relative, in units
-    of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the
-    relative difference that is too large. ``missing`` are the steps that a dump does not have,
-    ``cause`` is why it differs first where it does; None where a step of the dump before it, ``rescaled``, was
-    multiplied to fit. ``settings`` are those of the two configurations that differ.
+    masks of an encoder. ``losses`` (nats a token) and ``moved`` exist for two models. ``tolerance`` is relative, in
+    units of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the largest relative difference
+    that passes. ``missing`` are the steps that a dump does not have. ``cause`` explains the first difference of a dump;
+    it is None where an earlier step of the dump, ``rescaled``, was multiplied to fit. ``settings`` are the fields in
+    which the two configurations differ.
     """
 
     KIND = "difference"
@@ -80,13 +80,13 @@ class Difference(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether steps were compared, and none differs by more than ``fail_over`` where that is not None."""
+        """Whether steps were compared, and none differs by more than ``fail_over`` (None: no limit)."""
         limit, worst = self.fail_over, self.worst
         return worst is not None and (limit is None or worst.relative <= limit)
 
     def telling(self, count: int | None) -> list[int]:
-        """Which of ``positions`` differ most (all for None), in their order."""
-        order = sorted(range(len(self.positions)), key=lambda place: -self.positions[place].kl)
+        """The indices of the ``count`` positions that differ most (None: all), in order."""
+        order = sorted(range(len(self.positions)), key=lambda index: -self.positions[index].kl)
         return sorted(order[:count])
 
     def fields(self) -> dict[str, Any]:
@@ -101,20 +101,19 @@ class Difference(Report):
             **self.members("cause", "rescaled"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
-                {"index": one.index, "kl": one.kl, "first": _top(one.first), "second": _top(one.second)}
-                for one in self.positions
+                {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
             ],
             "predictions": [
                 {
-                    "position": one.position,
-                    "other_position": one.other_position,
-                    "kl": one.kl,
+                    "position": p.position,
+                    "other_position": p.other_position,
+                    "kl": p.kl,
                     "top": [
                         {"id": i, "token": shown(i), "first": a, "second": b}
-                        for i, a, b in zip(one.ids, one.first, one.second, strict=True)
+                        for i, a, b in zip(p.ids, p.first, p.second, strict=True)
                     ],
                 }
-                for one in self.predictions
+                for p in self.predictions
             ],
             **self.members("losses"),
             "weights": plain(self.moved),
@@ -122,27 +121,27 @@ class Difference(Report):
         }
 
     def stored(self) -> list[Array]:
-        """The weights of the head that is shown, of both runs."""
-        found, axes = self.attention, ["query", "key"]
-        if found is None:
+        """The weights of the shown head in both runs."""
+        attention, axes = self.attention, ["query", "key"]
+        if attention is None:
             return []
-        name = f"L{found.layer}H{found.head}.weights"
-        return [Array.of(f"first/{name}", axes, found.first), Array.of(f"second/{name}", axes, found.second)]
+        name = f"L{attention.layer}H{attention.head}.weights"
+        return [Array.of(f"first/{name}", axes, attention.first), Array.of(f"second/{name}", axes, attention.second)]
 
     @property
     def first(self) -> Compared | None:
         """The first step that differs beyond the tolerance."""
-        return next((one for one in self.steps if one.relative > self.tolerance), None)
+        return next((step for step in self.steps if step.relative > self.tolerance), None)
 
     @property
     def worst(self) -> Compared | None:
         """The step whose relative difference is the largest."""
-        return max(self.steps, key=lambda one: one.relative, default=None)
+        return max(self.steps, key=lambda step: step.relative, default=None)
 
     @property
     def equal(self) -> bool:
-        """Whether every number of every step is the same, and all steps and positions were compared."""
-        return not self.alignment.note and not self.incomparable and all(not one.largest for one in self.steps)
+        """Whether all steps and positions were compared, and every number is the same."""
+        return not self.alignment.note and not self.incomparable and all(not step.largest for step in self.steps)
 
 
 def _top(best: tuple[int, float]) -> dict[str, Any]:
@@ -162,14 +161,14 @@ def diff(
     truncate: bool = False,
     force: bool = False,
 ) -> Difference:
-    """What is different, step by step, on another text, on another model (or dtype) with this text, or on both.
+    """Compare, step by step, with another text, with another model (or dtype) on this text, or with both.
 
     Texts may be traces. A dump of another program is compared with the model on its text, or on its ids where ``text``
-    is None; ``names`` says what names there mean, ``{n}`` standing for the layer: {"enc.{n}.query": "L{n}.q"}.
-    ``head``, as ``L3H5``, is the one whose weights are kept; without it the head whose weights are
-    furthest apart. ``tolerance`` is in units of a token's largest magnitude; without it that of the coarser dtype.
+    is None; ``names`` maps the dump's names to addresses, with ``{n}`` for the layer: {"enc.{n}.query": "L{n}.q"}.
+    ``head``, such as ``L3H5``, is the head whose weights are kept; by default the head whose weights are furthest
+    apart. ``tolerance`` is in units of a token's largest magnitude; by default the tolerance of the coarser dtype.
     Raises UsageError for runs that cannot be aligned (``align``) or recorded (``walk``), AddressError for a head that
-    one of the models lacks, DumpError for a dump that is of something else.
+    one of the models lacks, DumpError for a dump that does not belong to the text or the model.
     """
     settings = _Settings(tolerance, head, top, fail_over, force)
     if isinstance(other, Dump):
@@ -197,10 +196,10 @@ def diff_dumps(
     top: int = 5,
     fail_over: float | None = None,
 ) -> Difference:
-    """What is different in two files of activations, as ``diff``, without running a model.
+    """Compare two files of activations as ``diff`` does, without running a model.
 
-    One of them says which model it is of, as what tinytf writes does, or ``model`` is that. Raises DumpError where
-    neither is so, or where no text is told.
+    The model is ``model``, or the one that a file names, as files of tinytf do. Raises DumpError if the model or the
+    text is unknown.
     """
     configs = [None if model is None else model.config for _ in range(2)]
     if model is None:
@@ -208,20 +207,22 @@ def diff_dumps(
     texts = [recorded_encoding(dump, None if model is None else model.tokenizer) for dump in (first, second)]
     config, text = configs[0] or configs[1], texts[0] or texts[1]
     if config is None:
-        raise DumpError(f"neither {first.name} nor {second.name} says which model it is of", "--model names one")
+        raise DumpError(f"neither {first.name} nor {second.name} says which model it is of", "name it with --model")
     if text is None:
         raise DumpError(f"neither {first.name} nor {second.name} says which tokens it is of", "write them as input_ids")
     table, tokenizer = (None, None) if model is None else (model.table, model.tokenizer)
-    one, other = (
-        Dumped.of(dump, own or config, tokenizer, tokens or text, names, table)
-        for dump, own, tokens in zip((first, second), configs, texts, strict=True)
+    first_side, second_side = (
+        Dumped.of(dump, dump_config or config, tokenizer, tokens or text, names, table)
+        for dump, dump_config, tokens in zip((first, second), configs, texts, strict=True)
     )
-    return _difference((one, other), (one, other), _Settings(tolerance, head, top, fail_over, False))
+    return _difference(
+        (first_side, second_side), (first_side, second_side), _Settings(tolerance, head, top, fail_over, False)
+    )
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a comparison was asked for."""
+    """The options of a comparison."""
 
     tolerance: float | None
     head: str | None
@@ -232,89 +233,95 @@ class _Settings:
 
 @torch.no_grad()
 def _difference(
-    sides: tuple[AnySide, AnySide], about: tuple[About | Dumped, About | Dumped], asked: _Settings
+    sides: tuple[AnySide, AnySide], about: tuple[About | Dumped, About | Dumped], settings: _Settings
 ) -> Difference:
     first, second = sides
-    wanted = None if asked.head is None else parse_head(asked.head, table_of(first.config))
+    head_at = None if settings.head is None else parse_head(settings.head, table_of(first.config))
     alignment = align(first, second)
     for config in (first.config, second.config):
-        if wanted is not None and wanted[0] < config.n_layers and wanted[0] not in table_of(config).attending:
-            raise AddressError(f"layer {wanted[0]} of one of the models has no attention weights", "name another")
-        if wanted is not None and (wanted[0] >= config.n_layers or wanted[1] >= config.n_heads):
+        if head_at is not None and head_at[0] < config.n_layers and head_at[0] not in table_of(config).attending:
+            raise AddressError(
+                f"layer {head_at[0]} of one of the models has no attention weights", "name another layer"
+            )
+        if head_at is not None and (head_at[0] >= config.n_layers or head_at[1] >= config.n_heads):
             sizes = f"{config.n_layers} layers × {config.n_heads} heads"
-            said = f"there is no head L{wanted[0]}H{wanted[1]}: one of the models has {sizes}"
-            raise AddressError(said, "name one that both have")
-    tolerance = max(allowed(RUN, side.dtype) for side in sides) if asked.tolerance is None else asked.tolerance
-    run = Walk(first, second, alignment, wanted, tolerance)
-    run.go(asked.force)
+            message = f"there is no head L{head_at[0]}H{head_at[1]}: one of the models has {sizes}"
+            raise AddressError(message, "name a head that both have")
+    tolerance = max(allowed(RUN, side.dtype) for side in sides) if settings.tolerance is None else settings.tolerance
+    walk = Walk(first, second, alignment, head_at, tolerance)
+    walk.run(settings.force)
     models = [side.model for side in sides if isinstance(side, Side)]
-    two = len(models) == 2 and models[0] is not models[1]
+    two_models = len(models) == 2 and models[0] is not models[1]
     return Difference(
         alignment,
         tolerance,
-        tuple(run.steps),
-        tuple(run.incomparable),
-        run.attention(),
-        run.positions,
-        () if run.ends is None else tuple(run.ends.predictions(asked.top)),
-        run.losses() if (two or len(models) < 2) and not alignment.note else None,
-        moved_weights(*models) if two else (),
+        tuple(walk.steps),
+        tuple(walk.incomparable),
+        walk.attention(),
+        walk.positions,
+        () if walk.ends is None else tuple(walk.ends.predictions(settings.top)),
+        walk.losses() if (two_models or len(models) < 2) and not alignment.note else None,
+        moved_weights(*models) if two_models else (),
         about,
-        asked.fail_over,
-        tuple(run.missing),
-        run.cause,
-        run.rescaled,
-        _settings(*(_said(side) for side in sides)),
+        settings.fail_over,
+        tuple(walk.missing),
+        walk.cause,
+        walk.rescaled,
+        _settings(*(_config_of(side) for side in sides)),
     )
 
 
-def _said(side: AnySide) -> ModelConfig | None:
-    """The configuration of a side, of a dump as it says itself."""
+def _config_of(side: AnySide) -> ModelConfig | None:
+    """The side's configuration; for a dump, the one it declares."""
     return recorded_config(side.dump) if isinstance(side, Dumped) else side.config
 
 
 def _settings(first: ModelConfig | None, second: ModelConfig | None) -> tuple[Setting, ...]:
     if first is None or second is None:
         return ()
-    ends = ((name, first.setting(name), second.setting(name)) for name in FIELDS)
-    return tuple(Setting(*one) for one in ends if one[1] != one[2] and one[0] != "dropout")
+    settings = ((name, first.setting(name), second.setting(name)) for name in FIELDS)
+    return tuple(Setting(*setting) for setting in settings if setting[1] != setting[2] and setting[0] != "dropout")
 
 
 def _of_dump(model: TextModel, text: Written | None, dump: Dump, truncate: bool) -> Encoding:
-    """The tokens that a dump is of: those of ``text``, which its ids have to be, or its own."""
-    ids, said = dump.ids, dump.text if text is None else text
-    if said is None and ids is None:
+    """The tokens of a dump: those of ``text``, which must have the dump's ids, or the dump's own."""
+    ids, written = dump.ids, dump.text if text is None else text
+    if written is None and ids is None:
         raise UsageError(
             f"{dump.name} does not say which text it is of", "give TEXT, or write the token ids into it, as input_ids"
         )
-    if ids is not None and (beyond := [i for i in ids if i >= model.config.vocab_size]):
-        said = f"{dump.path}: there is no token {beyond[0]:,}, {model.name} has {model.config.vocab_size:,}"
-        raise DumpError(said, "name the model that it is of with --model")
+    if ids is not None and (unknown := [i for i in ids if i >= model.config.vocab_size]):
+        message = f"{dump.path}: there is no token {unknown[0]:,}, {model.name} has {model.config.vocab_size:,}"
+        raise DumpError(message, "name the dump's model with --model")
     if ids is not None and len(ids) > model.config.context:
-        said = f"{dump.path} is of {len(ids):,} tokens, and {model.name} takes at most {model.config.context:,}"
-        raise DumpError(said, "write the first of them alone, and their tensors")
-    found = None if said is None else model.encode(said, truncate=truncate)
-    if ids is None or (found is not None and found.ids == ids):
-        assert found is not None
-        return found
-    if text is not None and found is not None:
-        place = next(
-            (i for i, (a, b) in enumerate(zip(found.ids, ids, strict=False)) if a != b), min(len(found.ids), len(ids))
+        message = f"{dump.path} is of {len(ids):,} tokens, and {model.name} takes at most {model.config.context:,}"
+        raise DumpError(message, "write a shorter text, and its tensors")
+    encoding = None if written is None else model.encode(written, truncate=truncate)
+    if ids is None or (encoding is not None and encoding.ids == ids):
+        assert encoding is not None
+        return encoding
+    if text is not None and encoding is not None:
+        split_at = next(
+            (i for i, (a, b) in enumerate(zip(encoding.ids, ids, strict=False)) if a != b),
+            min(len(encoding.ids), len(ids)),
         )
-        a, b = (model.tokenizer.shown(some[place]) if place < len(some) else "the end" for some in (found.ids, ids))
+        a, b = (
+            model.tokenizer.shown(tokens[split_at]) if split_at < len(tokens) else "the end"
+            for tokens in (encoding.ids, ids)
+        )
         raise UsageError(
-            f"{dump.name} is of another text, or of another tokenizer: at token {place} it has {b}, and TEXT has {a} "
-            f"({len(ids):,} and {len(found.ids):,} tokens in all)",
-            "leave TEXT out, and the model is run on the ids of the dump",
+            f"{dump.name} is of another text, or of another tokenizer: at token {split_at} it has {b}, and TEXT has "
+            f"{a} ({len(ids):,} and {len(encoding.ids):,} tokens in all)",
+            "leave TEXT out to run the model on the ids of the dump",
         )
-    return of_ids(ids, model.tokenizer.shown, "" if said is None or found is None else found.text)
+    return of_ids(ids, model.tokenizer.shown, "" if written is None or encoding is None else encoding.text)
 
 
 def parse_head(text: str, table: StepTable) -> tuple[int, int]:
-    """The layer and head that an address such as ``L3H5`` names; AddressError for anything else."""
-    where = parse_address(text, table)
-    if where.cell or where.layers is None or where.heads is None or len(where.layers) * len(where.heads) != 1:
-        raise AddressError(f"{text!r} is not one head", "a head is L3H5")
-    if where.step is not None and where.step.name != table.weights:
-        raise AddressError(f"{text!r} is a step, and the maps are of weights", "a head is L3H5")
-    return where.layers[0], where.heads[0]
+    """The layer and head named by an address such as ``L3H5``. Raises AddressError for anything else."""
+    address = parse_address(text, table)
+    if address.cell or address.layers is None or address.heads is None or len(address.layers) * len(address.heads) != 1:
+        raise AddressError(f"{text!r} is not one head", "name a head, such as L3H5")
+    if address.step is not None and address.step.name != table.weights:
+        raise AddressError(f"{text!r} is a step without attention weights", "name a head, such as L3H5")
+    return address.layers[0], address.heads[0]

@@ -1,1 +1,1 @@
-"""What is there: what a model holds and what one run of it computes, read off as it is."""
+"""Look at a model: the numbers that it holds, and those that one run of it computes."""

@@ -1,4 +1,4 @@
-"""The activation of a feed-forward, beside the others that models use, and where the numbers of a text lie on it."""
+"""The activation of a feed-forward beside the usual ones, and the part of the curve that a text uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ REACH = 5.0
 _STEPS = 201
 _USUAL = ("relu", "gelu", "gelu_tanh", "silu")
 GATED_NAMES = {"relu": "ReGLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU", "silu": "SwiGLU", "relu2": "gated ReLU²"}
-"""What an activation that multiplies another unit is called (Shazeer 2020)."""
+"""The names of activations that multiply another unit (Shazeer 2020)."""
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
 class Place(Data):
-    """How the numbers of one ``token`` lie: the share of them ``below`` 0, and the share that comes out ``silent``.
+    """The units of one ``token``: the share of inputs ``below`` 0, and the share of outputs that are ``silent``.
 
-    Silent is an output within a hundredth of 0.
+    Silent is an output within 0.01 of 0; ``largest`` is the largest absolute output.
     """
 
     token: int
@@ -39,10 +39,10 @@ class Place(Data):
 
 @dataclass(frozen=True, eq=False)
 class Activations(Report):
-    """The activation ``name`` of a layer: what goes in (``inputs``) and what comes out (``outputs``), (T, F) each.
+    """The activation ``name`` of a layer: its ``inputs`` and ``outputs``, (T, F) each.
 
-    Where it is ``gated``, an output is the activation of the gate times the ``hidden`` unit. ``curves`` has the usual
-    activations and the layer's own at ``grid`` (N,), by its name. ``quantiles`` are those of QUANTILES, of all inputs.
+    If it is ``gated``, an output is the activation of the gate times the ``hidden`` unit. ``curves`` has the usual
+    activations and the layer's own at ``grid`` (N,), by name. ``quantiles`` of all inputs are taken at QUANTILES.
     """
 
     KIND = "activations"
@@ -67,7 +67,7 @@ class Activations(Report):
 
     @property
     def beyond(self) -> int:
-        """How many inputs the curves do not reach."""
+        """The number of inputs outside the curves."""
         return int((self.inputs.abs() > REACH).sum())
 
     def fields(self) -> dict[str, Any]:
@@ -75,20 +75,22 @@ class Activations(Report):
         return {
             **self.members("layer", "name", "gated", "formula"),
             "quantiles": quantiles,
-            "places": [one.to_dict() for one in self.places],
+            "places": [place.to_dict() for place in self.places],
             **self.members("grid", "curves"),
         }
 
     def stored(self) -> list[Array]:
         units = {"inputs": self.inputs, "hidden": self.hidden, "outputs": self.outputs}
-        found = [Array.of(name, ["token", "d_ff"], one) for name, one in units.items() if one is not None]
-        return found + [Array.of(name, ["grid"], one) for name, one in {"grid": self.grid, **self.curves}.items()]
+        arrays = [Array.of(name, ["token", "d_ff"], tensor) for name, tensor in units.items() if tensor is not None]
+        return arrays + [
+            Array.of(name, ["grid"], tensor) for name, tensor in {"grid": self.grid, **self.curves}.items()
+        ]
 
 
 def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
-    """The activation of one layer's feed-forward, and where the numbers of a text, or of its trace, lie on it.
+    """The activation of one layer's feed-forward, and the part of its curve that a text, or its trace, uses.
 
-    Raises AddressError for a layer that is not there, UsageError for a mixture of experts.
+    Raises AddressError for a layer that does not exist, UsageError for a mixture of experts.
     """
     require_units(model.config)
     trace = model.trace(text)
@@ -98,8 +100,8 @@ def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
     outputs = trace.step(step.name, layer).float().cpu()
     grid = torch.linspace(-REACH, REACH, _STEPS)
     places = [
-        Place(place, float((x < 0).float().mean()), float((y.abs() < 0.01).float().mean()), float(y.abs().max()))
-        for place, (x, y) in enumerate(zip(inputs, outputs, strict=True))
+        Place(position, float((x < 0).float().mean()), float((y.abs() < 0.01).float().mean()), float(y.abs().max()))
+        for position, (x, y) in enumerate(zip(inputs, outputs, strict=True))
     ]
     quantiles = torch.tensor([inputs.flatten().kthvalue(_rank(q, inputs.numel())).values for q in QUANTILES])
     return Activations(

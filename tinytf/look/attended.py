@@ -1,4 +1,4 @@
-"""The attention of a trace as a report: measures of every head, and the weights of some."""
+"""The attention of a trace as a report: measures of every head, and the weights of some heads."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +27,10 @@ Window = tuple[int, int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Attended(Report):
-    """The attention of a trace. ``heads`` are (layer, head) pairs whose weights are given.
+    """The attention of a trace. ``heads`` are the (layer, head) pairs whose weights are given.
 
-    All of them, those of one ``query``, the ``top`` largest, or those of a ``window``: first query, end, first key,
-    end. ``multi_head`` is a layer whose attention is drawn, where one is asked for.
+    The weights given are all, those of one ``query``, the ``top`` largest, or those of a ``window``: first query, end,
+    first key, end. ``multi_head`` is a layer whose attention is drawn, if requested.
     """
 
     KIND = "attention"
@@ -52,10 +52,10 @@ class Attended(Report):
 
     def __post_init__(self) -> None:
         count = len(self.trace.tokens)
-        for one, what in zip(self.ranges, ("queries", "keys"), strict=True):
-            if not 0 <= one.start < one.stop <= count:
+        for part, axis in zip(self.ranges, ("queries", "keys"), strict=True):
+            if not 0 <= part.start < part.stop <= count:
                 raise UsageError(
-                    f"--window {what} {one.start}:{one.stop} do not lie in the text of {count} tokens",
+                    f"--window {axis} {part.start}:{part.stop} do not lie in the text of {count} tokens",
                     f"a range is first:end, with 0 ≤ first < end ≤ {count}",
                 )
 
@@ -82,21 +82,21 @@ class Attended(Report):
     def weights(self, layer: int, head: int) -> Tensor:
         """The weights of a head (Q, K), float32; −∞ where a key is masked."""
         weights = self.trace.step(self.step.name, layer, (head,))[0].float()
-        seen = visible(self.trace, self.step, layer)
-        return weights if seen is None else weights.masked_fill(~seen, -torch.inf)
+        is_visible = visible(self.trace, self.step, layer)
+        return weights if is_visible is None else weights.masked_fill(~is_visible, -torch.inf)
 
     def strongest(self, layer: int, head: int) -> list[tuple[int, int, float]]:
-        """The ``top`` (query, key, weight) of a head, in the window."""
+        """The ``top`` largest weights of a head in the window, as (query, key, weight)."""
         queries, keys = self.ranges
         weights = self.weights(layer, head)[queries, keys]
-        hidden = weights.isneginf()
-        flat = weights.masked_fill(hidden, -1.0).flatten()
-        order = flat.argsort(descending=True, stable=True)[: min(self.top or 0, int((~hidden).sum()))].tolist()
+        masked = weights.isneginf()
+        flat = weights.masked_fill(masked, -1.0).flatten()
+        order = flat.argsort(descending=True, stable=True)[: min(self.top or 0, int((~masked).sum()))].tolist()
         width = weights.shape[1]
         return [(i // width + queries.start, i % width + keys.start, float(flat[i])) for i in order]
 
     def fields(self) -> dict[str, Any]:
-        """Masked weights are −∞."""
+        """The JSON data; masked weights are −∞."""
         drawn = self.multi_head
         return {
             "measures": plain(measures_of(self.trace, list(MEASURES))),
@@ -109,7 +109,7 @@ class Attended(Report):
         if self.query is not None:
             return {"query": self.query, "weights": self.weights(layer, head)[self.query].tolist()}
         if self.top is not None:
-            names = [f"{place} {token.shown}" for place, token in enumerate(self.trace.tokens)]
+            names = [f"{index} {token.shown}" for index, token in enumerate(self.trace.tokens)]
             return {"top": [[names[q], names[k], share] for q, k, share in self.strongest(layer, head)]}
         queries, keys = self.ranges
         return {
@@ -129,30 +129,30 @@ class Attended(Report):
         return {**data, "measures": rows}
 
     def stored(self) -> list[Array]:
-        """The weights of the chosen heads, of the window or the query that was asked for; else those of every layer."""
+        """The weights of the chosen heads, of the window or the requested query; without heads, of every layer."""
         if not self.heads:
             layers = self.trace.steps.attending
             return [array_at(self.trace, Address(self.step, (layer,))) for layer in layers]
-        seen = self.arrays() or [self._array(layer, head, {}) for layer, head in self.heads]
-        return [replace(one, read=partial(_unmasked, one.read)) for one in seen]
+        arrays = self.arrays() or [self._array(layer, head, {}) for layer, head in self.heads]
+        return [replace(array, read=partial(_unmasked, array.read)) for array in arrays]
 
     def arrays(self) -> list[Array]:
-        """The weights that it gives: of the window, or of one query. Without any, the measures are the table."""
+        """The weights of the chosen heads in the window or for one query; empty with ``top``."""
         if self.top is not None:
             return []
         queries, keys = self.ranges
-        places = {"query": range(queries.start, queries.stop), "key": range(keys.start, keys.stop)}
-        return [self._array(layer, head, places) for layer, head in self.heads]
+        indices = {"query": range(queries.start, queries.stop), "key": range(keys.start, keys.stop)}
+        return [self._array(layer, head, indices) for layer, head in self.heads]
 
-    def _array(self, layer: int, head: int, places: Mapping[str, range]) -> Array:
+    def _array(self, layer: int, head: int, indices: Mapping[str, range]) -> Array:
         name = f"L{layer}H{head}.{self.step.name}"
         if self.query is not None:
             return Array(f"{name}[{self.query}]", ["key"], lambda: self.weights(layer, head)[self.query])
         queries, keys = self.ranges
-        return Array(name, ["query", "key"], lambda: self.weights(layer, head)[queries, keys], places)
+        return Array(name, ["query", "key"], lambda: self.weights(layer, head)[queries, keys], indices)
 
     def sheet(self, *, long: bool = False) -> Sheet | None:
-        """With ``top``, the largest weights of each head."""
+        """The sheet; with ``top`` the largest weights of each head."""
         if self.top is None:
             return super().sheet(long=long)
         label = self.label
@@ -164,7 +164,7 @@ class Attended(Report):
 
 
 def _unmasked(read: Callable[[], Tensor]) -> Tensor:
-    """Weights as the model has them: 0 where a key is masked."""
+    """The weights with 0 where a key is masked, as in the model."""
     weights = read()
     return weights.masked_fill(weights.isneginf(), 0.0)
 
@@ -183,8 +183,8 @@ def attention(
 ) -> Attended:
     """Measures of every head on a text, or on its trace, and the weights of ``heads``, (layer, head) pairs.
 
-    Of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``. With a ``layer``, how
-    its heads make what it adds to the stream.
+    The weights are those of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``.
+    With a ``layer``, the report shows how its heads make what it adds to the stream.
     """
     trace = model.trace(text, truncate=truncate, force=force)
     query = None if row is None else trace.index(row, "query", len(trace.tokens))

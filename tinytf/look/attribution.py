@@ -27,7 +27,7 @@ from tinytf.trace.site import Site
 from tinytf.trace.trace import Text, Trace
 
 _ROUNDINGS = 4
-"""Of the sum of all parts without their signs: what large parts that cancel leave in a logit of the model's own."""
+"""Roundings of the sum of all parts' magnitudes that are allowed: large parts that cancel leave such an error."""
 
 KINDS = (
     "embedding",
@@ -45,7 +45,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Part(Data):
-    """One term of the logit; ``layer`` and ``head`` are None where it has none, ``kind`` is one of KINDS."""
+    """One term of the logit; ``layer`` and ``head`` are None for terms without them, ``kind`` is one of KINDS."""
 
     LESS: ClassVar = ("name",)
 
@@ -58,11 +58,11 @@ class Part(Data):
 
 @dataclass(frozen=True)
 class Attribution(Report):
-    """The parts of the logit of ``token`` at ``position``, less that of ``versus`` where there is one.
+    """The parts of the logit of ``token`` at ``position``, minus the logit of ``versus`` (None: nothing).
 
-    ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS, or four roundings of what
-    the parts come to without their signs, where that is more. ``of`` is what the parts sum to: where logits are capped
-    it is ``head.logits``, the logit before the cap or the scale. ``frozen`` says what was held constant.
+    ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS or four roundings of the sum of
+    the parts' magnitudes, whichever is more. ``of`` names what the parts sum to: if logits are capped or scaled, it is
+    ``head.logits``, the logit before that. ``frozen`` says what was held constant.
     """
 
     KIND = "attribution"
@@ -90,7 +90,7 @@ class Attribution(Report):
         return self.difference <= self.allowed
 
     def fields(self) -> dict[str, Any]:
-        """The parts in the order in which the model adds them."""
+        """The JSON data; parts are in the order in which the model adds them."""
         return {
             **self.members("position"),
             "target": self.named(self.token),
@@ -103,86 +103,86 @@ class Attribution(Report):
         }
 
     def stored(self) -> list[Array]:
-        """The map of the heads, and every part in the order of the data."""
+        """The map of the heads, and every part in the order of the JSON data."""
         values = torch.tensor([part.value for part in self.parts], dtype=torch.float64)
         return [Array.of("heads", ["layer", "head"], self.heads()), Array.of("parts", ["part"], values)]
 
     def heads(self) -> Tensor:
-        """The heads' parts as a map (layers, heads), float64; NaN where a layer has fewer."""
-        found = [part for part in self.parts if part.kind == "head"]
-        places = torch.tensor([(part.layer or 0, part.head or 0) for part in found])
-        values = torch.full((*(places.amax(dim=0) + 1),), torch.nan, dtype=torch.float64)
-        values[tuple(places.T)] = torch.tensor([part.value for part in found], dtype=torch.float64)
+        """The heads' parts as a map (layers, heads), float64; NaN where a layer has fewer heads."""
+        heads = [part for part in self.parts if part.kind == "head"]
+        indices = torch.tensor([(part.layer or 0, part.head or 0) for part in heads])
+        values = torch.full((*(indices.amax(dim=0) + 1),), torch.nan, dtype=torch.float64)
+        values[tuple(indices.T)] = torch.tensor([part.value for part in heads], dtype=torch.float64)
         return values
 
     def by_kind(self) -> dict[str, float]:
-        """The sum of each kind of part that there is."""
+        """The sum of each kind of part that is present."""
         kinds = [kind for kind in KINDS if any(part.kind == kind for part in self.parts)]
         return {kind: total(part for part in self.parts if part.kind == kind) for kind in kinds}
 
 
 def total(parts: Iterable[Part]) -> float:
-    """What some parts sum to, rounded once; NaN where they hold infinities."""
+    """The sum of some parts, rounded once; NaN if any is not finite."""
     values = [part.value for part in parts]
     return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
 
 
 class _Parts:
-    """Vectors in the residual stream of a trace at one place, (N, C) in float64, that add up to it."""
+    """Vectors, (N, C) in float64, that add up to the residual stream of a trace at one position."""
 
-    def __init__(self, trace: Trace, place: int) -> None:
-        self.trace, self.place = trace, place
+    def __init__(self, trace: Trace, position: int) -> None:
+        self.trace, self.position = trace, position
         self.names: list[tuple[str, str, int | None, int | None]] = []
         self.rows: list[Tensor] = []
 
     def add(self, name: str, kind: str, vector: Tensor | None, layer: int | None = None) -> None:
-        """One more part; a bias that the model does not have is None, and none is added."""
+        """Add a part, unless ``vector`` is None: a bias that the model does not have."""
         if vector is not None:
             self.names.append((name if layer is None else f"L{layer}.{name}", kind, layer, None))
-            self.rows.append(_wide(vector)[None])
+            self.rows.append(_f64(vector)[None])
 
     def add_heads(self, layer: int, vectors: Tensor) -> None:
         self.names += [(f"L{layer}H{head}", "head", layer, head) for head in range(len(vectors))]
         self.rows.append(vectors)
 
-    def take(self, others: "_Parts") -> None:
-        """Add the parts of others."""
-        self.names += others.names
-        self.rows += others.rows
+    def extend(self, other: "_Parts") -> None:
+        """Append the parts of ``other``."""
+        self.names += other.names
+        self.rows += other.rows
 
     def replace(self, step: str, layer: int) -> None:
-        """Where an intervention replaced the stream, it is the one part; all before add nothing any more."""
+        """If an intervention replaced the stream, make that the only part; earlier ones then add nothing."""
         if self.trace.is_exchanged(step, layer):
             self.rows = [torch.zeros_like(row) for row in self.rows]
-            self.add(step, "exchanged", self.trace.step(step, layer)[self.place], layer)
+            self.add(step, "exchanged", self.trace.step(step, layer)[self.position], layer)
 
-    def through(self, step: Step | None, layer: int | None = None) -> None:
-        """Send every part through a step that is linear, or that is linear with what it was at this place held."""
+    def send_through(self, step: Step | None, layer: int | None = None) -> None:
+        """Send every part through a step that is linear, or is linear once its scale or gate here is frozen."""
         if step is None or not self.rows:
             return
         site, rows = Site(self.trace, step, layer), torch.cat(self.rows)
-        taken, given = (_wide(one[self.place]) for one in (site.input(), site.value))
-        if isinstance(step.operation, Norm):  # the scale that it had for the whole of what it took is held
-            weight, centred = _wide(gain_of(site.module)), isinstance(site.module, nn.LayerNorm)
-            x = taken - taken.mean() if centred else taken
+        before, after = (_f64(tensor[self.position]) for tensor in (site.input(), site.value))
+        if isinstance(step.operation, Norm):  # its scale, computed from the whole input, is frozen
+            weight, centred = _f64(gain_of(site.module)), isinstance(site.module, nn.LayerNorm)
+            x = before - before.mean() if centred else before
             scale = weight / (x.square().mean() + site.module.eps).sqrt()
             self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]
             self.add(f"{step.name} bias", "norm bias", getattr(site.module, "bias", None), layer)
         elif isinstance(step.operation, Multiply):
             self.rows = [rows * step.operation.factor]
-        elif isinstance(step.operation, Activate):  # x·gate(x), and 0 at 0: the gate is held
-            self.rows = [rows * torch.where(taken == 0, 0.0, given / taken)]
+        elif isinstance(step.operation, Activate):  # x·gate(x), and 0 at 0: the gate is frozen
+            self.rows = [rows * torch.where(before == 0, 0.0, after / before)]
         else:
-            self.rows = [rows @ _wide(site.weight).T]
+            self.rows = [rows @ _f64(site.weight).T]
             self.add(f"{step.name} bias", "dense bias", site.module.bias, layer)
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _f64(tensor: Tensor) -> Tensor:
     return tensor.detach().double().cpu()
 
 
 def require_logits(model: Transformer) -> None:
-    """Raise UsageError where a model has no head, and so no logit."""
+    """Raise UsageError for a model without a head, which has no logits."""
     model.require_head("there is no logit to attribute")
 
 
@@ -197,159 +197,165 @@ def attribute(
     truncate: bool = False,
     force: bool = False,
 ) -> Attribution:
-    """What each part of the model adds to the logit of ``token`` (the predicted one), or to its lead over ``versus``.
+    """Split the logit of ``token`` (default: the predicted one), or its lead over ``versus``, into the model's parts.
 
-    ``text`` may be a trace. ``position`` is as ``-1`` or a token of the text; without it the last one of a decoder, the
-    one [MASK] of an encoder. Frozen is the scale of every norm on the way to the logit: of the final one, in a
-    post-norm model of all. A masked-language-model head's activation is x·gate(x), and its gate is frozen too; so the
-    sum is exact in every model.
+    ``text`` may be a trace. ``position`` is an index such as ``-1`` or a token of the text; by default the last token
+    of a decoder, the only [MASK] of an encoder. The scale of every norm on the way to the logit is frozen: the final
+    norm's, and in a post-norm model all norms'. The activation of a masked-language-model head is x·gate(x); its gate
+    is frozen too. So the sum is exact in every model.
 
-    Raises UsageError for a model without a head, for a position or token that is not there, and for a ``versus`` that
+    Raises UsageError for a model without a head, for a position or token that does not exist, and for a ``versus`` that
     is the token itself; TinytfError for logits that are not finite.
     """
     require_logits(model.transformer)
-    named, other = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
+    requested, versus_id = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
     trace = model.trace(text, truncate=truncate, force=force)
-    place, unembedded = _place(trace, position), trace.steps.unembedded
-    logits = trace.vocabulary(unembedded.name, [place])[0].double()
+    at, unembedded = _position(trace, position), trace.steps.unembedded
+    logits = trace.vocabulary(unembedded.name, [at])[0].double()
     require_finite(trace, logits)
-    chosen = int(logits.argmax()) if named is None else named
-    if chosen == other:
-        raise UsageError("a token compared with itself has no lead", "name another by --versus")
-    parts = _Parts(trace, place)
-    _embeddings(parts)
+    chosen = int(logits.argmax()) if requested is None else requested
+    if chosen == versus_id:
+        raise UsageError("a token compared with itself has no lead", "name another token with --versus")
+    parts = _Parts(trace, at)
+    _add_embeddings(parts)
     for layer in range(trace.config.n_layers):
-        _block(parts, layer, _added)
-    _last(parts)
-    values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, chosen, other)  # (N, C) · (C,) -> (N,)
-    found = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
+        _send_through_block(parts, layer, _attention_or_feed_forward)
+    _after_blocks(parts)
+    values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, chosen, versus_id)  # (N, C) · (C,) -> (N,)
+    terms = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
     bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
     if bias is not None:
-        found.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, other))))
-    logit = float(logits[chosen]) - (0.0 if other is None else float(logits[other]))
-    of = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
-    about, limit = About(model, trace.encoding), _allowed(trace, found)
-    return Attribution(place, chosen, other, tuple(found), logit, limit, _frozen(trace), of, about=about)
+        terms.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, versus_id))))
+    logit = float(logits[chosen]) - (0.0 if versus_id is None else float(logits[versus_id]))
+    subject = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
+    about, limit = About(model, trace.encoding), _allowed(trace, terms)
+    return Attribution(at, chosen, versus_id, tuple(terms), logit, limit, _frozen(trace), subject, about=about)
 
 
-def directly(trace: Trace, place: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:
-    """What every head adds to the logit of a token at one place, by layers, as ``attribute`` has it.
+def head_contributions(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:
+    """The parts of all heads in the logit of a token at one position, by layer, as in ``attribute``.
 
-    ``heads`` are what the heads of each layer add at that place before any norm, (H, C).
+    ``heads`` are the vectors that the heads of each layer add at that position before any norm, (H, C).
     """
-    parts = _Parts(trace, place)
+    parts = _Parts(trace, position)
 
     def of_heads(stream: _Parts, step: Step, layer: int) -> _Parts:
-        found = _Parts(trace, place)
+        added = _Parts(trace, position)
         if step.role == "attention":
-            each = _wide(heads[layer])
-            found.add_heads(layer, torch.zeros_like(each) if trace.is_exchanged(step.name, layer) else each)
-        return found
+            vectors = _f64(heads[layer])
+            added.add_heads(layer, torch.zeros_like(vectors) if trace.is_exchanged(step.name, layer) else vectors)
+        return added
 
     for layer in range(trace.config.n_layers):
-        _block(parts, layer, of_heads)
-    _last(parts)
+        _send_through_block(parts, layer, of_heads)
+    _after_blocks(parts)
     rows = [row for row, (_, kind, _, _) in zip(torch.cat(parts.rows), parts.names, strict=True) if kind == "head"]
     values = torch.stack(rows) @ _direction(trace.model.unembedding, token, None)  # (L·H, C) · (C,) -> (L·H,)
-    return [one.tolist() for one in values.split([len(one) for one in heads])]
+    return [parts.tolist() for parts in values.split([len(vectors) for vectors in heads])]
 
 
-def _place(trace: Trace, position: str | None) -> int:
+def _position(trace: Trace, position: str | None) -> int:
     if position is not None:
-        places = trace.positions(position)
-        if len(places) > 1:
-            raise UsageError(f"--position {position!r} is {len(places)} positions", "one logit is attributed at a time")
-        return places[0]
+        positions = trace.positions(position)
+        if len(positions) > 1:
+            raise UsageError(
+                f"--position {position!r} is {len(positions)} positions",
+                "name a single position: one logit is attributed at a time",
+            )
+        return positions[0]
     rows = trace.recording.logit_rows
     if len(rows) == 1:
         return rows[0]
     if trace.config.labels:
-        raise UsageError("every token has logits of its own", "choose one by --position")
+        raise UsageError("every token has logits of its own", "choose a token with --position")
     masks = ", ".join(map(str, rows[:8]))
     if len({trace.tokens[row].id for row in rows}) > 1:
-        raise UsageError("the text has no [MASK] whose prediction to attribute", "write one, or add --position 2")
-    raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "choose one by --position")
+        raise UsageError(
+            "the text has no [MASK] whose prediction to attribute",
+            "write [MASK] in the text, or name a position, such as --position 2",
+        )
+    raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "choose one with --position")
 
 
-def _embeddings(parts: _Parts) -> None:
+def _add_embeddings(parts: _Parts) -> None:
     before = parts.trace.steps.before
     total = next(step for step in before if isinstance(step.operation, Add))
     for name in total.inputs:
-        parts.add(name, "embedding", parts.trace.step(name)[parts.place])
+        parts.add(name, "embedding", parts.trace.step(name)[parts.position])
     last = total.name
     for step in before:
         if last in step.inputs:
-            parts.through(step)
+            parts.send_through(step)
             last = step.name
 
 
-def _last(parts: _Parts) -> None:
+def _after_blocks(parts: _Parts) -> None:
     """Send every part through the steps between the last block and the unembedding."""
     for step in parts.trace.steps.after:
         if step.to_loss and not step.is_vocabulary:
-            parts.through(step)
+            parts.send_through(step)
 
 
-def _block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, Step, int], _Parts]) -> None:
-    """What a block adds, in the order of its steps, each part through the norms that the stream or it goes through.
+def _send_through_block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, Step, int], _Parts]) -> None:
+    """Add the parts of a block in the order of its steps, and send all parts through the norms on their way.
 
-    ``parts_of`` gives what attention or the feed-forward adds.
+    ``parts_of`` gives the parts that attention or the feed-forward adds.
     """
     table = parts.trace.steps
     parts.replace(table.input, layer)
     norms = {step.inputs[0]: step for step in table.stream_norms}
     for step in table.added:
-        added = parts_of(parts, step, layer)
-        *way, total = table.to_stream(step)
-        for one in way:
-            added.through(one, layer)
-        parts.take(added)
-        parts.through(norms.get(total.name), layer)
+        parts_added = parts_of(parts, step, layer)
+        *steps_on_way, total = table.to_stream(step)
+        for step_on_way in steps_on_way:
+            parts_added.send_through(step_on_way, layer)
+        parts.extend(parts_added)
+        parts.send_through(norms.get(total.name), layer)
     parts.replace(table.output, layer)
 
 
-def _added(stream: _Parts, step: Step, layer: int) -> _Parts:
-    """What attention or the feed-forward gives, by heads and bias, or by experts."""
-    trace, place = stream.trace, stream.place
+def _attention_or_feed_forward(stream: _Parts, step: Step, layer: int) -> _Parts:
+    """The parts of attention or the feed-forward: heads and bias, the feed-forward, or experts."""
+    trace, position = stream.trace, stream.position
     step = trace.steps.at(step.name, layer)
     if not step.module:
-        return _mixture(trace, place, step, layer)
-    parts, linear = _Parts(trace, place), Site(trace, step, layer).module
-    weight, of_heads, exchanged = _wide(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
+        return _experts_parts(trace, position, step, layer)
+    parts, linear = _Parts(trace, position), Site(trace, step, layer).module
+    weight, of_heads, exchanged = _f64(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
     if of_heads:
-        side_by_side = _wide(trace.step(step.inputs[0], layer)[place])  # (H·D,)
+        side_by_side = _f64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
         heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
-        each = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
-        parts.add_heads(layer, torch.zeros_like(each) if exchanged else each)
+        vectors = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
+        parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
     elif not exchanged:
-        parts.add(step.name, "feed-forward", weight @ _wide(trace.step(step.inputs[0], layer)[place]), layer)
+        parts.add(step.name, "feed-forward", weight @ _f64(trace.step(step.inputs[0], layer)[position]), layer)
     if exchanged:
-        parts.add(step.name, "exchanged", trace.step(step.name, layer)[place], layer)
+        parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
     else:
         parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", linear.bias, layer)
     return parts
 
 
-def _mixture(trace: Trace, place: int, step: Step, layer: int) -> _Parts:
-    """What each expert that the token is sent to adds, and a shared one."""
-    parts = _Parts(trace, place)
+def _experts_parts(trace: Trace, position: int, step: Step, layer: int) -> _Parts:
+    """The parts of each expert to which the token is routed, and of the shared expert."""
+    parts = _Parts(trace, position)
     if trace.is_exchanged(step.name, layer):
-        parts.add(step.name, "exchanged", trace.step(step.name, layer)[place], layer)
+        parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
         return parts
-    for name, within in trace.steps.sources(step, layer) if isinstance(step.operation, Add) else ((step.name, layer),):
-        source = trace.steps.at(name, within)
+    for name, at in trace.steps.sources(step, layer) if isinstance(step.operation, Add) else ((step.name, layer),):
+        source = trace.steps.at(name, at)
         if isinstance(source.operation, SumExperts):
-            added = source.inputs[0]
-            for number in trace.step(trace.steps.choice, layer)[place].nonzero().flatten().tolist():
+            expert_step = source.inputs[0]
+            for number in trace.step(trace.steps.choice, layer)[position].nonzero().flatten().tolist():
                 parts.names.append((f"L{layer}E{number}", "expert", layer, None))
-                parts.rows.append(_wide(trace.step(added, layer, (number,))[0, place])[None])
+                parts.rows.append(_f64(trace.step(expert_step, layer, (number,))[0, position])[None])
         else:
-            parts.add(name, "feed-forward", trace.step(name, layer)[place], layer)
+            parts.add(name, "feed-forward", trace.step(name, layer)[position], layer)
     return parts
 
 
 def _direction(table: Tensor, token: int, versus: int | None) -> Tensor:
-    return _wide(table[token]) if versus is None else _wide(table[token]) - _wide(table[versus])
+    return _f64(table[token]) if versus is None else _f64(table[token]) - _f64(table[versus])
 
 
 def _allowed(trace: Trace, parts: list[Part]) -> float:
@@ -362,9 +368,9 @@ def _allowed(trace: Trace, parts: list[Part]) -> float:
 
 
 def _frozen(trace: Trace) -> str:
-    inside = trace.steps.stream_norms
-    norms = "the scale of every norm" if inside else "the final norm's scale"
-    if not inside and trace.config.embed_norm:
+    stream_norms = trace.steps.stream_norms
+    norms = "the scale of every norm" if stream_norms else "the final norm's scale"
+    if not stream_norms and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
     gated = any(isinstance(step.operation, Activate) for step in trace.steps.after)
     frozen = f"{norms} and the gate of the head's activation" if gated else norms

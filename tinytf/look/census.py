@@ -1,6 +1,6 @@
-"""What every head of a model does: its scores on repeated random tokens and on text, and a label in a line.
+"""A census of a model's heads: their scores on repeated random tokens and on text, and a label each.
 
-Attention weights are scored as they pass, one layer of a few sequences at a time; none are kept. Shapes: B sequences
+Attention weights are scored during the pass, one layer of a few sequences at a time; none are kept. Shapes: B sequences
 of a batch, H heads, T tokens (Q and K where query and key differ).
 """
 
@@ -47,11 +47,11 @@ from tinytf.text_model import TextModel
 from tinytf.trace.hooks import tapped
 
 SEQUENCES = 16
-SHORTEST_COPY = 3  # of two tokens, the one after the last time is the one before: induction is previous
+SHORTEST_COPY = 3  # in copies of 2, the token after the last occurrence is the previous one: induction is previous
 _USUAL_COPY = 50
 
 _ROOM = 256 * 2**20  # bytes of one layer's attention that a batch may take
-_COPIES = 8  # tensors of the size of the weights that exist at once: scores, scaled, masked, what scoring makes
+_COPIES = 8  # tensors of the size of the weights that exist at once: scores, scaled, masked, those of scoring
 
 SCORES = {
     "induction": "mean weight, in the second copy, on the token that followed the query's in the first",
@@ -59,25 +59,25 @@ SCORES = {
     "previous": "mean weight on the token before",
     "first": "mean weight on the first token",
     "self": "mean weight on the query's own token",
-    "offset": "where most weight goes, key − query in tokens, of the offsets that half of the queries have",
+    "offset": "the offset with most weight, key − query in tokens, among offsets that half of the queries have",
     "offset_weight": "mean weight at that offset",
     "entropy": "mean entropy of a query's weights, in nats",
-    "entropy_share": "entropy divided by that of looking at every visible token alike",
+    "entropy_share": "entropy divided by that of equal weights on every visible token",
     "distance": "mean distance from query to key in tokens, weighted",
-    "agreement": "mean overlap Σ√(p·q) with the other heads of the layer: 1 look alike, 0 share no token",
+    "agreement": "mean overlap Σ√(p·q) with the other heads of the layer: 1 for equal weights, 0 for no shared token",
 }
-"""Every score of the census, and what it is."""
+"""Every score of the census, with its definition."""
 
 ON_REPEATS = ("induction", "duplicate", "previous")
-"""CensusScores that are read on random tokens, where nothing but place and repetition says where to look."""
+"""Scores read on random tokens, where only position and repetition guide attention."""
 
 
 @dataclass(frozen=True)
 class CensusScores:
-    """``values`` are scores of every head by their names in SCORES, each (layers, heads), float64.
+    """Scores of every head: ``values`` by their names in SCORES, each (layers, heads), float64.
 
-    Means over ``sequences`` sequences of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of repeated
-    tokens, and missing on text. ``agreement`` is NaN for a head that is alone in its layer.
+    They are means over ``sequences`` sequences of ``tokens`` tokens each. ``duplicate`` and ``induction`` exist only on
+    repeated tokens, not on text. ``agreement`` is NaN for a head that is alone in its layer.
     """
 
     sequences: int
@@ -94,11 +94,11 @@ class CensusScores:
 
 @dataclass(frozen=True)
 class Census(Report):
-    """Every head of a model. ``repeats`` are its scores on repeated random tokens, ``text`` those on text, if any.
+    """Every head of a model, with scores on repeated random tokens (``repeats``) and on ``text``, if any.
 
-    A copy has ``length`` tokens. The losses, in nats a token, are over either copy; None where no next token is
-    predicted. ``labels`` are layers × heads. In ``to_dict`` heads are sorted ``by`` a score, and only the ``top`` ones
-    are kept (None: all). ``corpus`` says what the text is.
+    A copy has ``length`` tokens. The losses, in nats a token, belong to the first and second copy; None for a model
+    that does not predict the next token. ``labels`` are layers × heads. In ``to_dict`` heads are sorted ``by`` a score,
+    and only the ``top`` ones are kept (None: all). ``corpus`` names the text.
     """
 
     KIND = "heads"
@@ -117,7 +117,7 @@ class Census(Report):
     corpus: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """The heads with the highest score first: all of them, or the ``top`` ones."""
+        """The JSON data; heads are sorted by score, highest first, all or only the ``top`` ones."""
         return {
             "repeats": {**self.repeats.size(), **self.members("length", "seed", "first_loss", "second_loss")},
             "text": self.text and {"corpus": self.corpus, **self.text.size()},
@@ -129,12 +129,12 @@ class Census(Report):
 
     def _head(self, layer: int, head: int) -> dict[str, Any]:
         named = self.labels[layer][head]
-        found: dict[str, Any] = {"layer": layer, "head": head, "label": named.label and named.label.name}
-        found["evidence"] = named.evidence
+        data: dict[str, Any] = {"layer": layer, "head": head, "label": named.label and named.label.name}
+        data["evidence"] = named.evidence
         for name, scores in (("repeats", self.repeats), ("text", self.text)):
-            of = None if scores is None else scores.of(layer, head)
-            found[name] = of and {score: value if math.isfinite(value) else None for score, value in of.items()}
-        return found
+            values = None if scores is None else scores.of(layer, head)
+            data[name] = values and {score: value if math.isfinite(value) else None for score, value in values.items()}
+        return data
 
     @property
     def key(self) -> str:
@@ -142,19 +142,19 @@ class Census(Report):
         return "offset_weight" if self.by == "offset" else self.by
 
     def order(self) -> list[tuple[int, int]]:
-        """All heads, the highest score first, and those without one last."""
+        """All heads as (layer, head), the highest score first, heads without a score last."""
         values = self.score(self.key).nan_to_num(nan=-math.inf).tolist()
         heads = [(layer, head) for layer in table_of(self.config).attending for head in range(len(values[layer]))]
-        return sorted(heads, key=lambda place: -values[place[0]][place[1]])
+        return sorted(heads, key=lambda head_at: -values[head_at[0]][head_at[1]])
 
     def stored(self) -> list[Array]:
         """Every score, (layers, heads), under ``repeats.`` or ``text.`` and its name."""
-        named = [(where, one) for where, one in (("repeats", self.repeats), ("text", self.text)) if one]
-        each = ((f"{where}.{score}", values) for where, one in named for score, values in one.values.items())
-        return [Array.of(name, ["layer", "head"], values) for name, values in each]
+        named = [(kind, scores) for kind, scores in (("repeats", self.repeats), ("text", self.text)) if scores]
+        tensors = ((f"{kind}.{score}", values) for kind, scores in named for score, values in scores.values.items())
+        return [Array.of(name, ["layer", "head"], values) for name, values in tensors]
 
     def measured_on(self, by: str) -> CensusScores:
-        """Where a score is read: those of ON_REPEATS there, the others on text where there is some."""
+        """The scores that hold ``by``: ON_REPEATS are read on repeats, the others on text if there is any."""
         return self.repeats if by in ON_REPEATS or self.text is None else self.text
 
     def score(self, by: str) -> Tensor:
@@ -163,7 +163,7 @@ class Census(Report):
 
 
 def require_score(by: str) -> str:
-    """The score that heads can be sorted by under this name. UsageError for another."""
+    """The key in SCORES of a score's name. Raises UsageError for an unknown name."""
     score = by.replace("-", "_")
     if score not in SCORES:
         raise UsageError(f"there is no score {by!r}", did_you_mean(by, SCORES))
@@ -171,19 +171,22 @@ def require_score(by: str) -> str:
 
 
 def copy_length(config: ModelConfig, length: int | None = None, *, added: int = 0) -> int:
-    """The length of a copy: the one given, else 50 or what fits the context beside ``added`` tokens.
+    """The length of a copy: ``length``, else 50 or as many as fit the context beside ``added`` tokens.
 
     In a window every token must be visible from its repetition. Raises UsageError for a length that does not fit.
     """
-    most = (config.context - added) // 2
-    most = min(most, config.window - 1) if config.window else most
-    where = f"a context of {config.context:,}" + (f" with a window of {config.window:,}" if config.window else "")
-    if most < SHORTEST_COPY:
-        raise UsageError(f"not even {SHORTEST_COPY} tokens fit {where} twice", "heads are told apart there")
-    if length is not None and not SHORTEST_COPY <= length <= most:
-        said = "is too short to tell heads apart" if length < SHORTEST_COPY else f"does not fit {where} twice"
-        raise UsageError(f"a copy of {length:,} tokens {said}", f"give a length from {SHORTEST_COPY} to {most:,}")
-    return min(_USUAL_COPY, most) if length is None else length
+    longest = (config.context - added) // 2
+    longest = min(longest, config.window - 1) if config.window else longest
+    room_words = f"a context of {config.context:,}" + (f" with a window of {config.window:,}" if config.window else "")
+    if longest < SHORTEST_COPY:
+        raise UsageError(
+            f"not even {SHORTEST_COPY} tokens fit {room_words} twice",
+            "heads can only be told apart in a longer context",
+        )
+    if length is not None and not SHORTEST_COPY <= length <= longest:
+        problem = "is too short to tell heads apart" if length < SHORTEST_COPY else f"does not fit {room_words} twice"
+        raise UsageError(f"a copy of {length:,} tokens {problem}", f"give a length from {SHORTEST_COPY} to {longest:,}")
+    return min(_USUAL_COPY, longest) if length is None else length
 
 
 def heads(
@@ -199,26 +202,26 @@ def heads(
     top: int | None = None,
     progress: Progress = unheard,
 ) -> Census:
-    """What every head does: its scores on repeated random tokens, and on a file or folder of text, or a ``text``.
+    """Score every head on repeated random tokens, and on a file or folder of text or on ``text``.
 
-    Without either the text is the model's own corpus, where one is known, unless ``random_only`` says none. Heads are
-    sorted ``by`` a score (induction, of an encoder previous), and the ``top`` ones reported. Other settings and errors
-    are those of ``census``, errors also those of ``text_windows``.
+    By default the text is the model's own corpus, if it is known; ``random_only`` leaves text out. Heads are sorted
+    ``by`` a score (induction; previous for an encoder), and the ``top`` ones reported. Other settings are those of
+    ``census``. Raises the errors of ``census`` and ``text_windows``.
     """
     config, tokenizer = model.config, model.tokenizer
     score = require_score(by or ("induction" if config.causal else "previous"))
     before, after = tokenizer.around()
     if config.causal:
-        after = [token for token in after if token not in tokenizer.end_ids]  # what comes next is open
+        after = [token for token in after if token not in tokenizer.end_ids]  # a text for continuation has no end token
     copy = copy_length(config, length, added=len(before) + len(after))
-    file = model.corpus if corpus is None and not random_only else corpus
-    source = text if text is not None or file is None else [Path(file)]
+    source_file = model.corpus if corpus is None and not random_only else corpus
+    source = text if text is not None or source_file is None else [Path(source_file)]
     windows = () if source is None else text_windows(source, tokenizer, config.vocab_size, 2 * copy, before, after)
-    found = census(
+    result = census(
         model.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after, progress=progress
     )
     own_corpus = f"{model.name}'s {model.corpus.name}" if model.corpus else ""
-    return replace(found, by=score, top=top, corpus=str(corpus or own_corpus), about=About(model))
+    return replace(result, by=score, top=top, corpus=str(corpus or own_corpus), about=About(model))
 
 
 def census(
@@ -234,33 +237,38 @@ def census(
 ) -> Census:
     """Score every head on ``count`` sequences of repeated random tokens, and on at most as many ``windows`` of text.
 
-    ``windows`` are ids (T,), all of one length; ``before`` and ``after`` are put around the random ones, as a tokenizer
-    does around a text; ``length`` is that of a copy. ``progress`` counts the sequences, of how many at
-    most. The model is left as it was. Raises UsageError for a length that does not fit.
+    ``windows`` are ids (T,), all of one length. ``before`` and ``after`` are put around the random tokens, as a
+    tokenizer does around a text; a copy has ``length`` tokens. ``progress`` receives the number of sequences done and
+    the most there can be. The model is left as it was. Raises UsageError for a length that does not fit.
     """
     config = model.config
     length = copy_length(config, length, added=len(before) + len(after))
-    twice = repeated_tokens(config.vocab_size, length, count, seed)
-    around = [torch.tensor(added, dtype=torch.long).expand(count, -1) for added in (before, after)]
-    ids = torch.cat((around[0], twice, around[1]), dim=1)
+    repeated = repeated_tokens(config.vocab_size, length, count, seed)
+    added_ids = [torch.tensor(added, dtype=torch.long).expand(count, -1) for added in (before, after)]
+    ids = torch.cat((added_ids[0], repeated, added_ids[1]), dim=1)
     copies = slice(len(before), len(before) + 2 * length)
-    text = iter(windows)
-    opening = next(text, None)
-    of = count if opening is None else 2 * count
+    remaining = iter(windows)
+    first_window = next(remaining, None)
+    total = count if first_window is None else 2 * count
     losses: list[tuple[float, float]] = []
 
     def predicted(hidden: Tensor, batch: Tensor) -> None:
         if config.head.kind == "lm":
-            for row, said in zip(hidden[:, copies], batch[:, copies], strict=True):  # (T, V) of one sequence at a time
-                losses.append(copy_losses(model.unembed(row)[None], said[None], length))
+            for row, copied in zip(hidden[:, copies], batch[:, copies], strict=True):  # (T, V), a sequence at a time
+                losses.append(copy_losses(model.unembed(row)[None], copied[None], length))
 
     repeats = _Tally(config, ids.shape[1], copies)
-    _run(model, iter(ids), repeats, lambda done: progress(done, of), predicted)
-    heard: _Tally | None = None
-    if opening is not None:
-        heard = _Tally(config, len(opening))
-        _run(model, islice(chain((opening,), text), count), heard, lambda done: progress(count + done, of))
-    on_repeats, on_text = repeats.scores(), None if heard is None else heard.scores()
+    _run_sequences(model, iter(ids), repeats, lambda done: progress(done, total), predicted)
+    text_tally: _Tally | None = None
+    if first_window is not None:
+        text_tally = _Tally(config, len(first_window))
+        _run_sequences(
+            model,
+            islice(chain((first_window,), remaining), count),
+            text_tally,
+            lambda done: progress(count + done, total),
+        )
+    on_repeats, on_text = repeats.scores(), None if text_tally is None else text_tally.scores()
     labels = tuple(
         tuple(
             named(on_repeats.of(layer, head), None if on_text is None else on_text.of(layer, head))
@@ -268,7 +276,7 @@ def census(
         )
         for layer in range(config.n_layers)
     )
-    means = [sum(some) / len(losses) for some in zip(*losses, strict=True)] or [None, None]
+    means = [sum(column) / len(losses) for column in zip(*losses, strict=True)] or [None, None]
     return Census(
         config=config,
         length=length,
@@ -282,14 +290,14 @@ def census(
 
 
 @torch.no_grad()
-def _run(
+def _run_sequences(
     model: Transformer,
     sequences: Iterator[Tensor],
     tally: "_Tally",
     progress: Callable[[int], None],
     also: Callable[[Tensor, Tensor], None] = lambda hidden, ids: None,
 ) -> None:
-    """Let sequences (T,) go through the model, a few at a time, and ``tally`` see the weights of each layer."""
+    """Run sequences (T,) through the model, a few at a time, and let ``tally`` score the weights of each layer."""
     device = model.embed.tokens.weight.device
 
     def tap(name: str, tensor: Tensor) -> Tensor:  # (B, H, T, T), once a layer
@@ -306,9 +314,9 @@ def _run(
 
 
 class _Tally:
-    """Sums of the scores of one kind of sequence of ``tokens`` tokens, over sequences; layers come in their order.
+    """Sums of scores over sequences of ``tokens`` tokens; layers are added in order.
 
-    ``copies`` are the places of both copies, where tokens are repeated.
+    ``copies`` are the positions of both copies, if tokens are repeated.
     """
 
     def __init__(self, config: ModelConfig, tokens: int, copies: slice | None = None) -> None:
@@ -320,8 +328,8 @@ class _Tally:
         self._sums = [dict[str, Tensor]() for _ in self._layers]
 
     def add(self, weights: Tensor) -> None:
-        """The next layer's weights (B, H, T, T)."""
-        found = {
+        """Add the next layer's weights (B, H, T, T)."""
+        scores = {
             "previous": previous(weights),
             "first": first(weights),
             "self": own(weights),
@@ -332,23 +340,23 @@ class _Tally:
             "offset": by_offset(weights.sum(dim=0, keepdim=True)),  # (1, H, 2T − 1)
         }
         if self.copies is not None:
-            said, length = weights[..., self.copies, self.copies], (self.copies.stop - self.copies.start) // 2
-            found |= {"duplicate": duplicate(said, length), "induction": induction(said, length)}
+            copied, length = weights[..., self.copies, self.copies], (self.copies.stop - self.copies.start) // 2
+            scores |= {"duplicate": duplicate(copied, length), "induction": induction(copied, length)}
         sums = self._sums[self._layer]
-        for name, score in found.items():
+        for name, score in scores.items():
             summed = score.cpu().double().sum(dim=0)
             sums[name] = sums[name] + summed if name in sums else summed
         self._layer = (self._layer + 1) % len(self._sums)
 
     def scores(self) -> CensusScores:
-        """The means over all sequences that were added."""
+        """The means over all added sequences."""
         means = {
             name: torch.stack([sums[name] for sums in self._sums]) / self.sequences for name in self._sums[0]
         }  # (layers, H), the offsets (layers, H, 2T − 1)
         offsets = torch.arange(1 - self.tokens, self.tokens)
-        queries = self.tokens - offsets.abs()  # how many have a key at that offset
+        queries = self.tokens - offsets.abs()  # queries that have a key at that offset
         share = torch.where(2 * queries >= self.tokens, means.pop("offset") / queries, -1.0)
-        weight, place = share.max(dim=-1)
-        means |= {"offset": offsets[place].double(), "offset_weight": weight}
-        found = {name: in_place(means[name], self._layers, self._count) for name in SCORES if name in means}
-        return CensusScores(self.sequences, self.tokens, found)
+        weight, index = share.max(dim=-1)
+        means |= {"offset": offsets[index].double(), "offset_weight": weight}
+        scores = {name: in_place(means[name], self._layers, self._count) for name in SCORES if name in means}
+        return CensusScores(self.sequences, self.tokens, scores)

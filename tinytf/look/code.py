@@ -1,4 +1,4 @@
-"""The code of each step: lines of PyTorch that make it from the steps before, run and compared with the recording."""
+"""The code of each step: PyTorch lines that compute it from the steps before, run and compared with the recording."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -22,9 +22,9 @@ from tinytf.trace.trace import Text, Trace
 
 @dataclass(frozen=True)
 class CodeLine(Data):
-    """The ``code`` of a step, which gives its ``shape``, ``compared`` with the recorded step.
+    """The ``code`` of a step of some ``shape``, with its result ``compared`` to the recorded step.
 
-    That is None for a step that an intervention replaced. ``parameters`` are those in the code, with their shapes.
+    ``compared`` is None for a step that an intervention replaced. ``parameters`` are those in the code, with shapes.
     """
 
     LESS: ClassVar = ("compared",)
@@ -56,9 +56,9 @@ class CodeLine(Data):
 
 @dataclass(frozen=True)
 class Code(Report):
-    """The lines of the steps of some layers, and of those outside; ``rows`` are the positions that have logits.
+    """The lines of the steps outside layers and of some layers; ``rows`` are the positions that have logits.
 
-    Where a line gives NaN, ``first_not_finite`` names the first step of the pass with NaN or infinity.
+    If a line gives NaN or infinity, ``first_not_finite`` names the first such step of the pass.
     """
 
     KIND = "code"
@@ -74,52 +74,52 @@ class Code(Report):
 
     @property
     def telling(self) -> Compared | None:
-        """The first line that does not hold, or the largest difference; None where all were replaced."""
-        return telling(found) if (found := [one.compared for one in self.lines if one.compared]) else None
+        """The first line that does not hold, else the largest difference; None if all steps were replaced."""
+        return telling(compared) if (compared := [line.compared for line in self.lines if line.compared]) else None
 
     def fields(self) -> dict[str, Any]:
-        told = self.telling
-        check = {"holds": self.holds, "difference": told and told.difference, "at": told and told.step}
-        broken = {"first_not_finite": self.first_not_finite} if self.first_not_finite else {}
-        return {**self.members("rows", "lines"), "check": {**check, **broken}}
+        worst = self.telling
+        check = {"holds": self.holds, "difference": worst and worst.difference, "at": worst and worst.step}
+        fault = {"first_not_finite": self.first_not_finite} if self.first_not_finite else {}
+        return {**self.members("rows", "lines"), "check": {**check, **fault}}
 
 
 @torch.no_grad()
 def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Sequence[str | Address] = ()) -> Code:
-    """The code of every step of a text outside the layers and in ``layers``, or of those ``at`` some addresses.
+    """The code of every step outside the layers and in ``layers``, or of the steps ``at`` some addresses.
 
-    Each is run on the recorded steps before it. Raises AddressError for an address that is not there, UsageError for
-    steps that nothing computes, such as tokens.
+    Each is run on the recorded steps of the text before it. Raises AddressError for an address that does not exist,
+    UsageError for steps that are not computed, such as tokens.
     """
     trace = model.trace(text)
     coarse = Coarse(trace.model.parameters())
-    found = [trace.address(one) if isinstance(one, str) else one for one in at]
-    named = {(one.step and one.step.name, layer) for one in found for layer in one.layers or (None,)}
+    addresses = [trace.address(text) if isinstance(text, str) else text for text in at]
+    requested = {(where.step and where.step.name, layer) for where in addresses for layer in where.layers or (None,)}
     lines = tuple(
         code_line(trace, step, layer, coarse)
         for step, layer in trace.steps.rows
         if step.operation is not None
-        and ((step.name, layer) in named or (None, layer) in named if at else layer is None or layer in layers)
+        and ((step.name, layer) in requested or (None, layer) in requested if at else layer is None or layer in layers)
     )
     if not lines:
-        raise UsageError(f"no line of code makes {', '.join(map(str, found))}", "such as --at L0.weights")
-    broken = None if all(one.compared is None or one.compared.is_finite for one in lines) else first_not_finite(trace)
-    return Code(lines, trace.recording.logit_rows, broken, about=About(model, trace.encoding))
+        raise UsageError(f"no line of code computes {', '.join(map(str, addresses))}", "such as --at L0.weights")
+    fault = None if all(line.compared is None or line.compared.is_finite for line in lines) else first_not_finite(trace)
+    return Code(lines, trace.recording.logit_rows, fault, about=About(model, trace.encoding))
 
 
 @torch.no_grad()
 def code_line(trace: Trace, step: Step, layer: int | None, coarse: Coarse) -> CodeLine:
-    """One step as code, run."""
+    """The code line of one step, run and compared."""
     site = Site(trace, step, layer)
     lines, operands = site.operation.code(site), site.operation.operands(site)
     used = {name: tensor for name, tensor in operands.items() if re.search(rf"\b{name}\b", lines)}
     recorded = _value(trace, site)
 
     def ways() -> Ways:
-        found = _run(trace, site, lines, used)
-        hidden = (found == recorded) & recorded.isinf()  # by a mask, in both
-        found, expected = (one.masked_fill(hidden, 0.0) for one in (found, recorded))
-        return Ways(site.name, "its code", found, expected, step.token_axis)
+        result = _run(trace, site, lines, used)
+        hidden = (result == recorded) & recorded.isinf()  # masked in both
+        result, expected = (tensor.masked_fill(hidden, 0.0) for tensor in (result, recorded))
+        return Ways(site.name, "its code", result, expected, step.token_axis)
 
     heads = range(trace.config.at(layer).n_heads)
     replaced = any(trace.is_exchanged(step.name, layer, head) for head in (None, *heads))
@@ -134,12 +134,12 @@ def code_line(trace: Trace, step: Step, layer: int | None, coarse: Coarse) -> Co
 
 
 def _run(trace: Trace, site: Site, lines: str, parameters: dict[str, Tensor]) -> Tensor:
-    """What the lines give: torch, the recorded inputs and the parameters are all that they know."""
-    given: dict[str, Any] = {name: tensor.detach().cpu() for name, tensor in parameters.items()}
+    """The result of the lines, run with torch, the recorded inputs and the parameters alone."""
+    known: dict[str, Any] = {name: tensor.detach().cpu() for name, tensor in parameters.items()}
     for name, (source, layer) in zip(site.names, site.sources, strict=True):
-        given[name] = _value(trace, Site(trace, trace.steps.at(source, layer), layer))
-    given |= {"ids": torch.tensor(list(site.ids)), "T": len(site.ids), "rows": list(trace.recording.logit_rows)}
-    names = {"torch": torch, "F": F, **given}
+        known[name] = _value(trace, Site(trace, trace.steps.at(source, layer), layer))
+    known |= {"ids": torch.tensor(list(site.ids)), "T": len(site.ids), "rows": list(trace.recording.logit_rows)}
+    names = {"torch": torch, "F": F, **known}
     exec(lines, names)
     result = names[site.variable]
     assert isinstance(result, Tensor)
@@ -147,6 +147,6 @@ def _run(trace: Trace, site: Site, lines: str, parameters: dict[str, Tensor]) ->
 
 
 def _value(trace: Trace, site: Site) -> Tensor:
-    """A step as it was recorded; of one over the vocabulary the rows that were computed."""
+    """A recorded step; only the computed rows of a step over the vocabulary."""
     step = site.step
     return (trace.at_logit_rows(step) if step.is_vocabulary else site.value).detach().cpu()

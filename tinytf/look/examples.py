@@ -1,6 +1,6 @@
-"""Where in a corpus a unit is most active. The corpus is a stream; what is kept does not grow with it.
+"""The places of a corpus where a unit is most active. The corpus is a stream; the memory used does not grow with it.
 
-Shapes: B windows, T tokens of a window, U units, K examples kept of each.
+Shapes: B windows, T tokens of a window, U units, K examples kept for each.
 """
 
 import math
@@ -25,7 +25,7 @@ from tinytf.text_model import TextModel
 from tinytf.trace.hooks import module_of
 
 BEFORE, AFTER = 12, 6
-"""Tokens of an example that are kept on either side."""
+"""Tokens of context that an example keeps before and after."""
 
 BATCH = 8
 """Windows in one pass."""
@@ -35,8 +35,8 @@ BATCH = 8
 class Window:
     """Consecutive tokens of a document that go through the model together.
 
-    ``own`` are the places of the text's own tokens, without the added ones; the first is token ``start`` of document
-    ``document``.
+    ``own`` are the indices of the text's own tokens, without the added ones; the first of them is token ``start`` of
+    document ``document``.
     """
 
     ids: list[int]
@@ -48,83 +48,85 @@ class Window:
 def windows_of(
     tokenizer: Tokenizer, pieces: Iterable[tuple[str, bool]], length: int, vocab_size: int
 ) -> Iterator[Window]:
-    """Windows of at most ``length`` tokens of documents that come in pieces, each with whether its document ends.
+    """Cut documents into windows of at most ``length`` tokens; each piece says whether it ends its document.
 
-    The tokens that the tokenizer adds to a text are added to each window. Raises UsageError where they leave no room,
-    TokenizerError for a token that a model of ``vocab_size`` does not know.
+    The tokens that the tokenizer adds to a text are added to each window. Raises UsageError if they leave no room,
+    TokenizerError for a token outside a model's ``vocab_size``.
     """
-    document = place = 0
-    for text, ends in pieces:
+    document = offset = 0
+    for text, is_end in pieces:
         tokens = tokenizer.encode(text).tokens
         ids = [token.id for token in tokens]
         if max(ids, default=0) >= vocab_size:
             raise TokenizerError(f"the text has a token of id {max(ids)}, and the model knows {vocab_size:,} tokens")
-        added = [token.special and token.start == token.end for token in tokens]
-        first = next((i for i, one in enumerate(added) if not one), len(ids))
-        last = max((i + 1 for i, one in enumerate(added) if not one), default=first)
-        before, own, after = ids[:first], ids[first:last], ids[last:]
-        room = length - len(before) - len(after)
+        added_flags = [token.special and token.start == token.end for token in tokens]
+        own_start = next((i for i, is_added in enumerate(added_flags) if not is_added), len(ids))
+        own_stop = max((i + 1 for i, is_added in enumerate(added_flags) if not is_added), default=own_start)
+        prefix, own_ids, suffix = ids[:own_start], ids[own_start:own_stop], ids[own_stop:]
+        room = length - len(prefix) - len(suffix)
         if room < 1:
-            raise UsageError(f"a window of {length} tokens has no room for a token of the text", "choose a longer one")
-        for start in range(0, len(own), room):
-            part = own[start : start + room]
-            yield Window([*before, *part, *after], range(first, first + len(part)), document, place + start)
-        place = 0 if ends else place + len(own)
-        document += ends
+            raise UsageError(
+                f"a window of {length} tokens has no room for a token of the text", "choose a longer window"
+            )
+        for start in range(0, len(own_ids), room):
+            chunk = own_ids[start : start + room]
+            yield Window([*prefix, *chunk, *suffix], range(own_start, own_start + len(chunk)), document, offset + start)
+        offset = 0 if is_end else offset + len(own_ids)
+        document += is_end
 
 
 class Strongest:
-    """The K strongest places of each of U units so far: tensors of a size that is known from the beginning."""
+    """The K strongest places of each of U units so far, in tensors of fixed size."""
 
     def __init__(self, units: int, top: int) -> None:
         self.top = top
         self.strength = torch.full((units, top), -1.0)
         self.activation = torch.zeros(units, top)
         self.place = torch.zeros(units, top, 2, dtype=torch.int64)  # document, position
-        self.context = torch.full((units, top, BEFORE + 1 + AFTER), -1)  # −1 where there is no token
+        self.context = torch.full((units, top, BEFORE + 1 + AFTER), -1)  # −1 for no token
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in (self.strength, self.activation, self.place, self.context))
+        return sum(tensor.nbytes for tensor in (self.strength, self.activation, self.place, self.context))
 
     def add(self, values: Tensor, windows: Sequence[Window], ids: Tensor) -> None:
-        """Activations (B, T, U) of some windows with their padded ids (B, T), −1 where there is none."""
+        """Add the activations (B, T, U) of some windows, with their ids (B, T), padded with −1."""
         n, length = ids.shape
-        own = torch.zeros(n, length, dtype=torch.bool)
+        is_own = torch.zeros(n, length, dtype=torch.bool)
         origin = torch.zeros(n, 2, dtype=torch.int64)
-        for at, window in enumerate(windows):
-            own[at, window.own.start : window.own.stop] = True
-            origin[at] = torch.tensor([window.document, window.start - window.own.start])
-        strength = values.abs().nan_to_num(nan=math.inf).masked_fill(~own[:, :, None], -1.0)
+        for row_index, window in enumerate(windows):
+            is_own[row_index, window.own.start : window.own.stop] = True
+            origin[row_index] = torch.tensor([window.document, window.start - window.own.start])
+        strength = values.abs().nan_to_num(nan=math.inf).masked_fill(~is_own[:, :, None], -1.0)
         flat = strength.flatten(0, 1).T  # (U, B·T)
-        best = flat.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]  # (U, K), the earliest of equals
+        best = flat.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]  # (U, K), of equals the earliest
         row, token = best // length, best % length
-        around = token[..., None] + torch.arange(-BEFORE, AFTER + 1)  # (U, K, W)
-        there = (around >= 0) & (around < length)
+        context_at = token[..., None] + torch.arange(-BEFORE, AFTER + 1)  # (U, K, W)
+        exists = (context_at >= 0) & (context_at < length)
         new = {
             "strength": flat.gather(1, best),
             "activation": values.flatten(0, 1).T.gather(1, best),
             "place": origin[row] + torch.stack((torch.zeros_like(token), token), dim=-1),
-            "context": ids[row[..., None], around.clamp(0, length - 1)].masked_fill(~there, -1),
+            "context": ids[row[..., None], context_at.clamp(0, length - 1)].masked_fill(~exists, -1),
         }
-        both = {name: torch.cat((getattr(self, name), tensor), dim=1) for name, tensor in new.items()}
-        order = both["strength"].sort(dim=-1, descending=True, stable=True).indices[:, : self.top]
-        for name, tensor in both.items():
+        joined = {name: torch.cat((getattr(self, name), tensor), dim=1) for name, tensor in new.items()}
+        order = joined["strength"].sort(dim=-1, descending=True, stable=True).indices[:, : self.top]
+        for name, tensor in joined.items():
             setattr(self, name, tensor.take_along_dim(order if tensor.dim() == 2 else order[..., None], dim=1))
 
     def examples(self, unit: int) -> tuple[ActiveExample, ...]:
-        """The places of one unit, the strongest first."""
-        found = []
+        """The examples of one unit, the strongest first."""
+        examples = []
         for k in range(self.top):
             if float(self.strength[unit, k]) < 0:
                 break
-            around = self.context[unit, k].tolist()
-            before = [i for i in around[:BEFORE] if i >= 0]
-            after = [i for i in around[BEFORE + 1 :] if i >= 0]
+            context = self.context[unit, k].tolist()
+            before = [i for i in context[:BEFORE] if i >= 0]
+            after = [i for i in context[BEFORE + 1 :] if i >= 0]
             document, position = self.place[unit, k].tolist()
-            ids = (*before, around[BEFORE], *after)
-            found.append(ActiveExample(float(self.activation[unit, k]), document, position, ids, len(before)))
-        return tuple(found)
+            ids = (*before, context[BEFORE], *after)
+            examples.append(ActiveExample(float(self.activation[unit, k]), document, position, ids, len(before)))
+        return tuple(examples)
 
 
 def top_examples(
@@ -136,11 +138,11 @@ def top_examples(
     window: int | None = None,
     on_progress: Progress = unheard,
 ) -> TopExamples:
-    """Where in a corpus, of ``tinytf.text.corpus.find_files``, each of ``units`` is most active.
+    """Find the places of a corpus, of ``tinytf.text.corpus.find_files``, where each of ``units`` is most active.
 
-    The corpus is read as a stream, in windows of ``window`` tokens (the context, or 128 if that is longer);
-    ``on_progress`` is told how many of its characters were read. Raises UsageError for a window that is longer than the
-    context or has no room for a token, AddressError for a unit that is not there.
+    The corpus is read as a stream, in windows of ``window`` tokens (by default the context, at most 128);
+    ``on_progress`` receives the number of characters read. Raises UsageError for a window that is longer than the
+    context or has no room for a token, AddressError for a unit that does not exist.
     """
     config = model.config
     require_units(config)
@@ -152,8 +154,8 @@ def top_examples(
 
     def pieces() -> Iterator[tuple[str, bool]]:
         read = 0
-        for text, ends in corpus.documents().pieces(between_words):
-            yield text, ends
+        for text, is_end in corpus.documents().pieces(between_words):
+            yield text, is_end
             read += len(text)
             on_progress(min(read, total), total)
 
@@ -163,12 +165,12 @@ def top_examples(
 
 @torch.no_grad()
 def strongest_places(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
-    """Run windows through a model and keep the ``top`` places of each unit where its activation is largest in size.
+    """Run windows through a model, and keep the ``top`` places of each unit with the largest absolute activation.
 
-    A few windows are in memory at a time; of the others only the examples are kept.
+    A few windows are in memory at a time; only the examples of the others are kept.
     """
     units = tuple(dict.fromkeys(units))
-    kept = Strongest(len(units), top)
+    strongest = Strongest(len(units), top)
     by_layer: dict[int, list[int]] = {}
     for unit in units:
         by_layer.setdefault(unit.layer, []).append(unit.index)
@@ -182,34 +184,34 @@ def strongest_places(model: Transformer, windows: Iterable[Window], units: Seque
         stack.callback(model.train, training)
         model.eval()
         for layer, indices in by_layer.items():
-            made = module_of(model, activated, layer)
-            stack.callback(made.register_forward_hook(_catching(caught, layer, indices)).remove)
-        left = iter(windows)
-        while batch := list(islice(left, BATCH)):
+            module = module_of(model, activated, layer)
+            stack.callback(module.register_forward_hook(_catching(caught, layer, indices)).remove)
+        remaining = iter(windows)
+        while batch := list(islice(remaining, BATCH)):
             ids = padded(batch)
             run_windows(model, ids, max(by_layer, default=-1))
             values = torch.cat([caught[layer] for layer in by_layer], dim=-1)[..., order].float().cpu()
-            kept.add(values, batch, ids)
+            strongest.add(values, batch, ids)
             tokens += sum(len(window.own) for window in batch)
             documents = max(documents, batch[-1].document + 1)
-    return TopExamples({unit: kept.examples(place) for place, unit in enumerate(units)}, tokens, documents)
+    return TopExamples({unit: strongest.examples(index) for index, unit in enumerate(units)}, tokens, documents)
 
 
 def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
-    def hook(module: torch.nn.Module, args: Any, made: Tensor) -> None:
-        caught[layer] = made[..., indices]  # (B, T, F) -> (B, T, units of the layer)
+    def hook(module: torch.nn.Module, args: Any, activations: Tensor) -> None:
+        caught[layer] = activations[..., indices]  # (B, T, F) -> (B, T, units of the layer)
 
     return hook
 
 
 def padded(batch: Sequence[Window]) -> Tensor:
-    """The ids of windows (B, T), −1 after the end of a shorter one."""
+    """The ids of windows (B, T), padded with −1."""
     length = max(len(window.ids) for window in batch)
     return torch.tensor([window.ids + [-1] * (length - len(window.ids)) for window in batch])
 
 
 def run_windows(model: Transformer, ids: Tensor, last: int) -> None:
-    """One pass as far as layer ``last``; what comes after the end of a text is masked."""
+    """Run one pass up to layer ``last``; padding is masked."""
     real = ids >= 0
     device = model.embed.tokens.weight.device
     mask = None if not model.config.looks_ahead or bool(real.all()) else real.to(device)

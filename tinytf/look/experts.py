@@ -1,4 +1,4 @@
-"""Which experts the tokens of a text go to, with which weights, and how evenly a text or a corpus loads them."""
+"""The routing of tokens to experts: which experts, with which weights, and how evenly a text or corpus loads them."""
 
 import math
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ from tinytf.trace.trace import Text, Trace
 
 @dataclass(frozen=True)
 class Load(Data):
-    """How often tokens were sent to each expert of a layer: ``counts``, of ``tokens`` that go to some each.
+    """The load of a layer's experts: ``counts`` are how many of ``tokens`` tokens were routed to each.
 
-    ``shares`` of all that was sent sum to 1, their ``entropy`` is in nats, and e^entropy is how many experts as busy as
-    each other would have it: ``effective``.
+    ``shares`` of all routes sum to 1, and their ``entropy`` is in nats. ``effective`` is e^entropy, the number of
+    equally busy experts with the same entropy.
     """
 
     ALSO: ClassVar = ("shares", "entropy", "effective", "unused")
@@ -40,8 +40,8 @@ class Load(Data):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        whole = max(1, sum(self.counts))
-        return tuple(count / whole for count in self.counts)
+        total = max(1, sum(self.counts))
+        return tuple(count / total for count in self.counts)
 
     @property
     def entropy(self) -> float:
@@ -53,13 +53,13 @@ class Load(Data):
 
     @property
     def unused(self) -> int:
-        """Experts that no token was sent to."""
+        """The number of experts that no token was routed to."""
         return self.counts.count(0)
 
 
 @dataclass(frozen=True)
 class Sent(Data):
-    """Where one token goes in one layer: ``experts`` by falling weight."""
+    """The routing of one token in one layer: ``experts`` by falling weight."""
 
     layer: int
     position: int
@@ -69,7 +69,7 @@ class Sent(Data):
 
 @dataclass(frozen=True)
 class Check(Data):
-    """Whether every token goes to as many experts as the configuration says: ``count``."""
+    """The check that every token is routed to ``count`` experts, as the configuration says."""
 
     holds: bool
     tokens: int
@@ -78,9 +78,9 @@ class Check(Data):
 
 @dataclass(frozen=True)
 class Experts(Report):
-    """The weights ``routes`` of each layer with experts, (T, E), 0 where a token is not sent, and the load of the text.
+    """The weights ``routes`` of each layer with experts, (T, E), 0 where a token is not routed, and the text's load.
 
-    ``corpus`` is the load over the files that ``corpus_name`` says, where some were asked for.
+    ``corpus`` is the load over the files of ``corpus_name``, if any were requested.
     """
 
     KIND = "experts"
@@ -96,64 +96,64 @@ class Experts(Report):
 
     @property
     def sent(self) -> Iterator[Sent]:
-        """Every token in every layer."""
+        """The routing of every token in every layer."""
         for layer, routes in zip(self.layers, self.routes, strict=True):
-            found = routes.topk(self.per_token)
-            pairs = zip(found.indices.tolist(), found.values.tolist(), strict=True)
+            top = routes.topk(self.per_token)
+            pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
             for position, (experts, weights) in enumerate(pairs):
                 yield Sent(layer, position, tuple(experts), tuple(weights))
 
     def stored(self) -> list[Array]:
         """The weights of each layer, (T, E)."""
-        each = zip(self.layers, self.routes, strict=True)
-        return [Array.of(f"L{layer}.routes", ["token", "expert"], routes) for layer, routes in each]
+        by_layer = zip(self.layers, self.routes, strict=True)
+        return [Array.of(f"L{layer}.routes", ["token", "expert"], routes) for layer, routes in by_layer]
 
     def fields(self) -> dict[str, Any]:
         return {
             **self.members("layers", "per_token"),
-            "routes": [plain(one) for one in self.sent],
+            "routes": [plain(sent) for sent in self.sent],
             **self.members("load", "corpus", "corpus_name", "check"),
         }
 
 
-def _mixed(model: TextModel) -> tuple[int, ...]:
+def _expert_layers(model: TextModel) -> tuple[int, ...]:
     config = model.config
     layers = tuple(layer for layer in range(config.n_layers) if config.at(layer).experts)
     if not layers:
         raise UsageError(
             f"{model.name} has no experts: every token goes through the same feed-forwards",
-            "a mixture of experts is a Mixtral, say, or preset:mixtral-tiny",
+            "name a mixture of experts, such as preset:mixtral-tiny",
         )
     return layers
 
 
 def experts(model: TextModel, text: Text, *, layer: int | None = None) -> Experts:
-    """Which experts each token of a text, or of its trace, goes to, in ``layer`` or in all layers that have some.
+    """The experts of each token of a text, or of its trace, in ``layer`` or in all layers with experts.
 
-    Raises UsageError for a model without experts, AddressError for a layer without.
+    Raises UsageError for a model without experts, AddressError for a layer without experts.
     """
-    mixed = _mixed(model)
-    if layer is not None and layer not in mixed:
-        there = f"{mixed[0]} to {mixed[-1]}" if len(mixed) == mixed[-1] - mixed[0] + 1 else ", ".join(map(str, mixed))
-        raise AddressError(f"there is no layer {layer} with experts", f"layers with experts: {there}")
-    layers = mixed if layer is None else (layer,)
+    every = _expert_layers(model)
+    if layer is not None and layer not in every:
+        span = f"{every[0]} to {every[-1]}" if len(every) == every[-1] - every[0] + 1 else ", ".join(map(str, every))
+        raise AddressError(f"there is no layer {layer} with experts", f"layers with experts: {span}")
+    layers = every if layer is None else (layer,)
     trace: Trace = model.trace(text, layers=layers)
     table = trace.steps
-    chosen = [trace.step(table.choice, one) != 0 for one in layers]
+    chosen = [trace.step(table.choice, n) != 0 for n in layers]
     count = model.config.experts_per_token
-    each = torch.stack([one.sum(dim=-1) for one in chosen])
+    per_token = torch.stack([mask.sum(dim=-1) for mask in chosen])
     return Experts(
         layers=layers,
         per_token=count,
-        routes=tuple(trace.step(table.routes, one).detach().float().cpu() for one in layers),
-        load=tuple(_load(n, len(one), one.sum(dim=0)) for n, one in zip(layers, chosen, strict=True)),
-        check=Check(bool((each == count).all()), len(trace.tokens), count),
+        routes=tuple(trace.step(table.routes, n).detach().float().cpu() for n in layers),
+        load=tuple(_load(n, len(mask), mask.sum(dim=0)) for n, mask in zip(layers, chosen, strict=True)),
+        check=Check(bool((per_token == count).all()), len(trace.tokens), count),
         about=About(model, trace.encoding),
     )
 
 
-def _deciding(table: StepTable, layer: int) -> list[Step]:
-    """The steps by which experts are chosen, each of the one before, the first of the router."""
+def _choice_steps(table: StepTable, layer: int) -> list[Step]:
+    """The steps that choose experts; each reads the one before, the first reads the router."""
     return [step for step in table.in_layer(layer) if step.is_choice]
 
 
@@ -170,12 +170,12 @@ def expert_load(
     window: int | None = None,
     on_progress: Progress = unheard,
 ) -> tuple[Load, ...]:
-    """How a corpus, of ``tinytf.text.corpus.find_files``, loads the experts of ``layer``, or of all that have some.
+    """The load of the experts of ``layer``, or of all layers with experts, over a corpus of ``find_files``.
 
-    It is read as a stream, in windows of ``window`` tokens (the context, or 128 if that is longer). Raises UsageError
-    for a model without experts and for a window longer than the context.
+    The corpus is read as a stream, in windows of ``window`` tokens (by default the context, at most 128). Raises
+    UsageError for a model without experts and for a window longer than the context.
     """
-    layers = [one for one in _mixed(model) if layer in (None, one)]
+    layers = [n for n in _expert_layers(model) if layer in (None, n)]
     config, transformer, table = model.config, model.transformer, table_of(model.config)
     length = min(config.context, 128) if window is None else window
     if length > config.context:
@@ -189,30 +189,30 @@ def expert_load(
             read += len(text)
             on_progress(min(read, total), total)
 
-    counts = {one: torch.zeros(config.experts, dtype=torch.int64) for one in layers}
+    counts = {n: torch.zeros(config.experts, dtype=torch.int64) for n in layers}
     seen: dict[int, Tensor] = {}
     tokens = 0
     with ExitStack() as stack:
         stack.callback(transformer.train, transformer.training)
         transformer.eval()
-        for one in layers:
-            router = module_of(transformer, table.at(_deciding(table, one)[0].inputs[0], one), one)
+        for n in layers:
+            router = module_of(transformer, table.at(_choice_steps(table, n)[0].inputs[0], n), n)
 
-            def hook(module: Any, args: Any, result: Tensor, number: int = one) -> None:
+            def hook(module: Any, args: Any, result: Tensor, number: int = n) -> None:
                 seen[number] = result
 
             stack.callback(router.register_forward_hook(hook).remove)
-        left = windows_of(model.tokenizer, pieces(), length, config.vocab_size)
-        while batch := list(islice(left, BATCH)):
+        windows = windows_of(model.tokenizer, pieces(), length, config.vocab_size)
+        while batch := list(islice(windows, BATCH)):
             ids = padded(batch)
             run_windows(transformer, ids, max(layers))
-            own = torch.zeros(ids.shape, dtype=torch.bool)
+            is_own = torch.zeros(ids.shape, dtype=torch.bool)
             for row, one_window in enumerate(batch):
-                own[row, one_window.own.start : one_window.own.stop] = True
-            for one in layers:
-                found = seen[one]
-                for step in _deciding(table, one):
-                    found = step.operation.run(module_of(transformer, step, one), ALONE, found)
-                counts[one] += (found.cpu()[own] != 0).sum(dim=0)
-            tokens += int(own.sum())
-    return tuple(_load(one, tokens, counts[one]) for one in layers)
+                is_own[row, one_window.own.start : one_window.own.stop] = True
+            for n in layers:
+                choice = seen[n]
+                for step in _choice_steps(table, n):
+                    choice = step.operation.run(module_of(transformer, step, n), ALONE, choice)
+                counts[n] += (choice.cpu()[is_own] != 0).sum(dim=0)
+            tokens += int(is_own.sum())
+    return tuple(_load(n, tokens, counts[n]) for n in layers)

@@ -1,5 +1,5 @@
-"""One block as a drawing needs it: its steps in order, what makes each of them, and where they leave and join the
-residual stream. Shapes are those of the text; no tensor is looked at.
+"""One block as a drawing needs it: its steps in order, the inputs of each, and where branches leave and join the
+residual stream. Shapes are those of the text; no tensor is read.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Weight(Data):
-    """A parameter under the name that formulas have for it; a matrix as in x·W, (in, out)."""
+    """A parameter by its name in formulas; a matrix is (in, out), as in x·W."""
 
     name: str
     shape: tuple[int, ...]
@@ -25,10 +25,10 @@ class Weight(Data):
 
 @dataclass(frozen=True)
 class FlowStep:
-    """One step of a block. ``inputs`` are the steps it is made of, each with its shape.
+    """One step of a block. ``inputs`` are its input steps, each with its shape.
 
-    ``branch`` is empty on the residual stream; elsewhere it names the step that the branch ends with, which ``joins``
-    the stream further down.
+    ``branch`` is empty on the residual stream; elsewhere it names the last step of the branch. ``joins`` names the
+    branches that this step adds to the stream.
     """
 
     step: Step
@@ -61,19 +61,19 @@ class FlowStep:
 
 @dataclass(frozen=True)
 class Flow(Data):
-    """The steps of one layer, in their order."""
+    """The steps of one layer, in order."""
 
     layer: int
     steps: tuple[FlowStep, ...]
 
     def branch(self, name: str) -> tuple[FlowStep, ...]:
-        """The steps of the branch that a step is on, and the sum where it joins the stream."""
-        (end,) = (one.branch for one in self.steps if one.name == name)
-        return tuple(one for one in self.steps if one.branch == end or end in one.joins)
+        """The steps of the branch that has the step ``name``, and the sum where it joins the stream."""
+        (end,) = (step.branch for step in self.steps if step.name == name)
+        return tuple(step for step in self.steps if step.branch == end or end in step.joins)
 
 
 def flow(trace: Trace, layer: int) -> Flow:
-    """The block of ``layer``: every step with its shape, its inputs, its weights, and the branch it is on."""
+    """The block of ``layer``: every step with its shape, inputs, weights and branch."""
     table, tokens = trace.steps, len(trace.tokens)
     sizes = {**dict.fromkeys(("token", "query", "key"), tokens), **trace.config.at(layer).sizes}
     stream = set(_stream(table, layer))
@@ -81,23 +81,25 @@ def flow(trace: Trace, layer: int) -> Flow:
     def shape(step: Step) -> tuple[int, ...]:
         return tuple(sizes[axis] for axis in step.axes)
 
-    def made(step: Step) -> FlowStep:
+    def flow_step(step: Step) -> FlowStep:
         sources = [table.at(*place) for place in table.sources(step, layer)]
         on_stream = step.name in stream
         return FlowStep(
             step,
             shape(step),
-            tuple((one.name, shape(one)) for one in sources),
+            tuple((source.name, shape(source)) for source in sources),
             tuple(_weights(Site(trace, step, layer))),
-            "" if on_stream else _end(table, step, layer, stream),
-            tuple(one.name for one in sources if one.name not in stream) if on_stream and not step.from_stream else (),
+            "" if on_stream else _branch_end(table, step, layer, stream),
+            tuple(source.name for source in sources if source.name not in stream)
+            if on_stream and not step.from_stream
+            else (),
         )
 
-    return Flow(layer, tuple(made(step) for step, within in table.rows if within == layer))
+    return Flow(layer, tuple(flow_step(step) for step, step_layer in table.rows if step_layer == layer))
 
 
 def _multiplies(step: Step) -> bool:
-    """Whether it multiplies by its matrix; rows of a table are taken from it."""
+    """Whether a step multiplies by its matrix; a lookup only takes rows from it."""
     return bool(step.matrix) and f"·{step.matrix}" in step.formula
 
 
@@ -106,14 +108,14 @@ def _stream(table: StepTable, layer: int) -> Iterator[str]:
     step = table.at(table.output, layer)
     while not step.from_stream:
         yield step.name
-        step = next(one for place in table.sources(step, layer) if (one := table.at(*place)).role == "residual")
+        step = next(source for place in table.sources(step, layer) if (source := table.at(*place)).role == "residual")
     yield step.name
 
 
-def _end(table: StepTable, step: Step, layer: int, stream: set[str]) -> str:
-    """The last step of the branch of a step: what the stream takes of it."""
-    later = next(one for one in table.in_layer(layer) if (step.name, layer) in table.sources(one, layer))
-    return step.name if later.name in stream else _end(table, later, layer, stream)
+def _branch_end(table: StepTable, step: Step, layer: int, stream: set[str]) -> str:
+    """The last step of a step's branch, which is added to the stream."""
+    user = next(later for later in table.in_layer(layer) if (step.name, layer) in table.sources(later, layer))
+    return step.name if user.name in stream else _branch_end(table, user, layer, stream)
 
 
 def _weights(site: Site) -> Iterator[Weight]:
@@ -124,6 +126,6 @@ def _weights(site: Site) -> Iterator[Weight]:
 
 def _weight(step: Step, name: str, parameter: Tensor) -> Weight:
     if parameter.dim() >= 2 and name != "bias":
-        *experts, out, into = parameter.shape  # of experts one for each
+        *experts, out, into = parameter.shape  # (experts, out, in) for experts
         return Weight(step.matrix, (*experts, into, out) if _multiplies(step) else tuple(parameter.shape))
     return Weight("gain" if name == "weight" else name, tuple(parameter.shape))

@@ -1,4 +1,4 @@
-"""One number a head: where its attention goes, defined once; and what a head is called by its numbers.
+"""Measures of attention heads, one number a head, and labels for heads by their numbers.
 
 Weights are (…, Q, K). Repeated tokens are ``length`` tokens, and right after them the same ``length`` again: what
 previous-token and induction heads are measured on (Olsson et al. 2022, "In-context Learning and Induction Heads").
@@ -38,10 +38,10 @@ def copy_losses(logits: Tensor, ids: Tensor, length: int) -> tuple[float, float]
 def entropies(weights: Tensor) -> Tensor:
     """The entropy of each query's weights, in nats: (…, Q, K) -> (…, Q).
 
-    Beside a sink they sum to less than 1; it is that of their shares of this sum.
+    Weights beside a sink sum to less than 1; the entropy is of their shares of this sum.
     """
-    whole = weights.sum(dim=-1)
-    return torch.where(whole > 0, torch.special.entr(weights).sum(dim=-1) / whole + whole.log(), 0.0)
+    total = weights.sum(dim=-1)
+    return torch.where(total > 0, torch.special.entr(weights).sum(dim=-1) / total + total.log(), 0.0)
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -49,8 +49,8 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def distance(weights: Tensor) -> Tensor:
-    place = torch.arange(weights.shape[-1], device=weights.device, dtype=weights.dtype)
-    return (weights * (place[:, None] - place).abs()).sum(dim=-1).mean(dim=-1)
+    position = torch.arange(weights.shape[-1], device=weights.device, dtype=weights.dtype)
+    return (weights * (position[:, None] - position).abs()).sum(dim=-1).mean(dim=-1)
 
 
 def previous(weights: Tensor) -> Tensor:
@@ -76,15 +76,15 @@ def induction(weights: Tensor, length: int) -> Tensor:
 
 
 def choosing(sight: Sight, length: int) -> Tensor:
-    """How many keys each query of a text may look at, (Q,); a query with a single key has no choice."""
+    """The number of keys that each query of a text may attend to, (Q,); a query with a single key has no choice."""
     allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
     return torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
 
 
 def entropy_share(weights: Tensor, visible: Tensor) -> Tensor:
-    """Entropy divided by that of looking at all ``visible`` keys alike, mean over the queries that see more than one.
+    """Entropy divided by the entropy of uniform weights, averaged over the queries that see more than one key.
 
-    0 where no query does. ``visible`` (Q,) is what ``choosing`` counted.
+    It is 0 if no query does. ``visible`` (Q,) are the counts of ``choosing``.
     """
     many = visible > 1
     share = torch.where(many, 1 / visible.clamp(min=2).log() / many.sum().clamp(min=1), 0.0)
@@ -92,25 +92,25 @@ def entropy_share(weights: Tensor, visible: Tensor) -> Tensor:
 
 
 def overlap(weights: Tensor, visible: Tensor) -> Tensor:
-    """How alike a head's weights are to those of the others of its layer: (…, H, Q, K) -> (…, H).
+    """The mean overlap of a head's weights with the other heads of its layer: (…, H, Q, K) -> (…, H).
 
-    The Bhattacharyya coefficient Σ√(p·q) of the two distributions, 1 for the same and 0 where they share no key, mean
-    over the other heads and the queries that see more than one key. NaN for a single head, and where no query does.
+    The overlap is the Bhattacharyya coefficient Σ√(p·q), 1 for equal weights and 0 if they share no key, averaged over
+    the other heads and the queries that see more than one key. NaN for a single head, and if no query does.
     """
-    seen = weights[..., (visible > 1).to(weights.device), :]
-    shares = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1e-30)  # beside a sink they sum to less than 1
+    rows = weights[..., (visible > 1).to(weights.device), :]
+    shares = rows / rows.sum(dim=-1, keepdim=True).clamp(min=1e-30)  # beside a sink they sum to less than 1
     roots = shares.sqrt().transpose(-3, -2)  # (…, Q, H, K)
-    alike = (roots @ roots.transpose(-2, -1)).mean(dim=-3)  # (…, H, H)
+    similarity = (roots @ roots.transpose(-2, -1)).mean(dim=-3)  # (…, H, H)
     n_heads = weights.shape[-3]
-    others = alike.sum(dim=-1) - alike.diagonal(dim1=-2, dim2=-1)
-    return others / (n_heads - 1) if n_heads > 1 else torch.full_like(others, torch.nan)
+    sums = similarity.sum(dim=-1) - similarity.diagonal(dim1=-2, dim2=-1)
+    return sums / (n_heads - 1) if n_heads > 1 else torch.full_like(sums, torch.nan)
 
 
 def by_offset(weights: Tensor) -> Tensor:
     """The sum of the weights on each diagonal: (…, T, T) -> (…, 2T − 1), from key − query = 1 − T to T − 1."""
     size = weights.shape[-1]
     padded = F.pad(weights.flip(-2), (0, size))  # (…, T, 2T)
-    # Rows of one column less: each begins one place earlier, so that a column of them is a diagonal.
+    # Shorten the rows by one column: each begins one index earlier, so a column holds a diagonal.
     skewed = padded.flatten(-2)[..., : size * (2 * size - 1)].unflatten(-1, (size, 2 * size - 1))
     return skewed.sum(dim=-2)
 
@@ -122,7 +122,7 @@ MEASURES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "first": (first, "mean weight on the first token, queries 1…T−1"),
     "self": (own, "mean weight on the query's own token"),
 }
-"""Each takes weights (…, Q, K) and gives (…); the text says what of."""
+"""Measures by name: a function from weights (…, Q, K) to (…), and its definition."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,10 +135,10 @@ class MeasuredHeads:
 
     @property
     def ranked(self) -> list[tuple[int, int, float]]:
-        """Layer, head and number of each, the largest first; heads without a number are omitted."""
+        """(layer, head, value), the largest value first; heads without a finite value are omitted."""
         rows = zip(self.layers, self.values.tolist(), strict=True)
-        found = [(layer, head, value) for layer, row in rows for head, value in enumerate(row) if math.isfinite(value)]
-        return sorted(found, key=lambda one: -one[2])
+        ranked = [(layer, head, value) for layer, row in rows for head, value in enumerate(row) if math.isfinite(value)]
+        return sorted(ranked, key=lambda entry: -entry[2])
 
     def to_dict(self) -> dict[str, Any]:
         largest = [{"layer": layer, "head": head, "value": value} for layer, head, value in self.ranked]
@@ -146,7 +146,7 @@ class MeasuredHeads:
 
 
 def measure_heads(trace: Trace, by: str, layers: Sequence[int] | None = None) -> Tensor:
-    """A measure of every head, of all layers or some, (layers, heads), float32. NaN where the text is too short."""
+    """A measure of every head in all layers or some, (layers, heads), float32; NaN where the text is too short."""
     if by not in MEASURES:
         raise UsageError(f"there is no measure {by!r}", did_you_mean(by, MEASURES))
     return measures_of(trace, [by], layers)[by]
@@ -157,32 +157,32 @@ def measures_of(trace: Trace, names: Sequence[str], layers: Sequence[int] | None
     attending = require_attention(trace.steps)
     chosen = attending if layers is None else layers
     weights = (trace.step(trace.steps.weights, layer).float() for layer in chosen)
-    found = [torch.stack([MEASURES[by][0](one) for by in names]) for one in weights]  # (measures, heads) each
-    measured = dict(zip(names, torch.stack(found, dim=1), strict=True))
+    layered = [torch.stack([MEASURES[by][0](w) for by in names]) for w in weights]  # (measures, heads) each
+    measured = dict(zip(names, torch.stack(layered, dim=1), strict=True))
     if layers is not None:
         return measured
     return {by: in_place(values, attending, trace.config.n_layers) for by, values in measured.items()}
 
 
 def require_attention(table: StepTable) -> tuple[int, ...]:
-    """The layers that have attention weights. Raises UsageError where none has."""
+    """The layers that have attention weights. Raises UsageError if none has."""
     if not table.attending:
         raise UsageError("no layer of this model has attention weights", "tinytf trace shows what its layers read")
     return table.attending
 
 
 def in_place(values: Tensor, layers: Sequence[int], count: int) -> Tensor:
-    """Numbers of some layers (L, …) among those of all ``count``; NaN for the others, which have no attention."""
-    whole = values.new_full((count, *values.shape[1:]), torch.nan)
-    whole[list(layers)] = values
-    return whole
+    """Spread the values of some layers (L, …) over all ``count``; NaN for the others, which have no attention."""
+    all_layers = values.new_full((count, *values.shape[1:]), torch.nan)
+    all_layers[list(layers)] = values
+    return all_layers
 
 
 @dataclass(frozen=True)
 class Label(Data):
-    """A kind of head: the ``score`` that identifies it, ``least`` how much of it is needed, and what it means.
+    """A kind of head: the ``score`` that identifies it, the ``least`` score needed, and its meaning.
 
-    A label ``of_repeats`` is read on repeated random tokens, the others on text where there is some.
+    A label ``of_repeats`` is read on repeated random tokens, the others on text if there is any.
     """
 
     LESS: ClassVar = ("of_repeats",)
@@ -203,8 +203,8 @@ LABELS: tuple[Label, ...] = (
     Label("first", "first", 0.5, "rests on the first token: a sink, where attention goes that is not needed"),
     Label("broad", "entropy_share", 0.9, "looks at all tokens nearly alike, and so takes their mean"),
 )
-"""In the order of what says most: a head is called by the first that it reaches. Half is the majority of its weight: on
-the same sequences no other place can have as much."""
+"""The most specific label comes first: a head has the first label that it reaches. Half is the majority of its weight:
+on the same sequences no other place can have as much."""
 
 
 _OFFSET = next(label for label in LABELS if label.name == "offset")
@@ -212,7 +212,7 @@ _OFFSET = next(label for label in LABELS if label.name == "offset")
 
 @dataclass(frozen=True)
 class Named:
-    """``label`` is the first of LABELS that a head reaches, None for no pattern; ``evidence`` is what was measured."""
+    """``label`` is the first of LABELS that a head reaches, None for no pattern; ``evidence`` is scores in words."""
 
     label: Label | None
     evidence: str
@@ -232,39 +232,39 @@ _WORDS = {
 }
 
 
-Of = Mapping[str, float]
+HeadScores = Mapping[str, float]
 """The scores of one head, by name."""
 
 
-def named(repeats: Of, text: Of | None) -> Named:
+def named(repeats: HeadScores, text: HeadScores | None) -> Named:
     """The label of a head from its scores; the evidence is every label that it reaches, or the highest score."""
     reached: list[Label] = []
     for label in LABELS:
-        new = label.name != "offset" or not _is_said(reached, repeats, text)
-        if new and _score(label, repeats, text) >= label.least:
+        is_new = label.name != "offset" or not _is_redundant(reached, repeats, text)
+        if is_new and _score(label, repeats, text) >= label.least:
             reached.append(label)
     if reached:
-        return Named(reached[0], ", ".join(_said(label, repeats, text) for label in reached))
-    others = [label for label in LABELS if label.name not in ("offset", "broad")]
+        return Named(reached[0], ", ".join(_evidence(label, repeats, text) for label in reached))
+    candidates = [label for label in LABELS if label.name not in ("offset", "broad")]
     if (text or repeats)["offset"] not in (0, -1):
-        others.append(_OFFSET)
-    most = max(others, key=lambda label: _score(label, repeats, text))
-    return Named(None, f"at most {_said(most, repeats, text)}")
+        candidates.append(_OFFSET)
+    highest = max(candidates, key=lambda label: _score(label, repeats, text))
+    return Named(None, f"at most {_evidence(highest, repeats, text)}")
 
 
-def _score(label: Label, repeats: Of, text: Of | None) -> float:
+def _score(label: Label, repeats: HeadScores, text: HeadScores | None) -> float:
     return (repeats if label.of_repeats or text is None else text)[label.score]
 
 
-def _is_said(reached: Sequence[Label], repeats: Of, text: Of | None) -> bool:
-    """Whether an offset repeats what another label says: on repeated tokens each of them is an offset."""
+def _is_redundant(reached: Sequence[Label], repeats: HeadScores, text: HeadScores | None) -> bool:
+    """Whether an offset repeats another label: on repeated tokens each label is an offset."""
     if text is None:
         return bool(reached)
     return text["offset"] == 0 or (text["offset"] == -1 and any(label.name == "previous" for label in reached))
 
 
-def _said(label: Label, repeats: Of, text: Of | None) -> str:
-    where = "on repeated tokens" if label.of_repeats else "on random tokens" if text is None else "on text"
-    what = f"offset {(text or repeats)['offset']:+.0f}" if label.name == "offset" else _WORDS[label.score]
+def _evidence(label: Label, repeats: HeadScores, text: HeadScores | None) -> str:
+    source = "on repeated tokens" if label.of_repeats else "on random tokens" if text is None else "on text"
+    words = f"offset {(text or repeats)['offset']:+.0f}" if label.name == "offset" else _WORDS[label.score]
     share = " of the most possible" if label.name == "broad" else ""
-    return f"{what} {_score(label, repeats, text):.2f}{share} {where}"
+    return f"{words} {_score(label, repeats, text):.2f}{share} {source}"

@@ -1,4 +1,4 @@
-"""The logit lens: what a model would say if the residual stream of each layer were its last.
+"""The logit lens: what a model would predict if the residual stream after each layer were its last.
 
 Every state of the stream goes through the model's own final norm and head (nostalgebraist 2020, "interpreting GPT: the
 logit lens").
@@ -24,18 +24,18 @@ from tinytf.trace.faults import first_not_finite
 from tinytf.trace.trace import Text, Trace
 
 _CHUNK_BYTES = 24 * 2**20
-"""Size of one float64 tensor of logits: so many positions of a layer are unembedded at a time."""
+"""Bytes of the float64 logits that are unembedded at a time, a few positions of a layer."""
 
 _CACHE_BYTES = 4 * 2**20
-"""Bytes of the logits that are summed at a time: they fit a processor's cache."""
+"""Bytes of the logits that are summed at a time, which fit a processor's cache."""
 
 
 @dataclass(frozen=True)
 class Stage(ShortRepr):
-    """What the residual stream says at one place, P positions.
+    """The reading of the residual stream at one stage, for P positions.
 
     ``name`` is its address. ``top_ids`` and ``top_probabilities`` are (P, k), the most probable token first;
-    ``entropy`` (P,) and ``divergence`` (P,), KL(final ‖ here), in nats; ``ranks`` (from 1) and ``probabilities`` of the
+    ``entropy`` and ``divergence``, KL(final ‖ here), are (P,) in nats; ``ranks`` (from 1) and ``probabilities`` of the
     tracked tokens are (P, N).
     """
 
@@ -51,10 +51,10 @@ class Stage(ShortRepr):
 
 @dataclass(frozen=True)
 class Lens(Report):
-    """The stages in the order in which the stream passes them; the last is the model's own output.
+    """The stages in the order of the forward pass; the last is the model's own output.
 
-    ``through`` says what reads them. ``difference`` is the largest between the last stage and what the forward pass
-    itself gave, where that was recorded: the same modules on the same numbers, so exactly 0. Where it is NaN,
+    ``through`` names the modules that read them. ``difference`` is the largest between the last stage and the recorded
+    output of the forward pass: the same modules on the same numbers, so exactly 0. If it is not finite,
     ``first_not_finite`` names the first step of the pass with NaN or infinity.
     """
 
@@ -74,13 +74,15 @@ class Lens(Report):
         return self.difference == 0.0
 
     def fields(self) -> dict[str, Any]:
-        """Entropy and KL(final ‖ here) in nats."""
+        """The JSON data; entropy and KL(final ‖ here) are in nats."""
         return {
             **self.members("through"),
             "divergence": "KL(final ‖ here), in nats",
             **self.members("positions"),
             "tracked": [self.named(i) for i in self.tracked],
-            "stages": [{"stage": one.name, "layer": one.layer, "at": list(self._at(one))} for one in self.stages],
+            "stages": [
+                {"stage": stage.name, "layer": stage.layer, "at": list(self._at(stage))} for stage in self.stages
+            ],
             "check": {
                 "holds": self.holds,
                 "largest_difference": self.difference,
@@ -89,30 +91,30 @@ class Lens(Report):
         }
 
     def _at(self, stage: Stage) -> Iterator[dict[str, Any]]:
-        for place, position in enumerate(self.positions):
-            best = zip(stage.top_ids[place].tolist(), stage.top_probabilities[place].tolist(), strict=True)
-            ranks, probabilities = stage.ranks[place].tolist(), stage.probabilities[place].tolist()
-            kept = zip(self.tracked, ranks, probabilities, strict=True)
+        for row, position in enumerate(self.positions):
+            best = zip(stage.top_ids[row].tolist(), stage.top_probabilities[row].tolist(), strict=True)
+            ranks, probabilities = stage.ranks[row].tolist(), stage.probabilities[row].tolist()
+            followed = zip(self.tracked, ranks, probabilities, strict=True)
             yield {
                 "position": position,
-                "entropy": float(stage.entropy[place]),
-                "divergence": float(stage.divergence[place]),
+                "entropy": float(stage.entropy[row]),
+                "divergence": float(stage.divergence[row]),
                 "top": [{self.outcome: self.shown(i), "id": i, "probability": p} for i, p in best],
-                "tracked": [{"id": i, "rank": None if p != p else rank, "probability": p} for i, rank, p in kept],
+                "tracked": [{"id": i, "rank": None if p != p else rank, "probability": p} for i, rank, p in followed],
             }
 
     def stored(self) -> list[Array]:
-        """Everything by name, each with a leading axis of the stages."""
-        last = {"top_ids": ["rank"], "top_probabilities": ["rank"], "entropy": [], "divergence": [],
+        """Every tensor by name, with a leading axis of stages, and the positions and tracked tokens."""
+        axes = {"top_ids": ["rank"], "top_probabilities": ["rank"], "entropy": [], "divergence": [],
                 "ranks": ["tracked"], "probabilities": ["tracked"]}  # fmt: skip
-        stacked = {name: torch.stack([getattr(stage, name) for stage in self.stages]) for name in last}
-        found = [Array.of(name, ["stage", "position", *last[name]], one) for name, one in stacked.items()]
-        own = (("positions", "position"), ("tracked", "tracked"))
-        return found + [Array.of(name, [axis], torch.tensor(getattr(self, name))) for name, axis in own]
+        stacked = {name: torch.stack([getattr(stage, name) for stage in self.stages]) for name in axes}
+        arrays = [Array.of(name, ["stage", "position", *axes[name]], tensor) for name, tensor in stacked.items()]
+        vectors = (("positions", "position"), ("tracked", "tracked"))
+        return arrays + [Array.of(name, [axis], torch.tensor(getattr(self, name))) for name, axis in vectors]
 
 
 def require_readable(model: Transformer) -> None:
-    """Raise UsageError where a model has no head to read its layers with."""
+    """Raise UsageError for a model without a head that can read its layers."""
     model.require_choice("nothing reads its layers as tokens")
 
 
@@ -129,69 +131,71 @@ def lens(
     truncate: bool = False,
     force: bool = False,
 ) -> Lens:
-    """What the residual stream of a text, or of its trace, says after each layer, with ``sublayers`` after attention.
+    """Read the residual stream of a text, or of its trace, after each layer, with ``sublayers`` also after attention.
 
-    ``position`` is as ``2``, ``0-3,7``, ``-1``, ``all`` or a token of the text; without it all of a decoder, the masked
-    ones of an encoder (all, if none is). ``track`` are words whose rank and probability are followed, each one token.
-    The logits of one layer are held, (positions, vocabulary), those of the last; the others are read a few positions at
-    a time.
+    ``position`` is such as ``2``, ``0-3,7``, ``-1``, ``all`` or a token of the text; by default all positions of a
+    decoder, the masked ones of an encoder (all, if none is masked). ``track`` are words whose rank and probability are
+    followed, each one token. Only the last layer's logits, (positions, vocabulary), are in memory at once; the others
+    are read a few positions at a time.
 
-    Raises UsageError for a model without a head, for a position or a token that is not there, MemoryShortage where the
-    logits of one layer are more than the free memory, unless ``force`` is true.
+    Raises UsageError for a model without a head, and for a position or token that does not exist; MemoryShortage if the
+    logits of one layer exceed the free memory, unless ``force`` is true.
     """
     require_readable(model.transformer)
     followed = list(dict.fromkeys(model.find_outcome(word, "--track") for word in track))
     trace = model.trace(text, truncate=truncate, force=force)
-    all_of_it = trace.config.causal and trace.config.predicts_tokens
-    everywhere = range(len(trace.tokens)) if all_of_it else trace.recording.logit_rows
-    places = list(everywhere if position is None else trace.positions(position))
+    is_whole_text = trace.config.causal and trace.config.predicts_tokens
+    default_positions = range(len(trace.tokens)) if is_whole_text else trace.recording.logit_rows
+    positions = list(default_positions if position is None else trace.positions(position))
     chosen = torch.tensor(followed, dtype=torch.int64, device=trace.model_input.device)
     if not force:
         hidden = trace.last_hidden
         require_free(
-            f"the logits of {len(places):,} positions hold",
-            len(places) * trace.config.n_outcomes * hidden.itemsize,
+            f"the logits of {len(positions):,} positions hold",
+            len(positions) * trace.config.n_outcomes * hidden.itemsize,
             hidden.device,
-            "choose fewer by --position, such as --position -1; --force reads them anyway",
+            "choose fewer with --position, such as --position -1; --force reads them anyway",
         )
     table, transformer = trace.steps, trace.model
-    inside = [table.between] if sublayers and table.between else []
+    sublayer_steps = [table.between] if sublayers and table.between else []
     steps: list[Place] = [
         (table.embedded, None),
-        *((name, layer) for layer in range(trace.config.n_layers) for name in (*inside, table.output)),
-    ]  # in a post-norm model each is what its norm gave
+        *((name, layer) for layer in range(trace.config.n_layers) for name in (*sublayer_steps, table.output)),
+    ]  # in a post-norm model each is the output of a norm
     last = transformer.final_norm(trace.step(*steps[-1]))  # (T, C)
-    final = _read(transformer, last, places)  # (P, V), the only logits of a whole layer
+    final = _read(transformer, last, positions)  # (P, V), the only logits of a whole layer
     vocabulary = final.shape[-1]
     count, few = (max(1, room // (8 * vocabulary)) for room in (_CHUNK_BYTES, _CACHE_BYTES))
-    starts = range(0, len(places), count)
-    read: list[list[tuple[Tensor, ...]]] = [[] for _ in steps]
+    starts = range(0, len(positions), count)
+    readings: list[list[tuple[Tensor, ...]]] = [[] for _ in steps]
     for number, start in enumerate(starts):
-        rows = places[start : start + count]
-        expected = [_expected(some) for some in final[start : start + count].split(few)]
-        for place, step in enumerate(steps):
+        rows = positions[start : start + count]
+        expected = [_expected(chunk) for chunk in final[start : start + count].split(few)]
+        for index, step in enumerate(steps):
             logits = final[start : start + count]
-            if place < len(steps) - 1:
+            if index < len(steps) - 1:
                 logits = transformer.unembed(transformer.final_norm(trace.step(*step)[rows]))
-            read[place] += [
-                _reading(some, there, min(top, vocabulary), chosen)
-                for some, there in zip(logits.split(few), expected, strict=True)
+            readings[index] += [
+                _reading(chunk, expected_chunk, min(top, vocabulary), chosen)
+                for chunk, expected_chunk in zip(logits.split(few), expected, strict=True)
             ]
-            on_progress(number * len(steps) + place + 1, len(starts) * len(steps))
+            on_progress(number * len(steps) + index + 1, len(starts) * len(steps))
     stages = tuple(
         Stage(
-            table.at(*step).full_name(step[1]), step[1], *(torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+            table.at(*step).full_name(step[1]),
+            step[1],
+            *(torch.cat(parts).cpu() for parts in zip(*chunks, strict=True)),
         )
-        for step, found in zip(steps, read, strict=True)
+        for step, chunks in zip(steps, readings, strict=True)
     )
     through, difference, about = _through(trace), _difference(trace, last), About(model, trace.encoding)
-    broken = None if math.isfinite(difference) else first_not_finite(trace)
-    return Lens(tuple(places), tuple(followed), stages, through, difference, broken, about=about)
+    fault = None if math.isfinite(difference) else first_not_finite(trace)
+    return Lens(tuple(positions), tuple(followed), stages, through, difference, fault, about=about)
 
 
 @torch.no_grad()
-def most_probable(trace: Trace, position: int) -> list[tuple[int, float]]:
-    """The token that the lens reads after each layer at one position, and its probability."""
+def most_probable_by_layer(trace: Trace, position: int) -> list[tuple[int, float]]:
+    """The token that the lens reads after each layer at one position, with its probability."""
     model, table = trace.model, trace.steps
     states = [trace.step(table.output, layer)[position] for layer in range(trace.config.n_layers)]
     logits = wide(model.unembed(model.final_norm(torch.stack(states))))  # (layers, V)
@@ -201,22 +205,22 @@ def most_probable(trace: Trace, position: int) -> list[tuple[int, float]]:
 
 
 def _through(trace: Trace) -> str:
-    inside = [step.title.removeprefix("head, ") for step in trace.steps.after if step.name.startswith("head.")]
-    head = f"the head ({', '.join([*inside, 'unembedding'])})" if "dense" in inside else "the head"
+    titles = [step.title.removeprefix("head, ") for step in trace.steps.after if step.name.startswith("head.")]
+    head = f"the head ({', '.join([*titles, 'unembedding'])})" if "dense" in titles else "the head"
     if trace.config.final_norm:
         return f"the final norm and {head}"
     return f"{head}; there is no final norm: each block ends with one"
 
 
 def _read(model: Transformer, hidden: Tensor, rows: Sequence[int]) -> Tensor:
-    """Logits (P, V) as the model itself makes them of all positions or of some: the same product, to the last bit."""
+    """Logits (P, V) of all positions or some, by the model's own product, so equal to the last bit."""
     return model.unembed(hidden if list(rows) == list(range(len(hidden))) else hidden[list(rows)])
 
 
 def _mean_log_probability(weights: Tensor, probs: Tensor, logits: Tensor) -> Tensor:
     """Σ w·ln p in each row, for weights that sum to 1: Σ w·x − ln Σ eˣ, the latter from the largest logit's p."""
-    best, place = logits.max(dim=-1, keepdim=True)
-    log_sum = (best - probs.gather(-1, place).log())[:, 0]
+    best, index = logits.max(dim=-1, keepdim=True)
+    log_sum = (best - probs.gather(-1, index).log())[:, 0]
     return torch.linalg.vecdot(weights, logits) - log_sum
 
 
@@ -227,19 +231,19 @@ def _expected(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _reading(logits: Tensor, expected: tuple[Tensor, Tensor], top: int, tracked: Tensor) -> tuple[Tensor, ...]:
-    """The fields of a Stage for some positions, from its logits (P, V) and what ``_expected`` says of them."""
+    """The fields of a Stage for some positions, from its logits (P, V) and the final distribution of ``_expected``."""
     best = logits.topk(top, dim=-1).indices  # (P, k)
-    probs, wide = logits.softmax(dim=-1, dtype=torch.float64), logits.double()
-    entropy = -_mean_log_probability(probs, probs, wide)
-    divergence = expected[1] - _mean_log_probability(expected[0], probs, wide)
-    own = tracked.expand(len(logits), -1)  # (P, N)
+    probs, logits64 = logits.softmax(dim=-1, dtype=torch.float64), logits.double()
+    entropy = -_mean_log_probability(probs, probs, logits64)
+    divergence = expected[1] - _mean_log_probability(expected[0], probs, logits64)
+    token_ids = tracked.expand(len(logits), -1)  # (P, N)
     ranks = [(logits > logits[:, token, None]).sum(dim=-1) + 1 for token in tracked]
-    placed = torch.stack(ranks, dim=-1) if ranks else own
-    return best, probs.gather(-1, best), entropy, divergence.clamp(min=0.0), placed, probs.gather(-1, own)
+    rank_matrix = torch.stack(ranks, dim=-1) if ranks else token_ids
+    return best, probs.gather(-1, best), entropy, divergence.clamp(min=0.0), rank_matrix, probs.gather(-1, token_ids)
 
 
 def _difference(trace: Trace, last: Tensor) -> float:
-    """How far the last stage is from what the forward pass itself gave: its last hidden state, and its logits."""
+    """The largest difference of the last stage from the forward pass, in the last hidden state and the logits."""
     rows = trace.recording.logit_rows
     pairs = [(last, trace.last_hidden), (_read(trace.model, last, rows), trace.recorded_logits)]
-    return float(torch.stack([(found.double() - given.double()).abs().max() for found, given in pairs]).max())
+    return float(torch.stack([(ours.double() - theirs.double()).abs().max() for ours, theirs in pairs]).max())

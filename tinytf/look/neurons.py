@@ -1,4 +1,4 @@
-"""Feed-forward units: which are active on a text, and what their output directions say of the vocabulary.
+"""Feed-forward units: which are active on a text, and which tokens their output directions promote.
 
 Shapes: T tokens, F units of a layer (d_ff), C d_model, V vocabulary, U chosen units.
 """
@@ -26,7 +26,7 @@ from tinytf.trace.address import one_number
 from tinytf.trace.trace import Text, Trace
 
 _UNIT = re.compile(r"L(-?[0-9]{1,9})\.(-?[0-9]{1,9})")
-_ROWS = 64  # positions, or units, that the whole vocabulary is computed for at a time
+_ROWS = 64  # positions, or units, whose logits are computed at a time
 ORDERS = ("activation", "contribution")
 
 
@@ -51,10 +51,10 @@ def parse_unit(text: str, config: ModelConfig) -> Unit:
 
 @dataclass(frozen=True)
 class Active:
-    """A unit at one token: its ``activation``, what it gives before W₂.
+    """A unit at one token: its ``activation``, before W₂.
 
     ``contribution`` is what it adds to the predicted token's logit directly, through the residual stream and the
-    final norm with its scale at this token; None where there is no direct path.
+    final norm with its scale at this token; None if there is no direct path.
     """
 
     unit: Unit
@@ -76,7 +76,7 @@ class TokenUnits:
 class Direction:
     """A unit's output weights (its row of W₂) as logits: ids with what an activation of 1 adds to their logits.
 
-    Before the division by the final norm's scale, which differs from token to token. ``norm`` is that of the row.
+    The values are not divided by the final norm's scale, which differs by token. ``norm`` is the norm of the row.
     """
 
     unit: Unit
@@ -87,7 +87,7 @@ class Direction:
 
 @dataclass(frozen=True)
 class ActiveExample:
-    """A place where a unit is active: token ``position`` of ``document``, counted from 0, is ``ids[at]``."""
+    """A token that activates a unit: token ``position`` of ``document``, counted from 0, which is ``ids[at]``."""
 
     activation: float
     document: int
@@ -98,9 +98,9 @@ class ActiveExample:
 
 @dataclass(frozen=True)
 class TopExamples:
-    """The strongest places of each unit in a corpus, the strongest first, and how many tokens were looked at.
+    """The strongest examples of each unit in a corpus, the strongest first, and the number of tokens read.
 
-    ``corpus`` says what it is.
+    ``corpus`` names the corpus.
     """
 
     units: dict[Unit, tuple[ActiveExample, ...]]
@@ -113,7 +113,7 @@ class TopExamples:
         units = [
             {
                 "unit": str(unit),
-                "examples": [{**plain(one), "tokens": [shown(i) for i in one.ids]} for one in examples],
+                "examples": [{**plain(example), "tokens": [shown(i) for i in example.ids]} for example in examples],
             }
             for unit, examples in self.units.items()
         ]
@@ -122,10 +122,10 @@ class TopExamples:
 
 @dataclass(frozen=True)
 class Neurons(Report):
-    """The units of every token of a text, and the directions of all that are among them.
+    """The units of every token of a text, and the directions of all these units.
 
-    ``reading`` says how directions were read; where they were not ``directions`` is empty, and it says why.
-    ``contributing`` likewise of contributions. ``examples`` are of the same units, where a corpus was searched.
+    ``reading`` says how directions were read, or why ``directions`` is empty; ``contributing`` says the same of
+    contributions. ``examples`` of these units are present if a corpus was searched.
     """
 
     KIND = "neurons"
@@ -153,18 +153,18 @@ class Neurons(Report):
                 {
                     **plain(token),
                     "predicted": None if token.predicted is None else self.named(token.predicted),
-                    "units": [{**vars(one.unit), **vars(one), "unit": str(one.unit)} for one in token.units],
+                    "units": [{**vars(entry.unit), **vars(entry), "unit": str(entry.unit)} for entry in token.units],
                 }
                 for token in self.tokens
             ],
             "directions": [
                 {
-                    "unit": str(one.unit),
-                    "norm": one.norm,
-                    "promoted": [{**self.named(i), "logit": value} for i, value in one.promoted],
-                    "suppressed": [{**self.named(i), "logit": value} for i, value in one.suppressed],
+                    "unit": str(direction.unit),
+                    "norm": direction.norm,
+                    "promoted": [{**self.named(i), "logit": value} for i, value in direction.promoted],
+                    "suppressed": [{**self.named(i), "logit": value} for i, value in direction.suppressed],
                 }
-                for one in self.directions
+                for direction in self.directions
             ],
             "examples": None if self.examples is None else self.examples.to_dict(self.word),
         }
@@ -184,7 +184,7 @@ class Neurons(Report):
         directions = torch.stack([readout.row(unit).detach() for unit in self.units])
         return [
             Array.of(
-                "units", ["unit", "layer and index"], torch.tensor([(one.layer, one.index) for one in self.units])
+                "units", ["unit", "layer and index"], torch.tensor([(unit.layer, unit.index) for unit in self.units])
             ),
             Array.of("activations", ["token", "unit"], torch.stack(acts, dim=-1)),
             Array.of("directions", ["unit", "d_model"], directions),
@@ -192,43 +192,43 @@ class Neurons(Report):
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Every unit that is shown, once, in the order of the text."""
+        """Every shown unit, once, in the order of the text."""
         return tuple(dict.fromkeys(active.unit for token in self.tokens for active in token.units))
 
 
 def require_units(config: ModelConfig) -> None:
-    """Raise UsageError for a mixture of experts, whose layers have no units that every token goes through."""
+    """Raise UsageError for a mixture of experts, whose layers have no units that every token uses."""
     if config.experts:
         raise UsageError(
             "the feed-forwards of this model are experts, and each has units of its own",
-            "tinytf experts shows where tokens go; --at L0E1.expert.act the units of one expert",
+            "tinytf experts shows where tokens go; --at L0E1.expert.act shows the units of one expert",
         )
 
 
 def activated(trace: Trace, layer: int) -> Tensor:
-    """What goes into W₂ of a layer, (T, F)."""
+    """The input of W₂ in a layer, (T, F)."""
     return trace.step(trace.steps.activated, layer)
 
 
 def output_weights(model: Transformer, layer: int) -> Tensor:
-    """W₂ of a layer as it is stored, (C, F)."""
+    """The stored W₂ of a layer, (C, F)."""
     linear: Any = model.blocks[layer].get_submodule(table_of(model.config).added[-1].module)
     weight: Tensor = linear.weight
     return weight
 
 
 class Readout:
-    """How the output of a feed-forward unit reaches the logits of a model.
+    """The path of a feed-forward unit's output to the logits of a model.
 
-    It is ``direct`` where what a unit adds to the residual stream comes to the logits through one norm alone.
+    It is ``direct`` if only the final norm lies between the residual stream and the logits.
     """
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
         table = table_of(model.config)
         self.has_directions = model.head is not None
-        plain = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
-        self.direct = plain and not table.stream_norms and not model.config.logit_cap
+        is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
+        self.direct = is_linear and not table.stream_norms and not model.config.logit_cap
         scale = model.config.logit_scale * model.config.residual_scale
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
@@ -249,57 +249,57 @@ class Readout:
             self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}"
             self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
         else:
-            transformed = not plain
-            through = "the unembedding"
+            transformed = not is_linear
+            matrices = "the unembedding"
             between = "norms that come after each sum"
             if transformed:
-                through = "the head's dense layer and the unembedding" if narrowing else "the unembedding"
+                matrices = "the head's dense layer and the unembedding" if narrowing else "the unembedding"
                 between = "head's norm between" if narrowing else "head's dense layer and norm between"
             if transformed and model.config.labels:
                 between = "head's own layers between"
-            self.reading = f"{rows} through {through}, without the {between}"
+            self.reading = f"{rows} through {matrices}, without the {between}"
             self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
 
     def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:
-        """The ``top`` tokens that each unit promotes and suppresses most."""
+        """The ``top`` tokens that each unit promotes, and suppresses, most."""
         if not self.has_directions:
             return ()
         unembedding = self._unembedding.float()
-        found: list[Direction] = []
+        directions: list[Direction] = []
         for start in range(0, len(units), _ROWS):
             part = units[start : start + _ROWS]
             rows = torch.stack([self.row(unit).float() for unit in part])  # (U, C)
-            logits = self._folded(rows) @ unembedding.T  # (U, V)
+            logits = self._through_norm(rows) @ unembedding.T  # (U, V)
             k = min(top, logits.shape[1])
             most, least = logits.topk(k), logits.topk(k, largest=False)
-            for place, unit in enumerate(part):
+            for row, unit in enumerate(part):
                 ends = [
-                    tuple(zip(end.indices[place].tolist(), end.values[place].tolist(), strict=True))
+                    tuple(zip(end.indices[row].tolist(), end.values[row].tolist(), strict=True))
                     for end in (most, least)
                 ]
-                found.append(Direction(unit, float(rows[place].norm()), ends[0], ends[1]))
-        return tuple(found)
+                directions.append(Direction(unit, float(rows[row].norm()), ends[0], ends[1]))
+        return tuple(directions)
 
     def row(self, unit: Unit) -> Tensor:
-        """The unit's row of W₂, (C,); as it is stored W₂ has a column a unit."""
+        """The unit's row of W₂, (C,), which is a column of the stored matrix."""
         return output_weights(self.model, unit.layer)[:, unit.index]
 
-    def _folded(self, rows: Tensor) -> Tensor:
-        """Rows (…, C) as the unembedding takes them, but for the norm's scale."""
+    def _through_norm(self, rows: Tensor) -> Tensor:
+        """Rows (…, C) after the final norm, without its scale."""
         if not self.direct:
             return rows
         return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * self.gain.float()
 
     def questions(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """What a vector in the residual stream is multiplied with for its part of a logit: (T, C).
+        """The vectors (T, C) whose product with a vector in the residual stream is its part of a logit.
 
-        ``hidden`` (T, C) goes into the final norm, ``ids`` (T,) are the tokens whose logits are asked about.
+        ``hidden`` (T, C) is the input of the final norm, ``ids`` (T,) are the tokens of the logits.
         """
         x = hidden.double()
         centred = x - x.mean(dim=-1, keepdim=True) if self.centres else x
         scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.norm_eps).sqrt()
-        asked = self._unembedding[ids].double() * self.gain / scale
-        return asked - asked.mean(dim=-1, keepdim=True) if self.centres else asked
+        vectors = self._unembedding[ids].double() * self.gain / scale
+        return vectors - vectors.mean(dim=-1, keepdim=True) if self.centres else vectors
 
 
 @torch.no_grad()
@@ -315,9 +315,10 @@ def neurons(
 ) -> Neurons:
     """The ``top`` feed-forward units at each token of a text, or of its trace; or the ``units``, such as ``L3.17``.
 
-    They are of ``layer``, of the layers of ``units``, or of all that were recorded. ``by`` orders them by the size of
-    their activation or of their contribution; ``tokens`` are read at either end of a direction. Raises AddressError for
-    a unit that is not there, UsageError for another order, and for contributions where there are none.
+    The units belong to ``layer``, to the layers of ``units``, or to all recorded layers. ``by`` orders them by the size
+    of their activation or contribution; ``tokens`` is the number of tokens read at either end of a direction. Raises
+    AddressError for a unit that does not exist, UsageError for another order, and for contributions without a direct
+    path.
     """
     require_units(model.config)
     chosen = [parse_unit(unit, model.config) for unit in units]
@@ -327,14 +328,14 @@ def neurons(
         raise UsageError(f"units are not ordered by {by!r}", did_you_mean(by, ORDERS))
     readout = Readout(trace.model)
     if by == "contribution" and not readout.direct:
-        raise UsageError(f"units cannot be ordered by contribution: {readout.contributing}", "leave --by out")
+        raise UsageError(f"units cannot be ordered by contribution: {readout.contributing}", "leave out --by")
     predicted, logits = _predicted(trace)
     questions = None
     if readout.direct:
         assert predicted is not None
-        last = trace.last_output
-        questions = readout.questions(last, predicted)
-    found = _chosen(trace, chosen, questions) if chosen else _strongest(trace, top, by, questions)
+        stream = trace.last_output
+        questions = readout.questions(stream, predicted)
+    by_position = _chosen(trace, chosen, questions) if chosen else _strongest(trace, top, by, questions)
     rows = tuple(
         TokenUnits(
             position,
@@ -342,10 +343,10 @@ def neurons(
             None if logits is None else float(logits[position]),
             active,
         )
-        for position, active in enumerate(found)
+        for position, active in enumerate(by_position)
     )
-    shown = tuple(dict.fromkeys(active.unit for row in rows for active in row.units))
-    directions, about = readout.directions(shown, tokens), About(model, trace.encoding)
+    shown_units = tuple(dict.fromkeys(active.unit for row in rows for active in row.units))
+    directions, about = readout.directions(shown_units, tokens), About(model, trace.encoding)
     return Neurons(by, rows, directions, readout.reading, readout.contributing, trace=trace, about=about)
 
 
@@ -355,18 +356,18 @@ def _predicted(trace: Trace) -> tuple[Tensor | None, Tensor | None]:
         return None, None
     hidden = trace.last_hidden
     best = [trace.model.unembed(part).max(dim=-1) for part in hidden.split(_ROWS)]
-    return torch.cat([one.indices for one in best]), torch.cat([one.values for one in best])
+    return torch.cat([part.indices for part in best]), torch.cat([part.values for part in best])
 
 
 def _contributions(trace: Trace, layer: int, act: Tensor, questions: Tensor | None) -> Tensor | None:
-    """What each unit adds to the predicted tokens' logits, (T, F)."""
+    """The contribution of each unit to the predicted tokens' logits, (T, F); None without a direct path."""
     if questions is None:
         return None
     return act.double() * (questions @ output_weights(trace.model, layer).double())
 
 
 def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> list[tuple[Active, ...]]:
-    """The strongest units of each token; one layer's are held at a time."""
+    """The strongest units of each token, with one layer's activations in memory at a time."""
     strength = torch.empty(len(trace.tokens), 0, dtype=torch.float64)
     best: list[list[Active]] = [[] for _ in trace.tokens]
     for layer in trace.recording.layers:
@@ -378,7 +379,7 @@ def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> lis
         for position, indices in enumerate(most.indices.tolist()):
             best[position] += [_active(Unit(layer, i), act, parts, position) for i in indices]
     order = strength.sort(dim=-1, descending=True, stable=True).indices[:, :top].tolist()
-    return [tuple(best[position][place] for place in places) for position, places in enumerate(order)]
+    return [tuple(best[position][index] for index in indices) for position, indices in enumerate(order)]
 
 
 def _chosen(trace: Trace, units: Sequence[Unit], questions: Tensor | None) -> list[tuple[Active, ...]]:

@@ -1,4 +1,4 @@
-"""A pass at a glance: what layers and heads add to the stream and to the predicted logit, and what the lens reads."""
+"""A pass at a glance: what layers and heads add to the stream and to the predicted logit, and the lens's readings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.look.attribution import directly
+from tinytf.look.attribution import head_contributions
 from tinytf.look.flow import Flow, flow
-from tinytf.look.lens import most_probable
+from tinytf.look.lens import most_probable_by_layer
 from tinytf.look.prediction import Prediction
 from tinytf.parts.row import Step
 from tinytf.report import Data
@@ -21,7 +21,7 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Added(Data):
-    """What ``step`` adds to the stream, and the stream before that: L2 norms over the positions that are read."""
+    """The L2 norms of what ``step`` adds to the stream, and of the stream before that, over the positions read."""
 
     ALSO: ClassVar = ("share",)
 
@@ -35,8 +35,8 @@ class Added(Data):
 
 
 @dataclass(frozen=True)
-class Read:
-    """The most probable token of the logit lens at one place; ``token`` is how it is shown."""
+class LensReading:
+    """The most probable token of the logit lens after a layer; ``token`` is its printable form."""
 
     token: str
     id: int
@@ -45,16 +45,16 @@ class Read:
 
 @dataclass(frozen=True)
 class Layer(Data):
-    """One layer. ``heads`` is how much each head adds, as a share of the stream; ``read`` what the lens reads there.
+    """One layer. ``heads`` is how much each head adds, as a share of the stream; ``read`` is the lens's reading.
 
-    ``direct`` is what each head adds directly to the logit of the predicted token, None where nothing is predicted.
+    ``direct`` is what each head adds directly to the logit of the predicted token, None without a prediction.
     """
 
     layer: int
     added: tuple[Added, ...]
     heads: tuple[float, ...]
     direct: tuple[float, ...] | None
-    read: Read | None
+    read: LensReading | None
 
     @property
     def strongest(self) -> int:
@@ -63,7 +63,7 @@ class Layer(Data):
 
 @dataclass(frozen=True, eq=False)
 class Closeup:
-    """Part of a head's ``weights``: some ``queries``, the last one read, and the ``keys`` seen most from there."""
+    """Part of a head's ``weights``: some ``queries`` up to the last one read, and the ``keys`` seen most from it."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -72,10 +72,10 @@ class Closeup:
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """Layers and heads of a trace at ``positions``: those of its predictions, or all where it predicts nothing.
+    """Layers and heads of a trace at ``positions``: those of its predictions, or all if it predicts nothing.
 
-    ``reading`` is the one that the lens reads and logits are taken of, None without a prediction, and where the head
-    does not choose. ``predicted`` is how its most probable token or class is shown.
+    ``reading`` is the position of the lens and of the logits, None without a prediction, or if the head does not
+    choose. ``predicted`` is the printable form of its most probable token or class.
     """
 
     trace: Trace
@@ -86,71 +86,73 @@ class Overview:
 
     @cached_property
     def ranked(self) -> list[tuple[int, int, float]]:
-        """Layer and head of every head: first what adds most to the logit of the predicted token, with how much.
+        """(layer, head, amount) of every head, by the amount that it adds to the logit of the predicted token.
 
-        Without a prediction: to the stream, as a share of it.
+        Without a prediction, the amount is what it adds to the stream, as a share of it.
         """
-        found = [
-            (one.layer, head, value)
-            for one in self.layers
-            for head, value in enumerate(one.heads if one.direct is None else one.direct)
+        heads = [
+            (layer.layer, head, value)
+            for layer in self.layers
+            for head, value in enumerate(layer.heads if layer.direct is None else layer.direct)
         ]
-        return sorted(found, key=lambda one: -one[2])
+        return sorted(heads, key=lambda head: -head[2])
 
     @cached_property
     def flow(self) -> Flow:
-        """The block of the first of them."""
+        """The flow of the block of the first head in ``ranked``."""
         return flow(self.trace, self.ranked[0][0])
 
     def weights(self, layer: int, head: int) -> Tensor:
-        """Where a head looks, (Q, K)."""
+        """The map of a head, (Q, K)."""
         return self.trace.step(self.trace.steps.map_of(layer).name, layer, (head,))[0]
 
     def most_seen(self, layer: int, head: int) -> str:
-        """The token that a head looks at most from the positions, after an arrow."""
+        """An arrow, and the token that a head attends to most from the positions."""
         seen = self.weights(layer, head)[list(self.positions)].abs().sum(dim=0)
         return f"→ {self.trace.tokens[int(seen.argmax())].shown}"
 
     def closeup(self, layer: int, head: int, keys: int, queries: int) -> Closeup:
-        """The part of a head's weights that fits beside a drawing: so many ``keys`` and ``queries`` at most."""
-        whole = self.weights(layer, head)
-        stop = max(self.positions[-1] + 1, min(queries, len(whole)))
-        rows = whole[max(0, stop - queries) : stop]
-        seen = sorted(whole[list(self.positions)].abs().sum(dim=0).topk(min(keys, len(whole))).indices.tolist())
-        return Closeup(tuple(range(stop - len(rows), stop)), tuple(seen), rows[:, seen])
+        """The part of a head's weights that fits beside a drawing: at most ``keys`` and ``queries``."""
+        weights = self.weights(layer, head)
+        stop = max(self.positions[-1] + 1, min(queries, len(weights)))
+        rows = weights[max(0, stop - queries) : stop]
+        best = sorted(weights[list(self.positions)].abs().sum(dim=0).topk(min(keys, len(weights))).indices.tolist())
+        return Closeup(tuple(range(stop - len(rows), stop)), tuple(best), rows[:, best])
 
 
 @torch.no_grad()
 def overview(trace: Trace, predictions: tuple[Prediction, ...], shown: Callable[[int], str | None]) -> Overview:
-    """Sizes of what each layer adds, by heads too, and the logit lens at the first prediction.
+    """The sizes of what each layer and head adds, and the logit lens at the first prediction.
 
-    ``shown`` is how a token of the vocabulary is shown.
+    ``shown`` gives the printable form of a token.
     """
     positions = _positions(trace, predictions)
     layers = range(trace.config.n_layers)
     if not predictions:
-        found = tuple(_layer(trace, layer, positions, _heads(trace, layer, positions)) for layer in layers)
-        return Overview(trace, positions, None, None, found)
-    each = [_heads(trace, layer, positions) for layer in layers]
+        layers_data = tuple(_layer(trace, layer, positions, _heads(trace, layer, positions)) for layer in layers)
+        return Overview(trace, positions, None, None, layers_data)
+    heads_of_layers = [_heads(trace, layer, positions) for layer in layers]
     best = predictions[0]
-    direct = directly(trace, best.position, best.column, [heads[:, 0] for heads in each])
-    read: list[Read | None] = [None for _ in layers]
+    direct = head_contributions(trace, best.position, best.column, [heads[:, 0] for heads in heads_of_layers])
+    lens_readings: list[LensReading | None] = [None for _ in layers]
     if trace.steps.chooses:
-        found_there = most_probable(trace, best.position)
-        read = [Read(shown(token) or f"#{token}", token, share) for token, share in found_there]
-    found = tuple(_layer(trace, layer, positions, each[layer], direct[layer], read[layer]) for layer in layers)
-    return Overview(trace, positions, best.position if trace.steps.chooses else None, best.best, found)
+        best_tokens = most_probable_by_layer(trace, best.position)
+        lens_readings = [LensReading(shown(token) or f"#{token}", token, share) for token, share in best_tokens]
+    layers_data = tuple(
+        _layer(trace, layer, positions, heads_of_layers[layer], direct[layer], lens_readings[layer]) for layer in layers
+    )
+    return Overview(trace, positions, best.position if trace.steps.chooses else None, best.best, layers_data)
 
 
 @torch.no_grad()
 def of_layer(trace: Trace, predictions: tuple[Prediction, ...], layer: int) -> Overview:
-    """The overview of a single layer, without what the lens reads and what is added to logits."""
+    """The overview of a single layer, without the lens and without additions to logits."""
     positions = _positions(trace, predictions)
     return Overview(trace, positions, None, None, (_layer(trace, layer, positions, _heads(trace, layer, positions)),))
 
 
 def _positions(trace: Trace, predictions: tuple[Prediction, ...]) -> tuple[int, ...]:
-    return tuple(one.position for one in predictions) or tuple(range(len(trace.tokens)))
+    return tuple(prediction.position for prediction in predictions) or tuple(range(len(trace.tokens)))
 
 
 def _layer(
@@ -159,14 +161,14 @@ def _layer(
     positions: Sequence[int],
     heads: Tensor,
     direct: Sequence[float] | None = None,
-    read: Read | None = None,
+    read: LensReading | None = None,
 ) -> Layer:
-    """One layer, of what its ``heads`` give at the positions, (H, R, C)."""
+    """One layer, from what its ``heads`` add at the positions, (H, R, C)."""
     rows = list(positions)
     added = tuple(_added(trace, step, layer, rows) for step in trace.steps.added)
     # After a norm of what attention adds, a head's part is as large against the whole as before it.
-    whole = _norm(trace, (added[0].step, layer), rows)
-    scale = added[0].share / whole if whole else 0.0
+    attention_norm = _norm(trace, (added[0].step, layer), rows)
+    scale = added[0].share / attention_norm if attention_norm else 0.0
     sizes = (torch.linalg.vector_norm(heads.float(), dim=(1, 2)) * scale).tolist()
     return Layer(layer, added, tuple(sizes), None if direct is None else tuple(direct), read)
 
@@ -176,7 +178,7 @@ def _norm(trace: Trace, place: Place, rows: list[int]) -> float:
 
 
 def _added(trace: Trace, step: Step, layer: int, rows: list[int]) -> Added:
-    """What a step adds, after any norm and scale that it goes through, against the summand that is the stream."""
+    """The size of what a step adds, after any norm and scale, and of the stream to which it is added."""
     table = trace.steps
     *_, last, total = step, *table.to_stream(step)
     stream = next(place for place in table.sources(total, layer) if table.at(*place).role == "residual")
@@ -184,8 +186,8 @@ def _added(trace: Trace, step: Step, layer: int, rows: list[int]) -> Added:
 
 
 def _heads(trace: Trace, layer: int, positions: Sequence[int]) -> Tensor:
-    """What each head adds at the positions: its part of W_O's product, (H, R, C)."""
+    """The vectors that each head adds at the positions: its part of W_O's product, (H, R, C)."""
     site = Site(trace, trace.steps.at(trace.steps.added[0].name, layer), layer)
-    each = site.input()[list(positions)].unflatten(-1, (site.config.n_heads, -1))  # (R, H·D) -> (R, H, D)
-    weight = site.weight.unflatten(1, each.shape[1:])  # (C, H·D) -> (C, H, D)
-    return torch.einsum("rhd,chd->hrc", each, weight)
+    heads = site.input()[list(positions)].unflatten(-1, (site.config.n_heads, -1))  # (R, H·D) -> (R, H, D)
+    weight = site.weight.unflatten(1, heads.shape[1:])  # (C, H·D) -> (C, H, D)
+    return torch.einsum("rhd,chd->hrc", heads, weight)

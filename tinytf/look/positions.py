@@ -1,4 +1,4 @@
-"""The positions of a model as pictures show them: waves over positions and dimensions, and their wavelengths.
+"""The positions of a model, as for a picture: waves over positions and dimensions, and their wavelengths.
 
 Shapes: P positions, W waves (pairs of dimensions), C model width.
 """
@@ -26,15 +26,15 @@ from tinytf.tables import Array
 from tinytf.text_model import TextModel
 
 LENGTH = 64
-"""The positions of the fixed waves that are looked at; of learned ones it is the whole table."""
+"""The number of positions read of fixed waves; learned positions are read completely."""
 DISTANCES = (0, 1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
 class Wave(Data):
-    """One wave: the ``dimensions`` that it is in, its angle per position in radians, and its length in positions.
+    """One wave: its ``dimensions``, its angle per position in radians, and its length in positions.
 
-    Of a learned dimension they are measured: the strongest period of its values, with its ``share`` of their variance.
+    For a learned dimension it is measured: the strongest period of its values, with its ``share`` of their variance.
     """
 
     dimensions: tuple[int, ...]
@@ -45,11 +45,11 @@ class Wave(Data):
 
 @dataclass(frozen=True, eq=False)
 class Positions(Report):
-    """What tells a model where a token is: ``how`` is sinusoidal, learned or rotary.
+    """The positions of a model; ``how`` is sinusoidal, learned or rotary.
 
-    ``table`` has the ``sines`` and ``cosines`` (P, W), or what was ``learned`` (P, C). ``similarity`` is the cosine of
-    two positions as far apart as ``DISTANCES`` say, the mean over the table; for RoPE it is the mean cosine of the
-    angles between. ``check`` compares the model's numbers with the formula; nothing is there to compare learned ones.
+    ``table`` has the ``sines`` and ``cosines`` (P, W), or the ``learned`` table (P, C). ``similarity`` is the cosine of
+    two positions at each of ``DISTANCES``, averaged over the table; for RoPE it is the mean cosine of the angles
+    between them. ``check`` compares the model's numbers with the formula; learned positions have none.
     """
 
     KIND = "positions"
@@ -69,12 +69,12 @@ class Positions(Report):
 
     def stored(self) -> list[Array]:
         axes = ["position", "d_model" if self.how == "learned" else "wave"]
-        return [Array.of(name, axes, one) for name, one in self.table.items()]
+        return [Array.of(name, axes, tensor) for name, tensor in self.table.items()]
 
 
 @torch.no_grad()
 def positions(model: TextModel) -> Positions:
-    """The positions of a model, of the first layer with RoPE where they differ. Raises UsageError where it has none."""
+    """The positions of a model, of the first layer with RoPE if they differ. Raises UsageError if it has none."""
     return replace(positions_of(model.transformer), about=About(model))
 
 
@@ -100,20 +100,20 @@ def _sinusoidal(config: ModelConfig, module: SinusoidalPositions) -> Positions:
     length, width = min(LENGTH, config.context), config.summed_width
     half = width // 2
     if module.halves:
-        made = sinusoidal_table(length, width, torch.device("cpu"), torch.float32, halves=True)
-        table = {"sines": made[:, :half], "cosines": made[:, half:]}
+        own_table = sinusoidal_table(length, width, torch.device("cpu"), torch.float32, halves=True)
+        table = {"sines": own_table[:, :half], "cosines": own_table[:, half:]}
         frequencies = halves_frequencies(width).double().tolist()
         waves = tuple(Wave((i, i + half), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
         formula = f"di, di+{half} = sin, cos of (pos + {module.offset}) / 10000^(i/{half - 1})"
         checked = _checked(table, frequencies)
-        return Positions("sinusoidal", formula, config.context, table, waves, _similarity(made), checked)
-    made = module(torch.zeros(1, length), torch.float32).cpu()  # (P, C)
-    table = {"sines": made[:, 0::2], "cosines": made[:, 1::2]}
+        return Positions("sinusoidal", formula, config.context, table, waves, _similarity(own_table), checked)
+    own_table = module(torch.zeros(1, length), torch.float32).cpu()  # (P, C)
+    table = {"sines": own_table[:, 0::2], "cosines": own_table[:, 1::2]}
     frequencies = [10_000 ** (-2 * pair / width) for pair in range(width // 2)]
     waves = tuple(Wave((2 * i, 2 * i + 1), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
     formula = f"d2i, d2i+1 = sin, cos of pos / 10000^(2i/{width})"
     return Positions(
-        "sinusoidal", formula, config.context, table, waves, _similarity(made), _checked(table, frequencies)
+        "sinusoidal", formula, config.context, table, waves, _similarity(own_table), _checked(table, frequencies)
     )
 
 
@@ -123,9 +123,9 @@ def _rotary(config: ModelConfig) -> Positions:
     rope = config.rope.of_text(length)
     half = rope.width // 2
     tables = rotary_table(length, rope, torch.device("cpu"), torch.float32)
-    turned = rotate(torch.cat((torch.ones(length, half), torch.zeros(length, half)), dim=-1), *tables)  # (P, width)
-    turned = turned / rope.attention_factor
-    table = {"sines": turned[:, half:], "cosines": turned[:, :half]}
+    rotated = rotate(torch.cat((torch.ones(length, half), torch.zeros(length, half)), dim=-1), *tables)  # (P, width)
+    rotated = rotated / rope.attention_factor
+    table = {"sines": rotated[:, half:], "cosines": rotated[:, :half]}
     frequencies = rotary_frequencies(rope).double().tolist()
     if rope.scaling in ("none", "linear"):
         divisor = rope.factor if rope.scaling == "linear" else 1.0
@@ -133,13 +133,13 @@ def _rotary(config: ModelConfig) -> Positions:
     waves = tuple(Wave((i, i + half), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
     similarity = tuple(sum(math.cos(k * f) for f in frequencies) / half for k in DISTANCES if k < length)
     long = f", long waves / {rope.factor:g}"
-    said = {"none": "", "linear": f" / {rope.factor:g}", "llama3": long, "yarn": long, "longrope": " / its own factor"}
-    formula = f"di and di+{half} of q and k turn by pos · {rope.theta:g}^(−2i/{rope.width}){said[rope.scaling]}"
+    ends = {"none": "", "linear": f" / {rope.factor:g}", "llama3": long, "yarn": long, "longrope": " / its own factor"}
+    formula = f"di and di+{half} of q and k turn by pos · {rope.theta:g}^(−2i/{rope.width}){ends[rope.scaling]}"
     return Positions("rotary", formula, config.context, table, waves, similarity, _checked(table, frequencies))
 
 
 def _learned(config: ModelConfig, module: LearnedPositions) -> Positions:
-    """The table itself; of each dimension the strongest period over the context, by a Fourier transform."""
+    """The learned table, and the strongest period of each dimension over the context, by a Fourier transform."""
     table = module.weight[module.offset :].detach().float().cpu()  # (P, C)
     power = torch.fft.rfft(table - table.mean(dim=0), dim=0).abs().square()[1:]  # (P/2, C)
     waves = []
@@ -158,12 +158,12 @@ def _similarity(table: Tensor) -> tuple[float, ...]:
 
 
 def _checked(table: Mapping[str, Tensor], frequencies: list[float]) -> Verified:
-    """Every number against the sine and cosine of position · frequency, in Python's own floats."""
+    """Compare every number with the sine and cosine of position · frequency, in Python's own floats."""
     worst = max(
-        abs(found - wave(position * frequency))
+        abs(number - wave(position * frequency))
         for name, wave in (("sines", math.sin), ("cosines", math.cos))
         for position, row in enumerate(table[name].tolist())
-        for found, frequency in zip(row, frequencies, strict=True)
+        for number, frequency in zip(row, frequencies, strict=True)
     )
     count = 2 * table["sines"].numel()
     return Verified(f"the model's {count:,} numbers are those of the formula", worst, 1e-5)

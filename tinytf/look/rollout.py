@@ -1,8 +1,8 @@
-"""Attention rollout: how much of each input token is in a position after several layers, by attention alone.
+"""Attention rollout: the share of each input token in a position after several layers, by attention alone.
 
-Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": the product of the layers' weights, each halved
-with the residual connection. Shapes: H heads, T tokens (Q and K where query and key differ). Everything is float64: a
-product of many maps is asked for its small numbers too.
+Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": the product of the layers' weights, each averaged
+with the residual connection. Shapes: H heads, T tokens (Q and K where query and key differ). Everything is float64,
+because small numbers of a product of many maps matter too.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,18 +27,18 @@ COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda weights: weights.amax(dim=0),
     "min": lambda weights: weights.amin(dim=0),
 }
-"""How the heads of a layer become one map, (H, Q, K) -> (Q, K)."""
+"""Functions that combine the heads of a layer into one map, (H, Q, K) -> (Q, K)."""
 
 ALLOWED = 1e-9
-"""How far from 1 a row of a rollout may sum."""
+"""How far from 1 the sum of a row of a rollout may be."""
 
 
 @dataclass(frozen=True)
 class Rollout(Report):
     """``shares[query, key]`` is the share of input token ``key`` in position ``query`` after ``layer``: rows sum to 1.
 
-    ``heads`` says how those of a layer were combined. ``maps`` are the layers that were multiplied, each ½·A + ½·I.
-    ``query`` is the position that is read.
+    ``heads`` says how the heads of a layer were combined. ``maps`` are the multiplied layers, each ½·A + ½·I. ``query``
+    is the position to read.
     """
 
     KIND = "rollout"
@@ -64,8 +64,8 @@ class Rollout(Report):
         return {**data, "rollouts": rows}
 
     def stored(self) -> list[Array]:
-        """The rollout (T, T), and the maps of the layers that it is the product of."""
-        return self.arrays() + [Array.of(f"L{n}.map", ["query", "key"], one) for n, one in enumerate(self.maps)]
+        """The rollout (T, T), and the maps of the layers, whose product it is."""
+        return self.arrays() + [Array.of(f"L{n}.map", ["query", "key"], weights) for n, weights in enumerate(self.maps)]
 
     def arrays(self) -> list[Array]:
         """The rollout."""
@@ -73,7 +73,7 @@ class Rollout(Report):
 
     @property
     def deviation(self) -> float:
-        """How far the sum of a row is from 1, at most."""
+        """The largest distance of a row's sum from 1."""
         return float((self.shares.sum(dim=-1) - 1).abs().max())
 
     @property
@@ -90,29 +90,29 @@ def rollout(
     query: str | None = None,
     force: bool = False,
 ) -> Rollout:
-    """How much of each token of a text, or of its trace, attention brings to every position, up to ``layer``.
+    """The share of each token of a text, or of its trace, that attention brings to every position, up to ``layer``.
 
-    ``heads`` is one of COMBINED; ``query`` is the position that is read, by text or number, ``default_query`` without.
-    Raises UsageError for another word, AddressError for a layer that is not there or was not recorded, and TinytfError
-    where weights are not finite: nothing is put in the place of what is missing. MemoryShortage where the maps would
-    not fit into the free memory, unless ``force`` is true.
+    ``heads`` is one of COMBINED; ``query`` is the position to read, by text or number, by default ``default_query``.
+    Raises UsageError for another ``heads``, AddressError for a layer that does not exist or was not recorded,
+    TinytfError for weights that are not finite, and MemoryShortage if the maps do not fit into the free memory, unless
+    ``force`` is true.
     """
     trace = model.trace(text, force=force)
     size = len(trace.tokens)
-    place = default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
+    read_query = default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
     if heads not in COMBINED:
         raise UsageError(f"heads cannot be combined by {heads!r}", did_you_mean(heads, COMBINED))
     last = trace.config.n_layers - 1
     stop = last if layer is None else layer
     if not 0 <= stop <= last:
         raise AddressError(f"there is no layer {stop}", f"layers are 0 to {last}")
-    if none := sorted(set(range(stop + 1)) - set(trace.steps.attending)):
+    if without_attention := sorted(set(range(stop + 1)) - set(trace.steps.attending)):
         raise UsageError(
-            f"layers {span(none)} have no attention weights, so what flows through them is not known",
+            f"layers {span(without_attention)} have no attention weights, so what flows through them is not known",
             "tinytf trace shows what each layer reads",
         )
     if not force:
-        # The maps are kept; of one layer's heads there are scores and weights, four times, and the weights in float64.
+        # All maps are kept. One layer's heads take four float32 tensors, of scores and weights, and float64 weights.
         layers = stop + 1
         require_free(
             f"the maps of {size:,} tokens in {layers} layers take",
@@ -125,14 +125,14 @@ def rollout(
     for mixed in maps:
         shares = mixed @ shares
     about = About(model, trace.encoding)
-    return Rollout(heads, stop, shares, maps, place, about=about)
+    return Rollout(heads, stop, shares, maps, read_query, about=about)
 
 
 def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:
-    """Of each layer ½·A + ½·I (Q, K): half of what leaves a layer came in through the residual connection.
+    """Yield ½·A + ½·I (Q, K) of each layer: half of a layer's output comes through the residual connection.
 
-    The largest, or smallest, weights of several heads do not sum to 1, nor do those beside a sink: each row is divided
-    by its sum.
+    Each row is divided by its sum, since the largest or smallest weights of several heads do not sum to 1, nor do
+    weights beside a sink.
     """
     for layer in range(stop + 1):
         name = trace.steps.weights
@@ -144,13 +144,13 @@ def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:
 
 
 def default_query(trace: Trace, mask_id: int | None) -> int:
-    """The position that a text is read for: the last token of a decoder; of an encoder the first mask.
+    """The default position to read: a decoder's last token, an encoder's first mask.
 
-    Without a mask it is the last token that is not special, or the last one where all are.
+    Without a mask it is the last token that is not special, or the last token if all are special.
     """
     last = len(trace.tokens) - 1
     if trace.config.causal:
         return last
-    masks = (place for place, token in enumerate(trace.tokens) if token.id == mask_id)
-    plain = (place for place in range(last, -1, -1) if not trace.tokens[place].special)
-    return next(masks, next(plain, last))
+    masks = (position for position, token in enumerate(trace.tokens) if token.id == mask_id)
+    ordinary = (position for position in range(last, -1, -1) if not trace.tokens[position].special)
+    return next(masks, next(ordinary, last))

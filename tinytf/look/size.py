@@ -1,4 +1,4 @@
-"""The parameters of a model by the rows of its step table, from its configuration alone, and its size as a report."""
+"""The parameter counts of a model, by the rows of its step table and from its configuration alone, as a report."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from tinytf.steps.work import Work, cache_bytes_per_token, work_per_token
 
 @dataclass(frozen=True)
 class Component(Data):
-    """One component: how many parameters each copy has, how many copies there are, and the formula."""
+    """One component: the parameters of ``each`` copy, the number of ``copies``, and the formula."""
 
     LESS: ClassVar = ("name",)
     ALSO: ClassVar = ("total",)
@@ -35,39 +35,39 @@ _GROUPS = {"q": "attention", "k": "attention", "v": "attention", "attention": "a
 
 
 def parameter_parts(config: ModelConfig) -> list[Component]:
-    """The parameters of every step that has some; their totals add up to the model's parameter count."""
-    found: Counter[tuple[str, str, int]] = Counter()
+    """The components of every step with parameters; their totals add up to the model's parameter count."""
+    counts: Counter[tuple[str, str, int]] = Counter()
     table = table_of(config)
     for step, layer in table.rows:
         if not table.has_own(step, layer):
-            continue  # its weights are those of a step before
+            continue  # it shares the weights of an earlier step
         parameters = step.operation.parameters(step) if step.operation else ()
-        here, sizes = [one.axes for one in parameters if not one.absent], config.at(layer or 0).sizes
-        words = " + ".join("·".join(axes) for axes in here)
-        numbers = " + ".join("·".join(f"{sizes[axis]:,}" for axis in axes) for axes in here)
-        each = sum(math.prod(sizes[axis] for axis in axes) for axes in here)
+        shapes, sizes = [p.axes for p in parameters if not p.absent], config.at(layer or 0).sizes
+        words = " + ".join("·".join(axes) for axes in shapes)
+        numbers = " + ".join("·".join(f"{sizes[axis]:,}" for axis in axes) for axes in shapes)
+        size = sum(math.prod(sizes[axis] for axis in axes) for axes in shapes)
         if parameters:
-            found[_name(step), f"{words} = {numbers}" if here else parameters[0].absent, each] += 1
-    return [Component(*one, copies) for one, copies in found.items()]
+            counts[_name(step), f"{words} = {numbers}" if shapes else parameters[0].absent, size] += 1
+    return [Component(*component, copies) for component, copies in counts.items()]
 
 
 def _name(step: Step) -> str:
     if not step.in_layer:
         return step.title
-    own = step.parameter.removesuffix(".gain").removeprefix("ffn.") or step.name
+    part = step.parameter.removesuffix(".gain").removeprefix("ffn.") or step.name
     group = step.mixer.replace("_", " ") or _GROUPS.get(step.role)
-    return f"{group}, {own}" if group else own
+    return f"{group}, {part}" if group else part
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """All parameters; tied weights count once."""
+    """The number of all parameters; tied weights count once."""
     return sum(part.total for part in parameter_parts(config))
 
 
 @dataclass(frozen=True)
 class Info(Report):
-    """``family`` is the kind of the files, ``counted`` the parameters of the opened model, ``notes`` what is worth
-    knowing of its files, ``card`` the model card of a built-in model.
+    """The size of a model: ``family`` is the kind of its files, ``counted`` the parameters of the opened model,
+    ``notes`` are about its files, ``card`` is the model card of a built-in model.
     """
 
     KIND = "info"
@@ -90,12 +90,12 @@ class Info(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether the opened model has as many parameters as its configuration says."""
+        """Whether the opened model has the number of parameters that its configuration implies."""
         return self.counted in (None, self.total)
 
     @cached_property
     def work(self) -> Work:
-        """What one token costs at the full context."""
+        """The work of one token at the full context."""
         return work_per_token(self.config, self.config.context)
 
     @property
@@ -104,7 +104,7 @@ class Info(Report):
 
     @property
     def cache_bytes(self) -> dict[str, int]:
-        """Of the key-value cache, for one token; 0 in an encoder, which has none."""
+        """The bytes of the key-value cache for one token; 0 for an encoder, which has none."""
         sizes = {"fp32": 4, "bf16": 2}
         return {name: cache_bytes_per_token(self.config, size) * self.config.causal for name, size in sizes.items()}
 

@@ -1,4 +1,4 @@
-"""How a text becomes tokens, as a report."""
+"""The tokens of a text as a report."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from tinytf.text_model import TextModel
 
 @dataclass(frozen=True)
 class Tokenized(Report):
-    """A text split by the tokenizer of the model ``name``; ``note`` says where the vocabulary is from."""
+    """A text split by the tokenizer of the model ``name``; ``note`` says where the vocabulary comes from."""
 
     KIND = "tokens"
     EVENTS: ClassVar = {"tokens": "token"}

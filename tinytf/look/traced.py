@@ -1,4 +1,4 @@
-"""A trace as a report: every step in figures, the chosen ones in full, what is predicted, and whether it adds up."""
+"""A trace as a report: statistics of every step, the chosen tensors in full, the predictions, and the check."""
 
 import itertools
 from collections.abc import Sequence
@@ -27,11 +27,10 @@ from tinytf.trace.trace import Text, Trace, row_of
 
 @dataclass(frozen=True, eq=False)
 class Traced(Report):
-    """A trace with what of it is given in full: ``addresses``, or without them ``blocks``, (layer, head) pairs.
+    """A trace that gives some steps in full: those of ``addresses``, or without any of ``blocks``, (layer, head) pairs.
 
-    The blocks were asked for ``by_name``, or are the first. ``head`` is that of an address without one, ``parameters``
-    are those that were asked for beside steps, ``fault`` is the first of the kinds of ``fail_on``, where they were
-    looked for.
+    ``by_name`` says that the blocks were requested; by default they are the first. ``head`` is used for an address
+    without one. ``parameters`` were requested beside steps. ``fault`` is the first fault of the kinds ``fail_on``.
     """
 
     KIND = "trace"
@@ -59,11 +58,13 @@ class Traced(Report):
 
     @cached_property
     def rows(self) -> list[StepSummary]:
-        """Every step in figures, or those that the addresses name."""
-        named = {(one.step, layer) for one in self.addresses if one.step for layer in one.layers or (None,)}
+        """The summaries of every step, or of the steps that the addresses name."""
+        requested = {
+            (address.step, layer) for address in self.addresses if address.step for layer in address.layers or (None,)
+        }
         steps = enumerate(self.trace.steps.rows, start=1)
-        chosen = [(number, *place) for number, place in steps if not self.addresses or place in named]
-        return [row_of(self.trace, *one) for one in chosen]
+        chosen = [(number, *place) for number, place in steps if not self.addresses or place in requested]
+        return [row_of(self.trace, *row) for row in chosen]
 
     @cached_property
     def overview(self) -> Overview:
@@ -76,55 +77,58 @@ class Traced(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether the trace adds up, and nothing was found that was looked for."""
+        """Whether the trace adds up, and has no fault of ``fail_on``."""
         return self.check.holds and self.fault is None
 
     def fields(self) -> dict[str, Any]:
         seen = Seen(self.trace)
         return {
             "steps": plain(self.rows),
-            "values": {str(one): {"axes": one.axes, "values": plain(seen[one])} for one in self._in_full()},
-            **self._beside(),
+            "values": {
+                str(address): {"axes": address.axes, "values": plain(seen[address])}
+                for address in self._full_addresses()
+            },
+            **self._context_fields(),
             **self.members("predictions", "check", *(("fault",) if self.fail_on else ())),
         }
 
-    def _beside(self) -> dict[str, Any]:
-        """The parameters that were asked for; the block and the layers at a glance where nothing was."""
+    def _context_fields(self) -> dict[str, Any]:
+        """The requested parameters; without any request, the flow and the layers of the overview."""
         if self.parameters is not None:
             return self.parameters.fields()
         return {} if self.addresses else {"flow": plain(self.overview.flow), "layers": plain(self.overview.layers)}
 
-    def _in_full(self) -> list[Address]:
-        """The steps whose tensors are given."""
+    def _full_addresses(self) -> list[Address]:
+        """The addresses of the steps given in full."""
         if not self.addresses:
-            return [one for place in self.blocks for one in self._block(*place)]
-        found: list[Address] = []
-        for where in self.addresses:
-            if where.step is None:
-                for layer in where.layers or ():
-                    if where.letter == "E":
-                        steps = where.among(self.trace.steps.layer_steps)
-                        found += [Address(step, (layer,), where.heads) for step in steps]
+            return [address for place in self.blocks for address in self._block(*place)]
+        addresses: list[Address] = []
+        for address in self.addresses:
+            if address.step is None:
+                for layer in address.layers or ():
+                    if address.letter == "E":
+                        steps = address.among(self.trace.steps.layer_steps)
+                        addresses += [Address(step, (layer,), address.heads) for step in steps]
                         continue
-                    for head in where.heads or (self.head,):
-                        found += self._block(layer, head)
-            elif where.step.is_tensor:
-                found.append(where)
-        return found
+                    for head in address.heads or (self.head,):
+                        addresses += self._block(layer, head)
+            elif address.step.is_tensor:
+                addresses.append(address)
+        return addresses
 
     def _block(self, layer: int, head: int) -> list[Address]:
-        found = []
-        for step in (step for step, within in self.trace.steps.rows if within == layer):
-            part = self.trace.shown_part(step, layer, head)
-            found.append(Address(step, (layer,), None if part is None else (part,)))
-        return found
+        addresses = []
+        for step in (step for step, step_layer in self.trace.steps.rows if step_layer == layer):
+            head_index = self.trace.shown_part(step, layer, head)
+            addresses.append(Address(step, (layer,), None if head_index is None else (head_index,)))
+        return addresses
 
     def itemised(self) -> dict[str, Any]:
         data = self.to_dict()
-        return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
+        return {**data, "values": [{"address": address, **entry} for address, entry in data["values"].items()]}
 
     def stored(self) -> list[Array]:
-        """The ids, and every recorded tensor under its step name, or what was asked for, by address."""
+        """The ids, and every recorded tensor by its step name, or the requested ones by address."""
         ids = Array.of("ids", ["token"], torch.tensor(self.trace.encoding.ids))
         if self.addresses or self.by_name:
             return [ids, *self._arrays(self.trace)]
@@ -133,24 +137,28 @@ class Traced(Report):
         return [ids, *(Array.of(name, axes.get(name, ()), tensor) for name, tensor in recorded)]
 
     def arrays(self) -> list[Array]:
-        """Of the chosen steps, a tensor a layer, and the parameters; without any, the steps are the table."""
+        """A tensor a layer for each chosen step, and the parameters."""
         return self._arrays(Seen(self.trace))
 
     def _arrays(self, trace: Trace) -> list[Array]:
-        own = [array_at(trace, one) for one in self._by_layer()]
-        return own + ([] if self.parameters is None else self.parameters.arrays())
+        arrays = [array_at(trace, address) for address in self._by_layer()]
+        return arrays + ([] if self.parameters is None else self.parameters.arrays())
 
     def _by_layer(self) -> list[Address]:
-        """The steps whose tensors are given, each layer by itself."""
-        return [replace(one, layers=at) for one in self._in_full() for at in _each(one.layers)]
+        """The addresses of the steps given in full, one for each layer."""
+        return [
+            replace(address, layers=layer)
+            for address in self._full_addresses()
+            for layer in _singletons(address.layers)
+        ]
 
     def metadata(self) -> dict[str, Any]:
-        """What describes the trace, with the positions of the logits, which are recorded where the model predicts."""
+        """The metadata of the report, with the positions of the recorded logits."""
         return {**super().metadata(), "logit_rows": list(self.trace.recording.logit_rows)}
 
 
-def _each(layers: tuple[int, ...] | None) -> list[tuple[int, ...] | None]:
-    """Every layer by itself."""
+def _singletons(layers: tuple[int, ...] | None) -> list[tuple[int, ...] | None]:
+    """Each layer as a tuple of its own; [None] for None."""
     return [None] if layers is None else [(layer,) for layer in layers]
 
 
@@ -168,24 +176,36 @@ def traced(
     truncate: bool = False,
     force: bool = False,
 ) -> Traced:
-    """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
+    """Report the trace of a text: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
 
-    ``blocks`` names blocks by address instead, such as ``L1H2``. Parameters in ``at`` are shown in a ``way``, as by
-    ``parameters``. ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell
-    that is not there, and as ``record``, ``first_fault`` and ``parameters`` do.
+    ``text`` may be a trace. ``blocks`` names blocks by address instead, such as ``L1H2``. Parameters in ``at`` are
+    shown in a ``way`` of ``parameters``. The report has ``top`` predictions, and the first fault of the kinds
+    ``fail_on``. Raises AddressError for a cell that does not exist, and the errors of ``record``, ``first_fault`` and
+    ``parameters``.
     """
     trace = model.trace(text, truncate=truncate, force=force)
-    named = [parse_any(one, trace.steps) if isinstance(one, str) else one for one in at]
-    weights = [one for one in named if isinstance(one, ParameterAddress)]
-    addresses = tuple(one for one in named if isinstance(one, Address))
-    for where in addresses:
-        if where.cell:
-            trace[where]
+    targets = [parse_any(target, trace.steps) if isinstance(target, str) else target for target in at]
+    weights = [target for target in targets if isinstance(target, ParameterAddress)]
+    addresses = tuple(target for target in targets if isinstance(target, Address))
+    for address in addresses:
+        if address.cell:
+            trace[address]
     predicted, about = predictions(trace, model, top), About(model, trace.encoding)
     fault = first_fault(trace, fail_on) if fail_on else None
-    beside = parameters(model, weights, way=way) if weights else None
-    places: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(tuple(layers), (head,))]
+    requested_parameters = parameters(model, weights, way=way) if weights else None
+    block_sets: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(tuple(layers), (head,))]
     if blocks:
-        places = [(where.layers or (), where.heads or (head,)) for where in trace.addresses(blocks)]
-    chosen = tuple(place for one in places for place in itertools.product(*one))
-    return Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault, beside, bool(blocks), about=about)
+        block_sets = [(address.layers or (), address.heads or (head,)) for address in trace.addresses(blocks)]
+    chosen = tuple(block for target in block_sets for block in itertools.product(*target))
+    return Traced(
+        trace,
+        chosen,
+        head,
+        addresses,
+        predicted,
+        tuple(fail_on),
+        fault,
+        requested_parameters,
+        bool(blocks),
+        about=about,
+    )

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Mistake, Wrong
-from tinytf.compare.mistakes.mistaken import places
+from tinytf.compare.mistakes.wrong_trace import places
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate, Scale
 from tinytf.steps.table import Place

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.compare.mistakes.mistake import Wrong
-from tinytf.compare.mistakes.mistaken import Mistaken
+from tinytf.compare.mistakes.wrong_trace import Mistaken
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Add
 from tinytf.steps.table import Place

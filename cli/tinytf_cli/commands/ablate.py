@@ -13,8 +13,8 @@ from tinytf_cli.host import given
 from tinytf_cli.options import Extent, Keeping, Traced
 
 if TYPE_CHECKING:
+    from tinytf.cause.compare_without import LeftOut
     from tinytf.cause.interventions import Ablation, AblationSweep
-    from tinytf.cause.left_out import LeftOut
     from tinytf.trace.trace import Trace
 
 

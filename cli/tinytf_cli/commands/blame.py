@@ -68,7 +68,7 @@ def blame(options: Options, keeping: Keeping, extent: Extent, opening: Opening, 
 
     Puts each tensor of B into A alone, and each of A into B. Ctrl-C shows what was measured so far.
     """
-    from tinytf.cause.differing import Texts
+    from tinytf.cause.model_pair import Texts
     from tinytf.loading import load
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.blame import BlameDisplay

@@ -9,9 +9,9 @@ from typing import cast
 
 import numpy as np
 
-from tinytf.compare.compared import Compared
 from tinytf.compare.difference import Difference
 from tinytf.compare.dumps.dumped import Dumped
+from tinytf.compare.measures import Compared
 from tinytf.compare.walk import Attention
 from tinytf.config import ModelConfig
 from tinytf.loading import Model

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from tinytf.cause.left_out import LeftOut
+from tinytf.cause.compare_without import LeftOut
 from tinytf.cause.order import Order
 from tinytf.cause.sharpness import Sharpness, peaks
 from tinytf_cli.terminal import Terminal

@@ -113,12 +113,12 @@ NPZ = {
     "a pickled array": "pickled objects",
     "a zip bomb": "is refused: it has .* would inflate to 5",
     "a shape that lies": "is damaged: x.npy says that it is",
-    "another file in the archive": "x.txt, which is no array",
+    "another file in the archive": "x.txt, which is not a numpy array",
     "no header of numpy": "is damaged",
     "a header with code": "is damaged",
     "no archive": "is damaged",
     "half an archive": "is damaged",
-    "complex numbers": "x holds complex64, which are no numbers to compare",
+    "complex numbers": "x holds complex64, which cannot be compared",
     "no member": "holds no tensors",
 }
 JSON = {

@@ -1,4 +1,4 @@
-"""Interventions: parts of a model taken out, or replaced by what they are in another run."""
+"""Interventions: take parts of a model out, or replace them by their values in another run."""
 
 from tinytf.cause.interventions.ablation import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
 from tinytf.cause.interventions.edits import edited

@@ -1,4 +1,4 @@
-"""Ablation: what a prediction becomes without some parts of the model, one after the other or all together."""
+"""Ablation: the prediction without some parts of the model, each alone or all together."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ from tinytf.cause.interventions.prediction import (
 )
 from tinytf.cause.interventions.sweep import sweep
 from tinytf.cause.interventions.values import Reference, values_for
-from tinytf.compare.compared import loss
+from tinytf.compare.measures import loss
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.model.without import left_out
@@ -49,9 +49,9 @@ SWEEPS = ("heads", "experts", "ffn", "layers")
 
 @dataclass(frozen=True)
 class Ablated(Report):
-    """What ablating some steps ``how`` made of the prediction at ``position``.
+    """The effect of an ablation on the prediction at ``position``; ``how`` is the kind of ablation.
 
-    ``source`` says where the values came from that were put in. ``target`` is the token whose probability is followed.
+    ``source`` says where the replacement values came from. ``target`` is the token whose probability is followed.
     """
 
     how: str
@@ -69,10 +69,10 @@ class Ablated(Report):
 
 @dataclass(frozen=True)
 class Ablation(Ablated):
-    """What became of the prediction with all of ``sites`` ablated together.
+    """The prediction with all of ``sites`` ablated together.
 
-    ``loss_…`` are over the text, mean cross-entropy in nats; None in an encoder and for one token. ``check`` compares
-    the plain run with one that has its own values put in at the same sites.
+    ``loss_…`` are the mean cross-entropy of the text in nats; None in an encoder and for one token. ``check`` compares
+    the plain run with a run whose sites are replaced by their own values.
     """
 
     KIND = "ablation"
@@ -93,19 +93,18 @@ class Ablation(Ablated):
             "at": [str(site) for site in self.sites],
             **self.asked(),
             **self.effect_data(self.effect),
-            "choices": [{**vars(one), self.outcome: self.shown(one.id)} for one in self.choices],
+            "choices": [{**vars(choice), self.outcome: self.shown(choice.id)} for choice in self.choices],
             **self.members("loss_before", "loss_after", "check"),
         }
 
 
 @dataclass(frozen=True)
 class AblationSweep(Ablated):
-    """Every head, feed-forward or layer of a model, each ablated alone; ``effects[i]`` is that of ``names[i]``.
+    """Every head, feed-forward or layer of a model, each ablated alone; ``effects[i]`` belongs to ``names[i]``.
 
-    After an interrupt it is None, and NaN in the maps, where nothing was ``measured``. ``kl`` and ``change`` are the
-    maps, (layers, heads), (layers with experts, experts), or (1, layers) where nothing is split; NaN where a layer has
-    fewer heads. ``counts`` is how many there are in each row. ``check`` compares the strongest with a forward pass of
-    its own.
+    An effect not measured before an interrupt is None, and NaN in the maps. The maps ``kl`` and ``change`` are
+    (layers, heads), (layers with experts, experts), or (1, layers) if nothing is split; NaN where a layer has fewer
+    heads. ``counts`` are the lengths of the rows. ``check`` compares the strongest with a forward pass of its own.
     """
 
     KIND = "ablation_sweep"
@@ -123,11 +122,11 @@ class AblationSweep(Ablated):
 
     @property
     def kl(self) -> Tensor:
-        return self._map(math.nan if one is None else one.kl for one in self.effects)
+        return self._map(math.nan if effect is None else effect.kl for effect in self.effects)
 
     @property
     def change(self) -> Tensor:
-        return self._map(math.nan if one is None else one.change for one in self.effects)
+        return self._map(math.nan if effect is None else effect.change for effect in self.effects)
 
     def _map(self, values: Iterable[float]) -> Tensor:
         rows = torch.tensor(list(values)).split(list(self.counts))
@@ -135,14 +134,14 @@ class AblationSweep(Ablated):
 
     @property
     def measured(self) -> list[tuple[str, Effect]]:
-        return [(name, one) for name, one in zip(self.names, self.effects, strict=True) if one is not None]
+        return [(name, effect) for name, effect in zip(self.names, self.effects, strict=True) if effect is not None]
 
     @property
     def interrupted(self) -> bool:
         return None in self.effects
 
     def strongest(self, count: int) -> list[tuple[str, Effect]]:
-        """Those that change the target's probability most, in either direction."""
+        """The ablations that change the target's probability most, in either direction."""
         return sorted(self.measured, key=lambda pair: -abs(pair[1].change))[:count]
 
     def fields(self) -> dict[str, Any]:
@@ -150,19 +149,19 @@ class AblationSweep(Ablated):
             "sweep": self.what,
             **self.asked(),
             **self.members("interrupted"),
-            "effects": [{"at": name, **self.effect_data(one)} for name, one in self.measured],
+            "effects": [{"at": name, **self.effect_data(effect)} for name, effect in self.measured],
             **self.members("check"),
         }
 
 
-def _predicted(model: TextModel, text: Text, target: str | int | None) -> tuple[Trace, int, Tensor, int]:
+def _run_plain(model: TextModel, text: Text, target: str | int | None) -> tuple[Trace, int, Tensor, int]:
     """The trace, the position, the log-probabilities there, and the target: by default the predicted token."""
-    named = model.optional_outcome(target)
+    chosen = model.optional_outcome(target)
     trace = model.trace(text)
     position = predicted_at(trace)
     require_finite(trace, trace.logits_at(position))
-    before = log_probabilities(trace.logits_at(position))
-    return trace, position, before, int(before.argmax()) if named is None else named
+    log_p = log_probabilities(trace.logits_at(position))
+    return trace, position, log_p, int(log_p.argmax()) if chosen is None else chosen
 
 
 def ablate(
@@ -177,22 +176,24 @@ def ablate(
     top: int = 5,
     on_progress: Progress = unheard,
 ) -> Ablation:
-    """What the prediction after a text, or its trace, becomes with the steps of ``at`` ablated together.
+    """Measure the prediction after a text, or its trace, with the steps of ``at`` ablated together.
 
-    ``at`` is such as ``"L3H5"``. ``target`` is the token that is followed, by default the predicted one; ``reference``
-    may be a file, and is by default the model's own corpus.
+    ``at`` holds addresses such as ``"L3H5"``. ``target`` is the token that is followed, by default the predicted one;
+    ``reference`` may be a file, and is by default the model's own corpus.
 
-    Raises UsageError where ``at`` is empty, for a model or text that predicts nothing, and for values that cannot be
-    taken (``values_for``); AddressError for a step that cannot be ablated.
+    Raises UsageError if ``at`` is empty, for a model or text that predicts nothing, and for values that are not
+    available (``values_for``); AddressError for a step that cannot be ablated.
     """
     if not at:
-        raise UsageError("nothing is named to ablate", "name a head as L0H1, a part as L0.ffn, a layer as L0")
-    trace, position, before, followed = _predicted(model, text, target)
+        raise UsageError(
+            "nothing is named to ablate", "name a head, such as L0H1, a part, such as L0.ffn, or a layer, L0"
+        )
+    trace, position, log_p, followed = _run_plain(model, text, target)
     sites = hook_points(at, trace.steps)
     values = values_for(model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     hidden = hidden_with(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
-    own = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
-    after = log_probabilities(unembedded(trace, hidden, position))
+    unchanged = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
+    log_p_after = log_probabilities(unembedded(trace, hidden, position))
     loss_before, loss_after = (loss(trace.model, trace.encoding, states) for states in (trace.last_hidden, hidden))
     return Ablation(
         how=how,
@@ -200,11 +201,11 @@ def ablate(
         position=position,
         target=followed,
         sites=sites,
-        effect=effects(before, after[None], followed)[0],
-        choices=choices(before, after, top, [followed]),
+        effect=effects(log_p, log_p_after[None], followed)[0],
+        choices=choices(log_p, log_p_after, top, [followed]),
         loss_before=loss_before,
         loss_after=loss_after,
-        check=same("their own values put in give the plain logits", own, trace.logits_at(position)),
+        check=same("their own values put in give the plain logits", unchanged, trace.logits_at(position)),
         about=About(model, trace.encoding),
     )
 
@@ -223,26 +224,26 @@ def ablation_sweep(
 ) -> AblationSweep:
     """``ablate`` for every head (``heads``), feed-forward (``ffn``) or layer (``layers``), each alone, batched.
 
-    Of ``experts`` those are run that some token is sent to: the others add nothing.
-    ``on_progress`` counts the texts of a mean too. An interrupt ends it with what was measured; with ``resume`` that is
-    kept in this file and continued from it. Raises as ``ablate`` does, and UsageError for another word.
+    ``experts`` runs only those to which a token is routed: the others add nothing. ``on_progress`` also counts the
+    texts of a mean. An interrupt ends it with the results so far; the file ``resume`` keeps them, to continue from.
+    Raises the errors of ``ablate``, and UsageError for another ``over``.
     """
     if over not in SWEEPS:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))
-    trace, position, before, followed = _predicted(model, text, target)
+    trace, position, log_p, followed = _run_plain(model, text, target)
     layers = range(trace.config.n_layers)
-    mixed = [layer for layer in layers if trace.config.at(layer).experts]
-    if over == "experts" and not mixed:
-        raise UsageError("this model has no experts", "--sweep ffn takes its feed-forwards")
+    expert_layers = [layer for layer in layers if trace.config.at(layer).experts]
+    if over == "experts" and not expert_layers:
+        raise UsageError("this model has no experts", "--sweep ffn ablates its feed-forwards")
     names = {
-        "experts": [f"L{layer}E{number}" for layer in mixed for number in range(trace.config.experts)],
+        "experts": [f"L{layer}E{number}" for layer in expert_layers for number in range(trace.config.experts)],
         "heads": [f"L{layer}H{head}" for layer in layers for head in range(trace.config.at(layer).n_heads)],
         "ffn": [f"L{layer}.ffn" for layer in layers],
         "layers": [f"L{layer}" for layer in layers],
     }[over]
     groups = {name: hook_points([name], trace.steps) for name in names}
     if over == "experts":
-        used = {layer: trace.step(trace.steps.choice, layer).any(dim=0) for layer in mixed}
+        used = {layer: trace.step(trace.steps.choice, layer).any(dim=0) for layer in expert_layers}
         groups = {name: sites for name, sites in groups.items() if used[sites[0].layer][sites[0].head or 0]}
     values = values_for(
         model,
@@ -253,23 +254,23 @@ def ablation_sweep(
         seed=seed,
         on_progress=lambda done, of: on_progress(done, of + len(groups)),
     )
-    found, check = sweep(
+    measured, check = sweep(
         trace,
         {name: tuple(Intervention(site, values.of[site]) for site in group) for name, group in groups.items()},
         position,
-        lambda logits: effects(before, log_probabilities(logits), followed),
+        lambda logits: effects(log_p, log_probabilities(logits), followed),
         lambda effect: abs(effect.change),
         lambda done, of: on_progress(values.texts + done, values.texts + of),
         resume=resume,
-        of=["ablation", followed],
-        again=lambda said: Effect(**said),
+        subject=["ablation", followed],
+        from_data=lambda data: Effect(**data),
     )
     counts = {
         "heads": [trace.config.at(layer).n_heads for layer in layers],
-        "experts": [trace.config.experts] * len(mixed),
+        "experts": [trace.config.experts] * len(expert_layers),
     }
-    unchanged = effects(before, before[None], followed)[0]
-    each = dict(zip(groups, found, strict=True))
+    unchanged = effects(log_p, log_p[None], followed)[0]
+    by_name = dict(zip(groups, measured, strict=True))
     return AblationSweep(
         how=how,
         source=values.source,
@@ -277,7 +278,7 @@ def ablation_sweep(
         target=followed,
         what=over,
         names=tuple(names),
-        effects=tuple(each.get(name, unchanged) for name in names),
+        effects=tuple(by_name.get(name, unchanged) for name in names),
         counts=tuple(counts.get(over, [len(layers)])),
         check=check,
         about=About(model, trace.encoding),
@@ -287,9 +288,10 @@ def ablation_sweep(
 def ablated(
     model: TextModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
 ) -> AbstractContextManager[None]:
-    """Every text that goes through the model in here goes through it with the steps of ``at`` ablated.
+    """Ablate the steps of ``at`` for every text that runs inside the ``with`` block.
 
-    Forward passes, traces and generation alike; ``how`` is ``zero`` or ``mean``. Raises as ``ablate`` does.
+    This holds for forward passes, traces and generation; ``how`` is ``zero`` or ``mean``. Raises the errors of
+    ``ablate``.
     """
     interventions, _ = _interventions(model, at, how, reference)
     return intervening(model.transformer, interventions)
@@ -298,28 +300,28 @@ def ablated(
 def without(
     model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
 ) -> AnyModel:
-    """Another model of the same weights, that always runs without ``at``.
+    """Another model that shares the weights, and always runs without ``at``.
 
     Steps such as ``"L3H5"`` are ablated, as in ``ablated``; ``"scaling"``, ``"mask"`` and ``"positions"`` are left out
-    of the computation. Raises as ``ablated`` and ``left_out`` do.
+    of the computation. Raises the errors of ``ablated`` and ``left_out``.
     """
     names = [at] if isinstance(at, str) else list(dict.fromkeys(at))
     parts = tuple(name for name in names if name in LEFT_OUT)
     steps = [name for name in names if name not in LEFT_OUT]
-    said = list(parts)
+    words = list(parts)
     if parts:
         model = replace(model, transformer=left_out(model.transformer, parts), lacks=(*model.lacks, *parts))
     if steps:
         interventions, source = _interventions(model, steps, how, reference)
         model = replace(model, transformer=intervened(model.transformer, interventions))
-        said.append(f"{', '.join(steps)} ({source or how})")
-    return replace(model, file_notes=(*model.file_notes, f"without {', '.join(said)}"))
+        words.append(f"{', '.join(steps)} ({source or how})")
+    return replace(model, file_notes=(*model.file_notes, f"without {', '.join(words)}"))
 
 
 def _interventions(
     model: TextModel, at: str | Sequence[str], how: str, reference: str | Path | None
 ) -> tuple[list[Intervention], str]:
-    """What takes the place of the steps, and where it is from."""
+    """The interventions that ablate the steps, and the source of their values."""
     points = hook_points(at, table_of(model.config))
     values = values_for(model, points, how, reference)
     return [Intervention(point, values.of[point]) for point in points], values.source

@@ -1,6 +1,6 @@
-"""Steps of a running model, each made anew by a function of its own value.
+"""Replace steps of a running model by functions of their own values.
 
-The module that makes a step gets a hook. What is edited is recorded, since it does not follow from the steps before it.
+The module of each step gets a hook. Edited steps are recorded, since they do not follow from the steps before them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,129 +22,131 @@ from tinytf.trace.address import Address, parse_tensor
 from tinytf.trace.hooks import module_of
 from tinytf.trace.lens_names import Lens
 
-Made = Callable[[Tensor], "Tensor | float | None"] | Tensor | float
-"""A function of a step's tensor, which it may change in place instead of returning another; or what takes its place."""
+Edit = Callable[[Tensor], "Tensor | float | None"] | Tensor | float
+"""A function that returns another tensor for a step's, or changes it in place; or the replacement itself."""
 
 
-def edited(model: TextModel, edits: Mapping[str, Made]) -> AbstractContextManager[None]:
-    """Every text that goes through the model in here goes through it with some steps made by functions.
+def edited(model: TextModel, edits: Mapping[str, Edit]) -> AbstractContextManager[None]:
+    """Edit steps of the model by functions, for every text that runs inside the ``with`` block.
 
-    ``edits`` are functions by address: each is given the tensor as a trace has it, (T, T) of ``L1H2.weights``, and
-    returns another of that shape, or a number, or changes the one it is given; a tensor or a number stands for itself.
-    An address of several layers is one edit in each. Traces, gradients and scores see the edit. So does generation,
-    which computes the whole text for each token, without a cache: a function always sees all tokens so far. All is as
-    before at the end, or after an error. Edits may be nested; the inner one is given what the outer one made.
+    ``edits`` maps addresses to functions. Each takes the tensor as a trace has it, such as (T, T) for ``L1H2.weights``,
+    and returns a tensor of that shape or a number, or changes its argument in place. A tensor or a number replaces the
+    step directly. An address of several layers edits each of them. Traces, gradients and scores see the edit. So does
+    generation, which computes the whole text for each token, without a cache: a function always sees all tokens so far.
+    The block restores the model at its end, and after an error. Edits nest: the inner takes the outer's result.
 
-    Raises AddressError for what is no step, or none that can be edited.
+    Raises AddressError for an address that is not a step, or not one that can be edited.
     """
     table = table_of(model.config)
     if not isinstance(edits, Mapping):
-        raise UsageError(f"edits are functions by address, and this is {brief(edits)}", 'such as {"L1.weights": f}')
-    places = [(_place(text, table), made) for text, made in edits.items()]
-    return _edited(model.transformer, [(where, _as_there(where.lens, made)) for where, made in places])
+        raise UsageError(
+            f"edits are functions by address, and this is {brief(edits)}", 'pass a dict, such as {"L1.weights": f}'
+        )
+    edits_at = [(_parse_target(text, table), edit) for text, edit in edits.items()]
+    return _edited(model.transformer, [(address, _in_our_axes(address.lens, edit)) for address, edit in edits_at])
 
 
-def _place(text: str, table: StepTable) -> Address:
+def _parse_target(text: str, table: StepTable) -> Address:
     if not isinstance(text, str):
         raise AddressError(f"an address is a text, and this is {brief(text)}", "such as L1.weights")
-    where = parse_tensor(text, table)
-    if where.step is None:
-        raise AddressError(f"{where} names no step", f"for example {where}.weights")
-    if where.cell:
-        raise AddressError(f"{where} is a cell, and a step is edited whole", "choose the cell inside the function")
-    where.plain(table)  # raises for a name of TransformerLens that is no step
-    for layer in where.layers or (None,):
-        if table.has(where.step.name, layer) and not _can_edit(table.at(where.step.name, layer)):
+    address = parse_tensor(text, table)
+    if address.step is None:
+        raise AddressError(f"{address} names no step", f"for example {address}.weights")
+    if address.cell:
+        raise AddressError(f"{address} is a cell, and a step is edited whole", "choose the cell inside the function")
+    address.plain(table)  # raises for a name of TransformerLens that is no step
+    for layer in address.layers or (None,):
+        if table.has(address.step.name, layer) and not _can_edit(table.at(address.step.name, layer)):
             raise AddressError(
-                f"{where} is no step that can be edited: no module passes it on by itself",
+                f"{address} is not a step that can be edited: no module returns it by itself",
                 "such as L1.attn, L1.out, L1.weights, or final.norm",
             )
-    return where
+    return address
 
 
-def _as_there(lens: Lens | None, made: Made) -> Made:
-    """An edit of TransformerLens' tensor as one of ours, whose axes lie otherwise, or whose masked scores do."""
+def _in_our_axes(lens: Lens | None, edit: Edit) -> Edit:
+    """Turn an edit of TransformerLens' tensor into one of ours, whose axes or masked scores differ."""
     if lens is None or not lens.part:
-        return made
+        return edit
 
     def turned(tensor: Tensor) -> Tensor:
         return tensor.transpose(0, 1) if lens.part == "turned" and tensor.dim() > 1 else tensor
 
-    def edit(value: Tensor) -> Tensor | float:
-        own = turned(value)
+    def edit_ours(value: Tensor) -> Tensor | float:
+        theirs = turned(value)
         if lens.part == "least":
-            own = own.masked_fill(own == -torch.inf, torch.finfo(own.dtype).min)
-        found = made(own) if callable(made) else made
-        found = own if found is None else found
-        return turned(found) if isinstance(found, Tensor) else found
+            theirs = theirs.masked_fill(theirs == -torch.inf, torch.finfo(theirs.dtype).min)
+        result = edit(theirs) if callable(edit) else edit
+        result = theirs if result is None else result
+        return turned(result) if isinstance(result, Tensor) else result
 
-    return edit
+    return edit_ours
 
 
 def _can_edit(step: Step) -> bool:
-    """Whether it is made for every text by itself, and of all of it; not where only some rows are computed."""
+    """Whether a step is computed for each text by itself and for all its tokens; not if only some rows are computed."""
     return step.runs and not step.path.startswith("head.") and bool({"token", "query"} & {*step.axes})
 
 
 @contextmanager
-def _edited(model: Transformer, places: list[tuple[Address, Made]]) -> Iterator[None]:
+def _edited(model: Transformer, edits_at: list[tuple[Address, Edit]]) -> Iterator[None]:
     table = table_of(model.config)
     with ExitStack() as stack:
         for name in ("exchanged", "edited"):
             stack.callback(setattr, model, name, getattr(model, name))
-        for where, made in places:
-            assert where.step is not None
-            name = where.step.name
-            for layer in [one for one in where.layers or (None,) if table.has(name, one)]:
+        for address, edit in edits_at:
+            assert address.step is not None
+            name = address.step.name
+            for layer in [n for n in address.layers or (None,) if table.has(name, n)]:
                 step = table.at(name, layer)
                 config = model.config.at(layer)
-                heads = where.heads if step.is_split else None
-                edit = partial(_edit, partial(_rows, step, config, heads, str(where), made))
-                stack.callback(module_of(model, step, layer).register_forward_hook(edit).remove)
+                heads = address.heads if step.is_split else None
+                hook = partial(_edit_output, partial(_edit_batch, step, config, heads, str(address), edit))
+                stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
                 parts = [f"{step.letter}{number}" for number in heads or ()] if step.core else []
                 model.edited += (step.full_name(layer),)
-                model.exchanged += tuple(f"L{layer}{one}.{step.name}" for one in parts) or model.edited[-1:]
+                model.exchanged += tuple(f"L{layer}{n}.{step.name}" for n in parts) or model.edited[-1:]
         yield
 
 
-def _edit(edit: Callable[[Tensor], Tensor], module: Any, args: Any, result: Tensor) -> Tensor:
+def _edit_output(edit: Callable[[Tensor], Tensor], module: Any, args: Any, result: Tensor) -> Tensor:
     return edit(result)
 
 
-def _rows(
-    step: Step, config: ModelConfig, heads: tuple[int, ...] | None, name: str, made: Made, tensor: Tensor
+def _edit_batch(
+    step: Step, config: ModelConfig, heads: tuple[int, ...] | None, name: str, edit: Edit, tensor: Tensor
 ) -> Tensor:
-    """A step (B, …) of the running model with every text of the batch edited by itself; positions have no batch."""
+    """Edit a step (B, …) of the running model, each text of the batch by itself; positions have no batch."""
     if tensor.dim() == 2:
-        return _one(made, tensor, heads, name)
+        return _edit_text(edit, tensor, heads, name)
     side_by_side = step.has_heads and tensor.dim() == 3
     if side_by_side:
         count = config.n_kv_heads if "kv head" in step.axes else config.n_heads
         tensor = tensor.unflatten(-1, (count, -1)).transpose(1, 2)  # (B, T, H·D) -> (B, H, T, D)
     if heads is not None and "kv head" in step.axes:
         heads = tuple(dict.fromkeys(head // config.heads_per_kv for head in heads))
-    found = torch.stack([_one(made, row, heads, name) for row in tensor])
-    return found.transpose(1, 2).flatten(2) if side_by_side else found
+    result = torch.stack([_edit_text(edit, row, heads, name) for row in tensor])
+    return result.transpose(1, 2).flatten(2) if side_by_side else result
 
 
-def _one(made: Made, value: Tensor, heads: tuple[int, ...] | None, name: str) -> Tensor:
-    """The value of one text with all of it, or some heads or experts, made anew."""
+def _edit_text(edit: Edit, value: Tensor, heads: tuple[int, ...] | None, name: str) -> Tensor:
+    """Edit the value of one text, all of it or some heads or experts."""
     if heads is None:
-        return _made(made, value, name)
+        return _apply(edit, value, name)
     chosen: Any = heads[0] if len(heads) == 1 else list(heads)
     value = value.clone()
-    value[chosen] = _made(made, value[chosen], name)
+    value[chosen] = _apply(edit, value[chosen], name)
     return value
 
 
-def _made(made: Made, value: Tensor, name: str) -> Tensor:
-    own = value.clone()
-    found = made(own) if callable(made) else made
-    if found is None:
-        return own
-    if isinstance(found, int | float):
-        return torch.full_like(value, found)
-    if not isinstance(found, Tensor) or found.shape != value.shape:
-        said = f"the edit of {name} gives {brief(found)}, and the step is {tuple(value.shape)}"
-        raise UsageError(said, "return a tensor of that shape, a number, or None after changing it in place")
-    return found.to(value)
+def _apply(edit: Edit, value: Tensor, name: str) -> Tensor:
+    copy = value.clone()
+    result = edit(copy) if callable(edit) else edit
+    if result is None:
+        return copy
+    if isinstance(result, int | float):
+        return torch.full_like(value, result)
+    if not isinstance(result, Tensor) or result.shape != value.shape:
+        message = f"the edit of {name} gives {brief(result)}, and the step is {tuple(value.shape)}"
+        raise UsageError(message, "return a tensor of that shape, a number, or None after changing it in place")
+    return result.to(value)

@@ -1,4 +1,4 @@
-"""Other values for some steps of a running model, by hooks on its own modules; attention stays fused."""
+"""Replace the values of steps of a running model, by hooks on its own modules; attention stays fused."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +23,12 @@ _EXAMPLES = (
 )
 
 Change = Callable[[Tensor], Tensor]
-"""What is done to the tensor of a step: (B, T, C), of heads (B, H, T, D), of experts (B, E, T, C)."""
+"""A function of a step's tensor: (B, T, C), (B, H, T, D) for heads, (B, E, T, C) for experts."""
 
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A step of one layer that ``can_intervene``, by its short name; of heads one ``head``, or with E one expert."""
+    """A step of one layer that ``can_intervene``, by its short name; ``head`` is a head, or with letter E an expert."""
 
     step: str
     layer: int
@@ -48,55 +48,55 @@ class HookPoint:
         return str(self) if self.head is None else f"{self}.{self.step}"
 
     def value(self, trace: Trace) -> Tensor:
-        """What a trace has there: (T, D) of a head, else (T, C)."""
+        """The value in a trace: (T, D) for a head, else (T, C)."""
         if self.head is None:
             return trace.step(self.step, self.layer)
         return trace.step(self.step, self.layer, (self.head,))[0]
 
 
 def hook_points(addresses: str | Sequence[str], table: StepTable) -> tuple[HookPoint, ...]:
-    """The hook points of an address or some, each once, in the order of the forward pass.
+    """The hook points of one or more addresses, each once, in the order of the forward pass.
 
-    An address may be a set: ``L3`` is all that a layer adds to the residual stream. Raises AddressError for what is
-    no address of this model, and for a step that cannot be replaced.
+    An address may be a set: ``L3`` is all that a layer adds to the residual stream. Raises AddressError for an address
+    that the model lacks, and for a step that cannot be replaced.
     """
-    several = [addresses] if isinstance(addresses, str) else addresses
-    found = dict.fromkeys(point for address in several for point in _parsed(address, table))
+    texts = [addresses] if isinstance(addresses, str) else addresses
+    points = dict.fromkeys(point for address in texts for point in _parsed(address, table))
     order = {step.name: number for number, step in enumerate(table.layer_steps)}
-    return tuple(sorted(found, key=lambda point: (point.layer, order[point.step], point.head or 0)))
+    return tuple(sorted(points, key=lambda point: (point.layer, order[point.step], point.head or 0)))
 
 
 def _parsed(text: str, table: StepTable) -> list[HookPoint]:
-    where = parse_address(text, table)
-    if where.cell:
+    address = parse_address(text, table)
+    if address.cell:
         raise AddressError(f"{text!r} is a cell, and a step is replaced whole", "name the step alone, such as L0.attn")
-    if where.step is not None:
-        given = {table.head_given(layer).name for layer in where.layers or ()}
-        if not (where.step.can_intervene or where.step.name in (table.expert_out, *given)):
-            raise AddressError(f"{text!r} is no step that can be replaced", _EXAMPLES)
+    if address.step is not None:
+        outputs = {table.head_given(layer).name for layer in address.layers or ()}
+        if not (address.step.can_intervene or address.step.name in (table.expert_out, *outputs)):
+            raise AddressError(f"{text!r} is not a step that can be replaced", _EXAMPLES)
 
     def steps(layer: int) -> tuple[Step, ...]:
-        if where.step is not None or where.heads is None:
-            return table.added if where.step is None else (where.step,)
-        return (table.by_name[table.expert_out] if where.letter == "E" else table.head_given(layer),)
+        if address.step is not None or address.heads is None:
+            return table.added if address.step is None else (address.step,)
+        return (table.by_name[table.expert_out] if address.letter == "E" else table.head_given(layer),)
 
-    found = [
+    points = [
         HookPoint(step.name, layer, head, step.letter)
-        for layer in where.layers or ()
+        for layer in address.layers or ()
         for step in steps(layer)
-        for head in ((where.heads or range(step.parts(table.config.at(layer)))) if step.is_split else (None,))
+        for head in ((address.heads or range(step.parts(table.config.at(layer)))) if step.is_split else (None,))
         if table.has(step.name, layer)
     ]
-    if not found:
-        raise AddressError(f"{text!r} names no expert: that layer has none", "tinytf info shows what a model has")
-    return found
+    if not points:
+        raise AddressError(f"{text!r} names no expert: that layer has none", "tinytf info shows the layers of a model")
+    return points
 
 
 @dataclass(frozen=True, eq=False)
 class Intervention:
-    """``value`` in the place of what a hook point has: at ``positions`` of the text, or at all of them.
+    """A ``value`` that replaces a hook point's, at ``positions`` of the text or (None) at all of them.
 
-    The value is (D,) of a head, else (C,), the same at every position; or (T, D), (T, C).
+    The value is (D,) for a head, else (C,), the same at every position; or (T, D), (T, C).
     """
 
     point: HookPoint
@@ -105,15 +105,15 @@ class Intervention:
 
     @property
     def first(self) -> int:
-        """The first position that it changes."""
+        """The first changed position."""
         return 0 if self.positions is None else min(self.positions)
 
     def write(self, tensor: Tensor, start: int = 0) -> None:
-        """Put the value into the step (…, T, width), of all heads or experts, whose first token is at ``start``."""
+        """Write the value into a step (…, T, width) of all heads or experts, whose first token is at ``start``."""
         self._put(tensor if self.point.head is None else tensor[..., self.point.head, :, :], start)
 
     def replaced(self, tensor: Tensor) -> Tensor:
-        """The step (B, …, T, width) with the value in it."""
+        """A copy of the step (B, …, T, width) with the value in it."""
         self._require_length(tensor.shape[-2])
         tensor = tensor.clone()
         self.write(tensor)
@@ -124,8 +124,8 @@ class Intervention:
         if self.positions is None:
             view.copy_(value if value.dim() == 1 else value[start:])
         else:
-            places = list(self.positions)
-            view[..., [place - start for place in places], :] = value if value.dim() == 1 else value[places]
+            positions = list(self.positions)
+            view[..., [position - start for position in positions], :] = value if value.dim() == 1 else value[positions]
 
     def _require_length(self, length: int) -> None:
         if self.value.dim() > 1 and len(self.value) != length:
@@ -133,14 +133,14 @@ class Intervention:
                 f"the value for {self.point} has {len(self.value)} tokens, and the text {length}",
                 "a value that is the same at every position fits any text",
             )
-        beyond = [place for place in self.positions or () if place >= length]
+        beyond = [position for position in self.positions or () if position >= length]
         if beyond:
             raise UsageError(f"{self.point} is to be changed at position {beyond[0]}, and the text has {length} tokens")
 
 
 @contextmanager
 def changed(model: Transformer, changes: Sequence[tuple[HookPoint, Change]]) -> Iterator[None]:
-    """The model with a change on each step."""
+    """Apply a change to each step inside the ``with`` block."""
     with ExitStack() as stack:
         for point, change in changes:
             stack.callback(_hooked(model, point, change).remove)
@@ -148,17 +148,17 @@ def changed(model: Transformer, changes: Sequence[tuple[HookPoint, Change]]) -> 
 
 
 def _hooked(model: Transformer, point: HookPoint, change: Change) -> RemovableHandle:
-    """Hook a change on the module that makes the step."""
+    """Hook a change on the module that computes the step."""
     module = module_of(model, table_of(model.config).at(point.step, point.layer), point.layer)
     return module.register_forward_hook(lambda module, args, result: change(result))
 
 
 @contextmanager
 def intervening(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[None]:
-    """Every forward pass in here, of any text, runs with the interventions; a trace too, which shows their values.
+    """Run every forward pass inside the ``with`` block with the interventions; traces show their values.
 
-    A forward pass raises UsageError for a text of another length than a value that is one of positions. A trace's
-    check leaves the replaced steps out, and names them.
+    A forward pass raises UsageError if a value has positions and the text has another length. A trace's check leaves
+    the replaced steps out, and names them.
     """
     with ExitStack() as stack:
         stack.callback(setattr, model, "exchanged", model.exchanged)
@@ -168,27 +168,27 @@ def intervening(model: Transformer, interventions: Sequence[Intervention]) -> It
 
 
 def intervened(model: Transformer, interventions: Sequence[Intervention]) -> Transformer:
-    """Another model of the same weights, no copies, that always runs with the interventions.
+    """Another model that shares the weights, and always runs with the interventions.
 
-    It is in evaluation, on the device where the weights are now. Its forward passes
-    raise as those in ``intervening`` do.
+    It is in evaluation mode, on the current device of the weights. Its forward passes raise the errors of
+    ``intervening``.
     """
-    kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    other = copy.deepcopy(model, kept).eval()
-    list(_intervene(other, interventions))  # the hooks stay
-    return other
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    clone = copy.deepcopy(model, shared).eval()
+    list(_intervene(clone, interventions))  # the hooks stay
+    return clone
 
 
 def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
     """Hook each intervention on the module of its step."""
-    for one in interventions:
-        model.exchanged = (*model.exchanged, one.point.full_name)
-        yield _hooked(model, one.point, one.replaced)
+    for intervention in interventions:
+        model.exchanged = (*model.exchanged, intervention.point.full_name)
+        yield _hooked(model, intervention.point, intervention.replaced)
 
 
 @contextmanager
 def evaluated(model: Transformer) -> Iterator[None]:
-    """The model without dropout."""
+    """Put the model in evaluation mode, without dropout, inside the ``with`` block."""
     training = model.training
     try:
         model.eval()
@@ -198,22 +198,22 @@ def evaluated(model: Transformer) -> Iterator[None]:
 
 
 def logits_with(trace: Trace, interventions: Sequence[Intervention], position: int) -> Tensor:
-    """Logits (V,) at a position of the trace's text in a forward pass with the interventions.
+    """Logits (V,) at a position of the trace's text, from a forward pass with the interventions.
 
-    All else is as ``record`` does it, so that what changes nothing gives the recorded logits to the last bit.
+    The pass is otherwise that of ``record``: an intervention that changes nothing gives the recorded logits exactly.
     """
     return unembedded(trace, hidden_with(trace, interventions), position)
 
 
 def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
-    """The last hidden states (T, C) of the same pass."""
+    """The last hidden states (T, C) of a forward pass with the interventions."""
     ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
     with torch.no_grad(), evaluated(trace.model), intervening(trace.model, interventions):
         return trace.model.hidden(ids)[0]
 
 
 def unembedded(trace: Trace, hidden: Tensor, position: int) -> Tensor:
-    """Logits (V,) of a position, computed beside those of the other positions that ``trace`` has logits of."""
+    """Logits (V,) of a position, computed together with the other positions whose logits ``trace`` has."""
     rows = trace.recording.logit_rows
     chosen = hidden if len(rows) == len(hidden) else hidden[list(rows)]
     with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Activation patching: the corrupt text is run with activations of the clean one put in (Meng et al. 2022).
+"""Activation patching: run the corrupt text with activations of the clean one (Meng et al. 2022).
 
-How much of the clean run's logit difference comes back says what those activations carry (Wang et al. 2022).
+How much of the clean run's logit difference comes back shows what those activations carry (Wang et al. 2022).
 """
 
 import math
@@ -36,14 +36,14 @@ from tinytf.trace.trace import Text, Trace
 
 @dataclass(frozen=True)
 class PatchedRun(Report):
-    """The corrupt one of two ``texts``, clean and corrupt, run with clean activations; followed by a ``contrast``."""
+    """A run of the corrupt text with clean activations, measured by a ``contrast``; ``texts`` are clean and corrupt."""
 
     contrast: Contrast
     checks: tuple[Verified, ...]
     texts: tuple[Encoding, ...] = field(repr=False)
 
     def compared(self) -> dict[str, Any]:
-        """Both texts, and the tokens that are followed."""
+        """Both texts, and the followed tokens."""
         clean, corrupt = map(text_data, self.texts)
         tokens = {name: self.named(getattr(self.contrast, name)) for name in ("answer", "versus")}
         return {"clean": clean, "corrupt": corrupt, "contrast": {**self.contrast.to_dict(), **tokens}}
@@ -51,10 +51,10 @@ class PatchedRun(Report):
 
 @dataclass(frozen=True)
 class Patched(PatchedRun):
-    """What became of the corrupt run with the clean activations of all ``sites`` put in, at ``positions`` (None: all).
+    """The corrupt run with the clean activations of all ``sites``, at ``positions`` (None: all).
 
-    ``difference`` is that of the contrast; ``recovered`` is 1 where it is the clean run's and 0 where the corrupt
-    one's. ``choices`` are probabilities in the corrupt run (``before``) and in the patched one (``after``).
+    ``difference`` is the logit difference of the contrast; ``recovered`` scales it so that the clean run has 1 and the
+    corrupt run 0. ``choices`` are probabilities in the corrupt run (``before``) and in the patched one (``after``).
     """
 
     KIND = "patch"
@@ -67,7 +67,7 @@ class Patched(PatchedRun):
     choices: tuple[Choice, ...]
 
     def stored(self) -> list[Array]:
-        """What was recovered, as a tensor of one number."""
+        """``recovered`` and ``difference``, each a tensor of one number."""
         return [Array.of(name, (), torch.tensor(getattr(self, name))) for name in ("recovered", "difference")]
 
     def fields(self) -> dict[str, Any]:
@@ -75,17 +75,17 @@ class Patched(PatchedRun):
             **self.compared(),
             "at": [str(site) for site in self.sites],
             **self.members("positions", "difference", "recovered"),
-            "choices": [{**vars(one), self.outcome: self.shown(one.id)} for one in self.choices],
+            "choices": [{**vars(choice), self.outcome: self.shown(choice.id)} for choice in self.choices],
             **self.members("checks"),
         }
 
 
 @dataclass(frozen=True)
 class PatchSweep(PatchedRun):
-    """Every patch of a sweep by itself: logit differences (layers, positions), or (layers, heads).
+    """Each patch of a sweep alone: logit differences (layers, positions), or (layers, heads).
 
-    In a decoder the positions before ``first``, up to which the texts are the same, were not run: there clean and
-    corrupt activations are the same. What was not run before an interrupt is NaN.
+    In a decoder the positions before ``first``, where the texts begin to differ, were not run: clean and corrupt
+    activations are the same there. Patches not run before an interrupt are NaN.
     """
 
     KIND = "patch_sweep"
@@ -97,14 +97,17 @@ class PatchSweep(PatchedRun):
     first: int
 
     def itemised(self) -> dict[str, Any]:
-        """A layer with its row of the map."""
+        """The data with one item a layer, with its row of the map."""
         data = self.to_dict()
         maps = zip(data.pop("difference"), data.pop("recovered"), strict=True)
-        rows = [{"layer": layer, "difference": one, "recovered": other} for layer, (one, other) in enumerate(maps)]
+        rows = [
+            {"layer": layer, "difference": difference, "recovered": recovered}
+            for layer, (difference, recovered) in enumerate(maps)
+        ]
         return {**data, "layers": rows}
 
     def stored(self) -> list[Array]:
-        """The map, (layers, positions) or (layers, heads): what was recovered, and logit differences."""
+        """The maps of ``recovered`` and of logit differences, (layers, positions) or (layers, heads)."""
         return self.arrays()
 
     def arrays(self) -> list[Array]:
@@ -112,12 +115,12 @@ class PatchSweep(PatchedRun):
         return [Array.of("recovered", axes, self.recovered), Array.of("difference", axes, self.differences)]
 
     def label(self, axis: str, place: int) -> str:
-        """A position is named by the token of the corrupt text, the one that is run."""
+        """Name a position by the token of the corrupt text, which is the text that is run."""
         return f"{place} {self.texts[1].tokens[place].shown}" if axis == "position" else super().label(axis, place)
 
     @property
     def recovered(self) -> Tensor:
-        """1 where the difference is the clean run's, 0 where it is the corrupt one's; float64."""
+        """The differences scaled so that the clean run has 1 and the corrupt run 0; float64."""
         return self.contrast.normalised(self.differences)
 
     @property
@@ -129,14 +132,14 @@ class PatchSweep(PatchedRun):
         return self.measured < self.patches
 
     def strongest(self, count: int) -> list[tuple[int, int, float]]:
-        """(layer, position or head, recovered) of those that move the difference most, in either direction."""
+        """(layer, position or head, recovered) of the patches that move the difference most, in either direction."""
         flat = self.recovered.flatten()
         order = flat.abs().nan_to_num(-1.0).argsort(descending=True, stable=True)[: min(count, self.measured)].tolist()
         width = self.differences.shape[1]
         return [(*divmod(number, width), float(flat[number])) for number in order]
 
     def telling(self, count: int) -> list[int]:
-        """The positions (or heads) at which some layer moves the difference most, in their order."""
+        """The positions (or heads) at which a layer moves the difference most, in order."""
         most = self.recovered.abs().nan_to_num(-1.0).amax(dim=0)
         return sorted(most.argsort(descending=True, stable=True)[:count].tolist())
 
@@ -162,34 +165,38 @@ def patch(
     positions: Sequence[int] | None = None,
     top: int = 5,
 ) -> Patched:
-    """What the corrupt text gives with the clean run's activations at all the steps of ``at`` put in.
+    """Run the corrupt text with the clean run's activations at all the steps of ``at``.
 
-    At ``positions``, or at all. ``answer`` and ``versus`` are the tokens whose logit difference is followed, by default
-    each run's prediction.
+    ``positions`` limits the patch; by default it covers all. ``answer`` and ``versus`` are the tokens whose logit
+    difference is followed, by default each run's prediction.
 
     Raises UsageError for texts that cannot be compared (``require_even``, ``contrast``) and for a position beyond them,
     AddressError for a step that cannot be patched.
     """
     if not at:
-        raise UsageError("nothing is named to patch", "name a head as L0H1, a part as L0.ffn, the stream as L0.in")
-    source, target, found = _runs(model, clean, corrupt, answer, versus)
-    places = None if positions is None else tuple(dict.fromkeys(positions))
-    for place in places or ():
-        if not 0 <= place < len(source.tokens):
-            raise UsageError(f"there is no position {place}: the texts have {len(source.tokens)} tokens")
+        raise UsageError(
+            "nothing is named to patch", "name a head, such as L0H1, a part, such as L0.ffn, or the stream, L0.in"
+        )
+    source, target, followed = _runs(model, clean, corrupt, answer, versus)
+    distinct = None if positions is None else tuple(dict.fromkeys(positions))
+    for position in distinct or ():
+        if not 0 <= position < len(source.tokens):
+            raise UsageError(f"there is no position {position}: the texts have {len(source.tokens)} tokens")
     sites = hook_points(at, source.steps)
-    logits = logits_with(target, [Intervention(site, site.value(source), places) for site in sites], found.position)
-    (difference,) = found.of(logits[None])
-    before = log_probabilities(target.logits_at(found.position))
+    logits = logits_with(
+        target, [Intervention(site, site.value(source), distinct) for site in sites], followed.position
+    )
+    (difference,) = followed.of(logits[None])
+    log_p = log_probabilities(target.logits_at(followed.position))
     return Patched(
-        contrast=found,
-        checks=_ends(source, target, found.position),
+        contrast=followed,
+        checks=_verify_extremes(source, target, followed.position),
         texts=(source.encoding, target.encoding),
         sites=sites,
-        positions=places,
+        positions=distinct,
         difference=difference,
-        recovered=found.normalised(difference),
-        choices=choices(before, log_probabilities(logits), top, [found.answer, found.versus]),
+        recovered=followed.normalised(difference),
+        choices=choices(log_p, log_probabilities(logits), top, [followed.answer, followed.versus]),
         about=About(model),
     )
 
@@ -207,19 +214,19 @@ def patch_sweep(
 ) -> PatchSweep:
     """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), or each head (``heads``), batched.
 
-    An interrupt ends it with what was measured; with ``resume`` that is kept in this file and continued from it.
-    Raises as ``patch`` does, and UsageError for another word.
+    An interrupt ends it with the results so far; the file ``resume`` keeps them, to continue from. Raises the errors of
+    ``patch``, and UsageError for another ``over``.
     """
     table = table_of(model.config)
     steps = {"residual": table.input, "heads": "", **{step.name: step.name for step in table.added}}
     if over not in steps:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, steps))
-    source, target, found = _runs(model, clean, corrupt, answer, versus)
+    source, target, followed = _runs(model, clean, corrupt, answer, versus)
     layers, of_heads = range(source.config.n_layers), over == "heads"
     heads = [source.config.at(layer).n_heads for layer in layers]
     width = max(heads) if of_heads else len(source.tokens)
-    alike = not source.config.looks_ahead and not of_heads
-    first = first_different(source.encoding.ids, target.encoding.ids) if alike else 0
+    shares_prefix = not source.config.looks_ahead and not of_heads
+    first = first_different(source.encoding.ids, target.encoding.ids) if shares_prefix else 0
     rows: dict[str, Interventions] = {}
     for layer in layers:
         step = steps[over] or table.head_given(layer).name
@@ -227,22 +234,22 @@ def patch_sweep(
         for column in range(first, heads[layer] if of_heads else width):
             point = HookPoint(step, layer, column if of_heads else None)
             name = str(point) if of_heads else f"{point} at position {column}"
-            one = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
-            rows[name] = (one,)
+            intervention = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
+            rows[name] = (intervention,)
     moved, check = sweep(
-        target, rows, found.position, found.of, lambda difference: abs(difference - found.corrupt), on_progress,
-        resume=resume, of=["patch", found.answer, found.versus], again=float,
+        target, rows, followed.position, followed.of, lambda difference: abs(difference - followed.corrupt),
+        on_progress, resume=resume, subject=["patch", followed.answer, followed.versus], from_data=float,
     )  # fmt: skip
-    differences = torch.full((len(layers), width), found.corrupt, dtype=torch.float64)
-    each = [math.nan if one is None else one for one in moved]
+    differences = torch.full((len(layers), width), followed.corrupt, dtype=torch.float64)
+    remaining = [math.nan if value is None else value for value in moved]
     differences[:, first:] = math.nan  # where a layer has fewer heads
     for layer in layers:
         count = heads[layer] if of_heads else width - first
-        differences[layer, first : first + count] = torch.tensor(each[:count], dtype=torch.float64)
-        each = each[count:]
+        differences[layer, first : first + count] = torch.tensor(remaining[:count], dtype=torch.float64)
+        remaining = remaining[count:]
     return PatchSweep(
-        contrast=found,
-        checks=(*_ends(source, target, found.position), check),
+        contrast=followed,
+        checks=(*_verify_extremes(source, target, followed.position), check),
         texts=(source.encoding, target.encoding),
         what=over,
         differences=differences,
@@ -255,19 +262,19 @@ def patch_sweep(
 def _runs(
     model: TextModel, clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None
 ) -> tuple[Trace, Trace, Contrast]:
-    """The traces of both texts, and the difference of logits that is followed in them."""
-    chosen = model.optional_outcome(answer, "answer"), model.optional_outcome(versus, "versus")
+    """The traces of both texts, and the logit difference to follow in them."""
+    outcomes = model.optional_outcome(answer, "answer"), model.optional_outcome(versus, "versus")
     source, target = model.trace(clean), model.trace(corrupt)
     require_even(source.encoding, target.encoding)
-    return source, target, contrast(source, target, *chosen)
+    return source, target, contrast(source, target, *outcomes)
 
 
-def _ends(clean: Trace, corrupt: Trace, position: int) -> tuple[Verified, ...]:
-    """Everything patched is the clean run and nothing patched the corrupt one, to the last bit."""
-    everything = HookPoint(clean.steps.input, 0)  # all that follows from the tokens goes through here
-    all_in = logits_with(corrupt, [Intervention(everything, everything.value(clean))], position)
-    none_in = logits_with(corrupt, [], position)
+def _verify_extremes(clean: Trace, corrupt: Trace, position: int) -> tuple[Verified, ...]:
+    """Verify that everything patched is the clean run, and nothing patched the corrupt run, to the last bit."""
+    first_input = HookPoint(clean.steps.input, 0)  # everything computed from the tokens passes through here
+    all_patched = logits_with(corrupt, [Intervention(first_input, first_input.value(clean))], position)
+    none_patched = logits_with(corrupt, [], position)
     return (
-        same("everything patched is the clean run", all_in, clean.logits_at(position)),
-        same("nothing patched is the corrupt run", none_in, corrupt.logits_at(position)),
+        same("everything patched is the clean run", all_patched, clean.logits_at(position)),
+        same("nothing patched is the corrupt run", none_patched, corrupt.logits_at(position)),
     )

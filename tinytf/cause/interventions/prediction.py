@@ -1,4 +1,4 @@
-"""What a model predicts at one position, how far another prediction is from it, and what tells two runs apart."""
+"""The prediction at one position, its change under an intervention, and the contrast of two runs."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from tinytf.compare.compared import divergence
+from tinytf.compare.measures import divergence
 from tinytf.errors import TinytfError, UsageError
 from tinytf.report import Data, Verified
 from tinytf.text.tokenizer import Encoding
@@ -16,7 +16,7 @@ from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Trace
 
 _SAME = 1e-5
-"""A difference of two logits is the same in two runs where it is apart by no more than this, of the larger."""
+"""Logit differences of two runs count as equal within this share of the larger."""
 Difference = TypeVar("Difference", float, Tensor)
 
 
@@ -30,13 +30,13 @@ class Choice:
 
     @property
     def change(self) -> float:
-        """Of the log-probability, in nats; NaN where one of the two is 0."""
+        """The change of the log-probability, in nats; NaN if one of the probabilities is 0."""
         return math.log(self.after / self.before) if self.after and self.before else math.nan
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What became of a prediction: ``kl`` is KL(before ‖ after) in nats, ``log_p_…`` are of the target.
+    """The effect on a prediction: ``kl`` is KL(before ‖ after) in nats, ``log_p_…`` belong to the target.
 
     ``best`` is the most probable token afterwards.
     """
@@ -48,7 +48,7 @@ class Effect:
 
     @property
     def change(self) -> float:
-        """How much more probable the target has become, in nats."""
+        """The change of the target's log-probability, in nats."""
         return self.log_p_after - self.log_p_before
 
     @property
@@ -61,7 +61,7 @@ class Effect:
 
 
 def predicted_at(trace: Trace) -> int:
-    """The position of the prediction: after the last token, in an encoder at the first masked one, or that of a class.
+    """The position of the prediction: a decoder's last token, an encoder's first mask, or the token read by a class.
 
     Raises UsageError for a model without a head, and for an encoder's text without a mask.
     """
@@ -75,7 +75,7 @@ def predicted_at(trace: Trace) -> int:
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """In float64. Raises TinytfError for logits that are not finite."""
+    """Log-probabilities in float64. Raises TinytfError for logits that are not finite."""
     if not bool(logits.isfinite().all()):
         raise TinytfError("the logits are not finite", "the weights hold NaN or infinity, or overflow in this dtype")
     return logits.double().log_softmax(dim=-1)
@@ -85,27 +85,27 @@ def effects(before: Tensor, after: Tensor, target: int) -> list[Effect]:
     """The effect on each of some predictions: log-probabilities ``before`` (V,), ``after`` (B, V)."""
     kl = divergence(before.exp(), before, after)
     rows = zip(kl.tolist(), after[:, target].tolist(), after.argmax(dim=-1).tolist(), strict=True)
-    return [Effect(one, float(before[target]), log_p, best) for one, log_p, best in rows]
+    return [Effect(nats, float(before[target]), log_p, best) for nats, log_p, best in rows]
 
 
 def choices(before: Tensor, after: Tensor, top: int, followed: Sequence[int] = ()) -> tuple[Choice, ...]:
-    """The tokens that are ``followed``, the ``top`` most probable ones before, and those afterwards, each once."""
+    """The ``followed`` tokens and the ``top`` most probable ones before and after, each once."""
     count = min(top, len(before))
     ids = dict.fromkeys([*followed, *before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()])
     return tuple(Choice(number, float(before[number].exp()), float(after[number].exp())) for number in ids)
 
 
-def same(what: str, found: Tensor, expected: Tensor) -> Verified:
-    """Two ways to the same logits, by the same arithmetic: no difference is allowed."""
-    return Verified(what, float((found.double() - expected.double()).abs().max()), 0.0)
+def same(what: str, logits: Tensor, expected: Tensor) -> Verified:
+    """Verify that two ways to the same logits, by the same arithmetic, agree exactly."""
+    return Verified(what, float((logits.double() - expected.double()).abs().max()), 0.0)
 
 
 class UnevenTexts(UsageError):
-    """Two texts of different numbers of tokens. ``aligned`` pairs the tokens as shown, None where one has no token."""
+    """Two texts with different numbers of tokens. ``aligned`` pairs the tokens as shown, None where a text has none."""
 
     def __init__(self, clean: Encoding, corrupt: Encoding) -> None:
         self.aligned: tuple[tuple[str | None, str | None], ...] = _aligned(clean, corrupt)
-        first = next(place for place, (one, other) in enumerate(self.aligned) if one is None or other is None)
+        first = next(index for index, (left, right) in enumerate(self.aligned) if left is None or right is None)
         names = [("nothing" if token is None else token) for token in self.aligned[first]]
         super().__init__(
             f"the texts have {len(clean.tokens):,} and {len(corrupt.tokens):,} tokens, clean and corrupt: at token "
@@ -115,12 +115,12 @@ class UnevenTexts(UsageError):
 
 
 def _aligned(clean: Encoding, corrupt: Encoding) -> tuple[tuple[str | None, str | None], ...]:
-    ones, others = ([token.shown for token in text.tokens] for text in (clean, corrupt))
+    clean_tokens, corrupt_tokens = ([token.shown for token in text.tokens] for text in (clean, corrupt))
     pairs: list[tuple[str | None, str | None]] = []
-    for _, a, b, c, d in SequenceMatcher(a=ones, b=others, autojunk=False).get_opcodes():
+    for _, a, b, c, d in SequenceMatcher(a=clean_tokens, b=corrupt_tokens, autojunk=False).get_opcodes():
         count = max(b - a, d - c)
-        left = [*ones[a:b], *[None] * (count - (b - a))]
-        right = [*others[c:d], *[None] * (count - (d - c))]
+        left = [*clean_tokens[a:b], *[None] * (count - (b - a))]
+        right = [*corrupt_tokens[c:d], *[None] * (count - (d - c))]
         pairs += zip(left, right, strict=True)
     return tuple(pairs)
 
@@ -135,7 +135,7 @@ def require_even(clean: Encoding, corrupt: Encoding) -> None:
 
 @dataclass(frozen=True)
 class Contrast(Data):
-    """The difference of two logits, ``answer`` − ``versus``, at ``position``, in the clean run and in the corrupt."""
+    """The difference of two logits, ``answer`` − ``versus``, at ``position``, in the clean and the corrupt run."""
 
     position: int
     answer: int
@@ -144,21 +144,20 @@ class Contrast(Data):
     corrupt: float
 
     def of(self, logits: Tensor) -> list[float]:
-        """The difference in each of some rows of logits (B, V)."""
-        found = logits[:, self.answer].double() - logits[:, self.versus].double()
-        return [float(one) for one in found.tolist()]
+        """The difference in each row of logits (B, V)."""
+        differences = logits[:, self.answer].double() - logits[:, self.versus].double()
+        return [float(difference) for difference in differences.tolist()]
 
     def normalised(self, difference: Difference) -> Difference:
-        """1 where a difference (or each of a tensor of them) is the clean run's, 0 where it is the corrupt one's."""
+        """Scale a difference (or a tensor of them) so that the clean run has 1 and the corrupt run 0."""
         return (difference - self.corrupt) / (self.clean - self.corrupt)
 
 
 def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: int | None = None) -> Contrast:
-    """The contrast of two runs: ``answer`` is by default the clean run's prediction, ``versus`` the corrupt one's.
+    """The contrast of two runs: ``answer`` is by default the clean run's prediction, ``versus`` the corrupt run's.
 
-    Raises UsageError where the two are one token, where an encoder's masks stand at different positions, and where the
-    difference is the same in both runs, so that nothing can be measured by it; TinytfError for logits that are not
-    finite.
+    Raises UsageError if the two are one token, if an encoder's masks are at different positions, and if the difference
+    is the same in both runs, so that it measures nothing; TinytfError for logits that are not finite.
     """
     position = predicted_at(clean)
     if predicted_at(corrupt) != position:
@@ -167,16 +166,16 @@ def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: in
             "put it at the same place in both",
         )
     logits = [trace.logits_at(position) for trace in (clean, corrupt)]
-    for trace, own in zip((clean, corrupt), logits, strict=True):
-        require_finite(trace, own)
-    best = [int(one.argmax()) for one in logits]
+    for trace, row in zip((clean, corrupt), logits, strict=True):
+        require_finite(trace, row)
+    best = [int(row.argmax()) for row in logits]
     chosen = (best[0] if answer is None else answer, best[1] if versus is None else versus)
     if chosen[0] == chosen[1]:
         both = "both runs predict the same token" if best[0] == best[1] and answer is None else "both are one token"
         raise UsageError(f"{both}, so there is no difference to follow", "name two: --answer A --versus B")
-    found = Contrast(position, *chosen, 0.0, 0.0)
-    differences = [found.of(one[None])[0] for one in logits]
-    scale = max(1.0, *(abs(one) for one in differences))
+    unmeasured = Contrast(position, *chosen, 0.0, 0.0)
+    differences = [unmeasured.of(row[None])[0] for row in logits]
+    scale = max(1.0, *(abs(difference) for difference in differences))
     if abs(differences[0] - differences[1]) <= _SAME * scale:
         raise UsageError(
             f"the difference of the two logits is {differences[0]:.4g} in both runs, so there is nothing to measure by",
@@ -187,4 +186,4 @@ def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: in
 
 def first_different(clean: Sequence[int], corrupt: Sequence[int]) -> int:
     """The first position at which two texts of the same length have different tokens."""
-    return next(place for place, (one, other) in enumerate(zip(clean, corrupt, strict=True)) if one != other)
+    return next(position for position, (a, b) in enumerate(zip(clean, corrupt, strict=True)) if a != b)

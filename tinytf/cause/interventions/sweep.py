@@ -1,7 +1,7 @@
-"""Many interventions on one text in a few forward passes: each row of a batch carries its own.
+"""Run many interventions on one text in a few forward passes: each row of a batch has its own.
 
-What comes before an intervention is that of the plain run, which is recorded once. So a row begins at its layer, and
-in a decoder at its first changed position, with the plain run's keys and values before it: nothing is computed twice.
+Everything before an intervention is the same as in the plain run, which is recorded once. So a row begins at its layer,
+and in a decoder at its first changed position, with the plain run's keys and values: nothing is computed twice.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,133 +20,133 @@ from tinytf.tolerance import Coarse, Ways, compare
 from tinytf.trace.trace import Trace
 
 Interventions = tuple[Intervention, ...]
-"""What one row of a batch carries; all of it in one layer."""
-Found = TypeVar("Found")
+"""The interventions of one row of a batch, all in one layer."""
+Result = TypeVar("Result")
 
 
 def sweep(
     trace: Trace,
     rows: Mapping[str, Interventions],
     read: int,
-    measured: Callable[[Tensor], Sequence[Found]],
-    size: Callable[[Found], float],
+    measured: Callable[[Tensor], Sequence[Result]],
+    size: Callable[[Result], float],
     on_progress: Progress = unheard,
     *,
     resume: Path | None,
-    of: object,
-    again: Callable[[Any], Found],
-) -> tuple[list[Found | None], Verified]:
-    """What is ``measured`` of the logits (B, V) at position ``read`` under each of ``rows``, in their order.
+    subject: object,
+    from_data: Callable[[Any], Result],
+) -> tuple[list[Result | None], Verified]:
+    """Measure the logits (B, V) at position ``read`` under each of ``rows`` with ``measured``; results are in order.
 
     The check compares the row of the largest ``size`` with a forward pass of its own. ``trace`` is the plain run of the
-    text, recorded in every layer. After an interrupt what was not measured is None. With ``resume`` it is kept
-    there, as what is measured ``of`` these rows, and not measured a second time; ``again`` makes it of its JSON data.
+    text, recorded in every layer. After an interrupt, rows not yet measured are None. The file ``resume`` keeps results
+    under ``subject``, so that none is measured twice; ``from_data`` makes a result of its JSON data.
     """
-    names, every = tuple(rows), tuple(rows.values())
-    values = [one.value for row in every for one in row]
-    kept = ResumeLog(resume, of, read, trace.model, trace.encoding.ids, names, *values)
-    found = {number: again(kept.found[name]) for number, name in enumerate(names) if name in kept.found}
-    left = [number for number in range(len(every)) if number not in found]
-    left = left or [max(found, key=lambda number: size(found[number]))]  # which the check needs
-    strongest, logits_there = -1, torch.empty(0)
+    names, interventions = tuple(rows), tuple(rows.values())
+    values = [intervention.value for row in interventions for intervention in row]
+    log = ResumeLog(resume, subject, read, trace.model, trace.encoding.ids, names, *values)
+    results = {number: from_data(log.found[name]) for number, name in enumerate(names) if name in log.found}
+    remaining = [number for number in range(len(interventions)) if number not in results]
+    remaining = remaining or [max(results, key=lambda number: size(results[number]))]  # which the check needs
+    strongest, its_logits = -1, torch.empty(0)
     try:
-        for numbers, logits in _batches(trace, every, left, read, on_progress):
+        for numbers, logits in _batches(trace, interventions, remaining, read, on_progress):
             new = dict(zip(numbers, measured(logits), strict=True))
-            kept.add({names[number]: one if isinstance(one, float) else vars(one) for number, one in new.items()})
-            found |= new
-            best = max(numbers, key=lambda number: size(found[number]))
-            if strongest < 0 or size(found[best]) > size(found[strongest]):
-                strongest, logits_there = best, logits[numbers.index(best)].clone()
+            log.add({names[i]: result if isinstance(result, float) else vars(result) for i, result in new.items()})
+            results |= new
+            best = max(numbers, key=lambda number: size(results[number]))
+            if strongest < 0 or size(results[best]) > size(results[strongest]):
+                strongest, its_logits = best, logits[numbers.index(best)].clone()
     except KeyboardInterrupt:
         if strongest < 0:
             raise
-    what = f"{names[strongest]} run by itself gives the same logits"
+    claim = f"{names[strongest]} run by itself gives the same logits"
 
     def ways() -> Ways:
-        return Ways(names[strongest], what, logits_there, logits_with(trace, every[strongest], read))
+        return Ways(names[strongest], claim, its_logits, logits_with(trace, interventions[strongest], read))
 
-    told = compare(ways(), logits_there.dtype, Coarse(trace.model.parameters()), ways)
-    check = Verified(what, told.difference, told.allowed)
-    return [found.get(number) for number in range(len(every))], check
+    comparison = compare(ways(), its_logits.dtype, Coarse(trace.model.parameters()), ways)
+    check = Verified(claim, comparison.difference, comparison.allowed)
+    return [results.get(number) for number in range(len(interventions))], check
 
 
 @torch.no_grad()
 def _batches(
-    trace: Trace, rows: Sequence[Interventions], left: Sequence[int], read: int, on_progress: Progress
+    trace: Trace, rows: Sequence[Interventions], remaining: Sequence[int], read: int, on_progress: Progress
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Which of the rows that are ``left``, and their logits (B, V), batch by batch."""
+    """Yield numbers of the ``remaining`` rows with their logits (B, V), batch by batch."""
     model = trace.model
-    # of the tokens before a change keys and values are known, and no state
+    # The trace has the keys and values of the tokens before a change, but no recurrent state.
     attends = len(trace.steps.attending) == model.config.n_layers
     length, causal = len(trace.tokens), attends and not model.recomputes
-    most = most_tokens(trace.last_hidden.device)
-    starts = [min(one.first for one in row) if causal else 0 for row in rows]
-    order = sorted(left, key=lambda number: (starts[number], rows[number][0].point.layer))
-    done, before = 0, len(rows) - len(order)
+    max_tokens = most_tokens(trace.last_hidden.device)
+    starts = [min(intervention.first for intervention in row) if causal else 0 for row in rows]
+    order = sorted(remaining, key=lambda number: (starts[number], rows[number][0].point.layer))
+    done, n_resumed = 0, len(rows) - len(order)
     while done < len(order):
         start = min(starts[order[done]], read)
-        batch = order[done : done + max(1, most // (length - start))]
+        batch = order[done : done + max(1, max_tokens // (length - start))]
         with evaluated(model):
             numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
             logits = model.unembed(model.final_norm(hidden[:, read - start]))
         yield numbers, logits
         done += len(batch)
-        on_progress(before + done, len(rows))
+        on_progress(n_resumed + done, len(rows))
 
 
 def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[list[int], Tensor]:
-    """The rows through the stack, from position ``start`` on: their numbers, and the last block's output (B, T, C)."""
+    """Run rows through the stack from position ``start`` on: their numbers, and the last block's output (B, T, C)."""
     model = trace.model
     numbers: list[int] = []
     x: Tensor | None = None
     for layer in range(min(row[0].point.layer for row in rows.values()), model.config.n_layers):
         block: Any = model.blocks[layer]
-        joining = [number for number, row in rows.items() if row[0].point.layer == layer]
-        around = (start, None, _before(trace, layer, start))
-        parts = [] if x is None else [block(x, *around)]
-        if joining:
+        starting = [number for number, row in rows.items() if row[0].point.layer == layer]
+        arguments = (start, None, _before(trace, layer, start))
+        parts = [] if x is None else [block(x, *arguments)]
+        if starting:
             plain = trace.step(trace.steps.input, layer)[None, start:]  # (1, T, C)
-            with changed(model, _changes([rows[number] for number in joining], start)):
-                parts.append(block(plain, *around))  # one row goes in, and one comes out for each of ``rows``
-        numbers += joining
+            with changed(model, _changes([rows[number] for number in starting], start)):
+                parts.append(block(plain, *arguments))  # one row goes in, one for each of ``rows`` comes out
+        numbers += starting
         x = torch.cat(parts)
     assert x is not None
     return numbers, x
 
 
 def _changes(rows: Sequence[Interventions], start: int) -> list[tuple[HookPoint, Change]]:
-    """For every step that any of the rows changes: the one row that comes there becomes ``rows``, each with its own."""
+    """Changes for every step that a row changes: they expand the single row into ``rows``, each with its own values."""
 
     def change(step: str) -> Change:
-        def of(tensor: Tensor) -> Tensor:
+        def write_all(tensor: Tensor) -> Tensor:
             tensor = tensor.expand(len(rows), *tensor.shape[1:]).clone()
             for number, row in enumerate(rows):
-                for one in row:
-                    if one.point.step == step:
-                        one.write(tensor[number], start)
+                for intervention in row:
+                    if intervention.point.step == step:
+                        intervention.write(tensor[number], start)
             return tensor
 
-        return of
+        return write_all
 
-    points = {one.point.step: one.point for row in rows for one in row}
+    points = {intervention.point.step: intervention.point for row in rows for intervention in row}
     return [(point, change(step)) for step, point in points.items()]
 
 
 @dataclass(frozen=True)
 class _Before:
-    """Keys and values of the tokens before those that are computed, in the place of a cache: (G, T, D) each."""
+    """Keys and values of the tokens before the computed ones, in the place of a cache: (G, T, D) each."""
 
     keys: Tensor
     values: Tensor
 
-    def extend(self, what: str, new: Tensor) -> Tensor:
-        """The keys, or values, and the new ones, (B, G, T, D)."""
-        before: Tensor = getattr(self, what)
-        return torch.cat((before.expand(len(new), -1, -1, -1), new), 2)
+    def extend(self, name: str, new: Tensor) -> Tensor:
+        """The earlier keys or values followed by the new ones, (B, G, T, D)."""
+        earlier: Tensor = getattr(self, name)
+        return torch.cat((earlier.expand(len(new), -1, -1, -1), new), 2)
 
 
 def _before(trace: Trace, layer: int, start: int) -> _Before | None:
-    """What the head's output and the scores were made of before ``start``."""
+    """The keys and values of the scores and the head outputs before ``start``."""
     if not start:
         return None
     table = trace.steps

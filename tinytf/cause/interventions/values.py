@@ -1,4 +1,4 @@
-"""What is put in the place of a step: nothing, its mean over texts, or what it is in another text."""
+"""The value that replaces a step: zeros, its mean over texts, or its value in another text."""
 
 import codecs
 import re
@@ -20,16 +20,16 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.trace.record import record
 
-HOWS = ("zero", "mean", "resample")
+ABLATIONS = ("zero", "mean", "resample")
 
 TOKENS = 4096
-"""At most so many tokens of a reference are run."""
-_BYTES = 1 << 20  # more characters than that hold more tokens than are run, in any tokenizer
+"""The most tokens of a reference that are run."""
+_BYTES = 1 << 20  # longer texts have more than TOKENS tokens in any tokenizer
 
 
 @dataclass(frozen=True)
 class Reference:
-    """At least one tokenized text, and what they are called."""
+    """One or more tokenized texts, and their name."""
 
     name: str
     texts: tuple[Encoding, ...]
@@ -44,9 +44,9 @@ class Reference:
 
 
 def reference(model: TextModel, file: str | Path | None = None) -> Reference:
-    """Texts to take means over and to draw others from: those of ``file``, or of the model's own corpus.
+    """Texts for means and for drawing another text, from ``file`` or from the model's own corpus.
 
-    Raises UsageError where there is neither, and for a file that is not text.
+    Raises UsageError if there is neither, and for a file that is not text.
     """
     encode = partial(model.encode, truncate=True)
     if file is not None:
@@ -62,15 +62,15 @@ def reference(model: TextModel, file: str | Path | None = None) -> Reference:
 def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> Reference:
     """The first paragraphs of a text file, up to TOKENS tokens.
 
-    ``encode`` makes tokens of a text, truncated to the context. Raises UsageError for a file that cannot be read, is
-    not text, or has no word in it.
+    ``encode`` tokenizes a text, truncated to the context. Raises UsageError for a file that cannot be read, is not
+    text, or has no word in it.
     """
     try:
         with open_bytes(path) as file:
             data = file.read(_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "name a text file") from None
-    try:  # a character truncated at the end of what was read is dropped
+    try:  # a character cut at the end of the bytes read is dropped
         text, _ = codecs.utf_8_decode(data, "strict", len(data) < _BYTES)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start:,}") from None
@@ -82,22 +82,22 @@ def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> 
 
 def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encoding]) -> Reference:
     """A reference of the first texts, up to TOKENS tokens."""
-    found: list[Encoding] = []
+    encodings: list[Encoding] = []
     for text in texts:
         encoding = encode(text.strip())
-        if found and sum(len(one.tokens) for one in found) + len(encoding.tokens) > TOKENS:
+        if encodings and sum(len(encoding.tokens) for encoding in encodings) + len(encoding.tokens) > TOKENS:
             break
-        found.append(encoding)
-    if not found:
+        encodings.append(encoding)
+    if not encodings:
         raise UsageError(f"{name} has no text with a word in it", "give texts separated by empty lines")
-    return Reference(name, tuple(found))
+    return Reference(name, tuple(encodings))
 
 
 @dataclass(frozen=True)
 class HookValues:
     """The value of each hook point.
 
-    ``source`` says what they are of, in words (of zeros nothing); ``texts`` of it went into a mean.
+    ``source`` says where they come from, in words (empty for zeros); ``texts`` is the number of texts of a mean.
     """
 
     of: dict[HookPoint, Tensor]
@@ -115,30 +115,32 @@ def values_for(
     seed: int = 0,
     on_progress: Progress = unheard,
 ) -> HookValues:
-    """What goes in the place of each hook point in an ablation.
+    """The replacement value of each hook point in an ablation.
 
-    ``zero``: zeros. ``mean``: the mean over all positions of the texts ``of`` a reference, or of a file of one, or of
-    the model's own. ``resample``: the values at the same positions of one of them, drawn by ``seed``: another than the
-    ``text`` that is ablated, and no shorter. Raises UsageError for another word, and where there is no such text.
+    ``zero``: zeros. ``mean``: the mean over all positions of the texts ``of`` a reference, a file, or the model's own
+    corpus. ``resample``: the values at the same positions of one of these texts, drawn by ``seed``, which is not the
+    ablated ``text`` and not shorter. Raises UsageError for another ``how``, and if there is no such text.
     """
-    if how not in HOWS:
-        raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, HOWS))
+    if how not in ABLATIONS:
+        raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, ABLATIONS))
     if how == "zero":
         weight, config = next(model.transformer.parameters()), model.config
-        whole = {point: point.head is None or point.is_expert for point in points}
-        widths = {point: config.d_model if whole[point] else config.at(point.layer).value_width for point in points}
+        is_full_width = {point: point.head is None or point.is_expert for point in points}
+        widths = {
+            point: config.d_model if is_full_width[point] else config.at(point.layer).value_width for point in points
+        }
         return HookValues({point: weight.new_zeros(width) for point, width in widths.items()})
     texts = of if isinstance(of, Reference) else reference(model, of)
     if how == "mean":
         means = _means(model.transformer, points, texts, on_progress)
         return HookValues(means, f"mean over {texts}", len(texts.texts))
     if text is None:
-        raise UsageError("resample takes the place of the values of one text, and none is given", "zero or mean do not")
-    drawn = _another(text, texts, seed)
-    other = record(model.transformer, texts.texts[drawn], layers={point.layer for point in points})
+        raise UsageError("resample takes values of one text for another, and no text is given", "use zero or mean")
+    number = _draw_other_text(text, texts, seed)
+    drawn_trace = record(model.transformer, texts.texts[number], layers={point.layer for point in points})
     length = len(text.tokens)
-    said = f"from text {drawn + 1} of the {len(texts.texts):,} of {texts.name}, drawn by seed {seed}"
-    return HookValues({point: point.value(other)[:length] for point in points}, said)
+    source = f"from text {number + 1} of the {len(texts.texts):,} of {texts.name}, drawn by seed {seed}"
+    return HookValues({point: point.value(drawn_trace)[:length] for point in points}, source)
 
 
 def _means(
@@ -147,24 +149,26 @@ def _means(
     layers = {point.layer for point in points}
     sums: dict[HookPoint, Tensor] = {}
     for number, text in enumerate(reference.texts):
-        other = record(model, text, layers=layers)
+        trace = record(model, text, layers=layers)
         for point in points:
-            total = point.value(other).double().sum(dim=0)
+            total = point.value(trace).double().sum(dim=0)
             sums[point] = sums[point] + total if number else total
         on_progress(number + 1, len(reference.texts))
     dtype = next(model.parameters()).dtype
     return {point: (total / reference.n_tokens).to(dtype) for point, total in sums.items()}
 
 
-def _another(own: Encoding, reference: Reference, seed: int) -> int:
-    """The number of a text, drawn from those that are another one and long enough."""
+def _draw_other_text(own: Encoding, reference: Reference, seed: int) -> int:
+    """The number of a text, drawn from the other texts that are long enough."""
     ids = own.ids
-    fits = [number for number, text in enumerate(reference.texts) if len(text.ids) >= len(ids) and text.ids != ids]
-    if not fits:
+    candidates = [
+        number for number, text in enumerate(reference.texts) if len(text.ids) >= len(ids) and text.ids != ids
+    ]
+    if not candidates:
         longest = max(len(text.ids) for text in reference.texts)
         raise UsageError(
             f"no other text of {reference.name} has the {len(ids):,} tokens of this one; the longest has {longest:,}",
             "give longer texts, or a shorter one to ablate",
         )
-    drawn = torch.randint(len(fits), (), generator=torch.Generator().manual_seed(seed))
-    return fits[int(drawn)]
+    index = torch.randint(len(candidates), (), generator=torch.Generator().manual_seed(seed))
+    return candidates[int(index)]

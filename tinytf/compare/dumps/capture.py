@@ -1,4 +1,4 @@
-"""What the modules of any PyTorch model return, caught by forward hooks and written to a file."""
+"""Record what the modules of any PyTorch model return, by forward hooks, and write it to a file."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from tinytf.outputs import require_place, write_output, writing
 from tinytf.version import __version__
 
 _WHOLE = "output"
-"""The name of what the captured module itself returns, which has no path."""
+"""The name of the captured module's own output: it has no path."""
 _IDS = "input_ids"
 
 
@@ -29,8 +29,8 @@ _IDS = "input_ids"
 class Captured(Mapping[str, Tensor]):
     """Tensors on the CPU by the paths of the modules that returned them, in the order of the calls.
 
-    Of a tuple it is the first tensor; members of a dict or a ModelOutput are PATH.MEMBER. A module that was called
-    again has PATH#2. ``ids`` are the token ids of the first call, ``text`` is yours to fill in.
+    A tuple gives its first tensor; members of a dict or a ModelOutput are PATH.MEMBER. The second call of a module is
+    PATH#2. ``ids`` are the token ids of the first call; set ``text`` yourself.
     """
 
     module: nn.Module = field(repr=False)
@@ -48,36 +48,43 @@ class Captured(Mapping[str, Tensor]):
         return len(self.tensors)
 
     def save(self, path: str | Path) -> None:
-        """Write a ``.safetensors`` or ``.npz`` file, with what the tensors are of as metadata.
+        """Write a ``.safetensors`` or ``.npz`` file, with the model, text and ids as metadata.
 
-        A ``.npz`` has bfloat16 as float32. Raises UsageError for another ending, and for a path that must not be
+        A ``.npz`` stores bfloat16 as float32. Raises UsageError for another suffix, and for a path that must not be
         overwritten.
         """
         path = Path(path)
         if path.suffix not in (".safetensors", ".npz"):
             raise UsageError(f"{path} ends in neither .safetensors nor .npz", "such as dump.safetensors")
         require_place(path)
-        words = self._about()
-        data = save_safetensors(self.tensors, metadata=words) if path.suffix == ".safetensors" else self._as_npz(words)
+        metadata = self._about()
+        data = (
+            save_safetensors(self.tensors, metadata=metadata)
+            if path.suffix == ".safetensors"
+            else self._as_npz(metadata)
+        )
         with writing(path):
             write_output(path, data)
 
-    def _as_npz(self, words: dict[str, str]) -> bytes:
-        arrays = {name: np.array(said) for name, said in words.items()}
+    def _as_npz(self, metadata: dict[str, str]) -> bytes:
+        arrays = {name: np.array(text) for name, text in metadata.items()}
         arrays |= {} if self.ids is None else {"ids": np.array(self.ids)}
-        arrays |= {name: (one.float() if one.dtype == torch.bfloat16 else one).numpy() for name, one in self.items()}
+        arrays |= {
+            name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+            for name, tensor in self.items()
+        }
         stream = io.BytesIO()
         np.savez(stream, allow_pickle=False, **arrays)
         return stream.getvalue()
 
     def _about(self) -> dict[str, str]:
-        """What the tensors are of, as far as it is known."""
+        """The metadata: what is known of the model, the text and the ids."""
         weight, config = next(self.module.parameters(), None), getattr(self.module, "config", None)
-        found = {"tinytf": __version__, "model": type(self.module).__name__}
-        found |= {} if weight is None else {"dtype": str(weight.dtype).removeprefix("torch.")}
-        found |= {"config": config.to_json_string()} if isinstance(config, _Described) else {}
-        found |= {"text": self.text} if self.text else {}
-        return found if self.ids is None else {**found, "ids": json.dumps(self.ids)}
+        metadata = {"tinytf": __version__, "model": type(self.module).__name__}
+        metadata |= {} if weight is None else {"dtype": str(weight.dtype).removeprefix("torch.")}
+        metadata |= {"config": config.to_json_string()} if isinstance(config, _Described) else {}
+        metadata |= {"text": self.text} if self.text else {}
+        return metadata if self.ids is None else {**metadata, "ids": json.dumps(self.ids)}
 
 
 @runtime_checkable
@@ -89,17 +96,17 @@ class _Described(Protocol):
 
 @contextmanager
 def capture(module: nn.Module, names: str | Iterable[str] | None = None) -> Iterator[Captured]:
-    """Catch what every module inside ``module`` returns while the ``with`` block runs it, and then take all hooks off.
+    """Record what every module inside ``module`` returns while the ``with`` block runs it; then remove all hooks.
 
-    ``names`` are paths as ``named_modules`` has them, or patterns such as ``model.layers.*.self_attn``; "" is the
-    module itself. Nothing is changed: each tensor is a copy. Raises UsageError for a name that fits no module, and for
-    compiled modules, whose hooks are never called.
+    ``names`` are paths of ``named_modules``, or patterns such as ``model.layers.*.self_attn``; "" is the module itself.
+    Nothing is changed: each tensor is a copy. Raises UsageError for a name that matches no module, and for compiled
+    modules, which never call their hooks.
     """
     if not isinstance(module, nn.Module):
-        raise UsageError(f"a {type(module).__name__} is no PyTorch module", "give the model itself")
+        raise UsageError(f"a {type(module).__name__} is no PyTorch module", "pass the model itself")
     modules = dict(module.named_modules())
-    for path, one in modules.items():
-        if hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) is not None:
+    for path, submodule in modules.items():
+        if hasattr(submodule, "_orig_mod") or getattr(submodule, "_compiled_call_impl", None) is not None:
             raise UsageError(
                 f"{path or 'the model'} is compiled, and calls no hooks", "capture it before torch.compile"
             )
@@ -113,7 +120,7 @@ def capture(module: nn.Module, names: str | Iterable[str] | None = None) -> Iter
 
 
 def _chosen(modules: Mapping[str, nn.Module], names: list[str]) -> list[str]:
-    """The paths that fit any of the names, in the order of the model."""
+    """The paths that match any of the names, in the order of the model."""
     for name in names:
         if not any(fnmatchcase(path, name) for path in modules):
             raise UsageError(f"no module is called {name!r}", did_you_mean(name, modules))
@@ -121,10 +128,10 @@ def _chosen(modules: Mapping[str, nn.Module], names: list[str]) -> list[str]:
 
 
 def _note_ids(caught: Captured, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Remember the ids of the first call: one text, or a list of several."""
-    given = kwargs.get(_IDS, args[0] if args else None)
-    if caught.ids is None and isinstance(given, Tensor) and not (given.is_floating_point() or given.is_complex()):
-        caught.ids = (given[0] if given.dim() == 2 and len(given) == 1 else given).tolist()
+    """Keep the ids of the first call: of one text, or a list of several."""
+    ids = kwargs.get(_IDS, args[0] if args else None)
+    if caught.ids is None and isinstance(ids, Tensor) and not (ids.is_floating_point() or ids.is_complex()):
+        caught.ids = (ids[0] if ids.dim() == 2 and len(ids) == 1 else ids).tolist()
 
 
 def _keep(
@@ -132,21 +139,21 @@ def _keep(
 ) -> None:
     """Copy the tensors of one call of a module."""
     calls[path] = calls.get(path, 0) + 1
-    again = f"#{calls[path]}" if calls[path] > 1 else ""
+    suffix = f"#{calls[path]}" if calls[path] > 1 else ""
     if isinstance(result, Mapping):
-        members = {f"{path}.{name}".removeprefix("."): one for name, one in result.items()}
+        members = {f"{path}.{name}".removeprefix("."): tensor for name, tensor in result.items()}
     else:
         first = (
-            next((one for one in result if isinstance(one, Tensor)), None)
+            next((tensor for tensor in result if isinstance(tensor, Tensor)), None)
             if isinstance(result, tuple | list)
             else result
         )
         members = {path or _WHOLE: first}
-    for name, one in members.items():
-        if isinstance(one, Tensor) and one.layout == torch.strided:
-            if one.is_meta:
+    for name, tensor in members.items():
+        if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+            if tensor.is_meta:
                 raise UsageError(
                     f"{name} has no numbers: the model is on the meta device", "move it to one with memory"
                 )
-            # a copy, since many models add to such a tensor in place
-            tensors[name + again] = torch.empty(one.shape, dtype=one.dtype).copy_(one.detach())
+            # Copy it: many models add to such a tensor in place.
+            tensors[name + suffix] = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())

@@ -1,4 +1,4 @@
-"""Reading a file of activations: safetensors, npz, JSON and NDJSON, whoever wrote it. Nothing in it is ever run."""
+"""Read a file of activations from any program: safetensors, npz, JSON or NDJSON. No code in it is ever run."""
 
 import difflib
 import json
@@ -31,11 +31,11 @@ _WRITTEN_BY = {
 }
 SUFFIXES = tuple(_WRITTEN_BY)
 IDS = ("ids", "input_ids", "token_ids")
-"""What a tensor of token ids is called."""
+"""The names of a tensor of token ids."""
 _LARGEST_TEXT = 512 * MEBI
 _MOST_ARRAYS = 1_000_000
 _BOMB, _RATIO = 256 * MEBI, 64
-"""An archive may inflate to so many bytes, or to so many times its size: activations do not compress well."""
+"""An archive may inflate to at most the larger of _BOMB bytes and _RATIO times its size; activations compress badly."""
 _UNREADABLE = (
     zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, tokenize.TokenError,
 )  # fmt: skip
@@ -43,9 +43,9 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Dump:
-    """Tensors of a file by their names there, each read when it is asked for, and what the file says about them.
+    """The tensors of a file by their names, each read on demand, and the file's metadata.
 
-    ``metadata`` may hold ``model`` (as of ``TextModel.to_dict``), ``text`` and ``ids``.
+    ``metadata`` may hold ``model`` (as in ``TextModel.to_dict``), ``text`` and ``ids``.
     """
 
     path: Path
@@ -59,32 +59,32 @@ class Dump:
 
     @cached_property
     def ids(self) -> list[int] | None:
-        """The token ids that the tensors are of; None where the file does not say. DumpError where they are none."""
-        found = self.metadata.get("ids")
-        if found is None:
+        """The token ids of the text; None if the file has none. Raises DumpError for ids that are not token ids."""
+        ids = self.metadata.get("ids")
+        if ids is None:
             name = next((name for name in IDS if name in self.shapes), None)
             if name is None:
                 return None
-            found = self.read(name).squeeze()
-            if found.dim() > 1:
+            ids = self.read(name).squeeze()
+            if ids.dim() > 1:
                 sizes = " × ".join(map(str, self.shapes[name]))
                 raise DumpError(f"{self.path}: {name} is {sizes}, a batch of texts", "write one text to a file")
-            found = found.reshape(-1).tolist()
-        if not isinstance(found, list) or not all(isinstance(i, int | float) and i == i // 1 >= 0 for i in found):
-            raise DumpError(f"{self.path}: its ids are no token ids", "they are whole numbers, 0 or more")
-        return [int(i) for i in found]
+            ids = ids.reshape(-1).tolist()
+        if not isinstance(ids, list) or not all(isinstance(i, int | float) and i == i // 1 >= 0 for i in ids):
+            raise DumpError(f"{self.path}: its ids are no token ids", "token ids are whole numbers, 0 or more")
+        return [int(i) for i in ids]
 
     @property
     def text(self) -> str | None:
-        found = self.metadata.get("text")
-        return found if isinstance(found, str) else None
+        text = self.metadata.get("text")
+        return text if isinstance(text, str) else None
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """The configuration of the model that was recorded, where a file of ours says it."""
+        """The configuration of the recorded model, which files of ours contain; else None."""
         model = self.metadata.get("model")
-        found = model.get("config") if isinstance(model, dict) else None
-        return found if isinstance(found, dict) else None
+        config = model.get("config") if isinstance(model, dict) else None
+        return config if isinstance(config, dict) else None
 
 
 def is_dump(name: str) -> bool:
@@ -93,17 +93,17 @@ def is_dump(name: str) -> bool:
 
 
 def open_dump(path: str | Path) -> Dump:
-    """Read names and shapes of a file. Raises DumpError for one that is missing, damaged or refused."""
+    """Read the names and shapes of a file. Raises DumpError for a file that is missing, damaged or refused."""
     path = Path(path)
-    kinds = {".safetensors": _safetensors, ".npz": _npz, ".json": _json, ".ndjson": _ndjson}
-    reader = kinds.get(path.suffix.lower())
+    readers = {".safetensors": _safetensors, ".npz": _npz, ".json": _json, ".ndjson": _ndjson}
+    reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DumpError(f"{path} is no file of activations", f"save its arrays as one of {' '.join(SUFFIXES)}")
     hint = _WRITTEN_BY[path.suffix.lower()]
     try:
-        open_bytes(path).close()  # says what is no file at all, whichever library reads the rest
-        found = reader(path)
-    except UsageError:  # it is the command's output too
+        open_bytes(path).close()  # fail alike for a path that is no file, whichever library reads the rest
+        dump = reader(path)
+    except UsageError:  # the path is the command's output too
         raise
     except TinytfError as error:
         raise DumpError(error.message, error.hint or hint) from None
@@ -112,13 +112,13 @@ def open_dump(path: str | Path) -> Dump:
         raise DumpError(f"there is no file {path}", f"did you mean {near[0]}?" if near else hint) from None
     except OSError as error:
         raise DumpError(f"cannot read {path}: {error.strerror or error}", hint) from None
-    if not found.shapes:
+    if not dump.shapes:
         raise DumpError(f"{path} holds no tensors", hint)
-    return found
+    return dump
 
 
 def _dumps_in(folder: Path) -> list[str]:
-    """The names of the files there that could be meant."""
+    """The names of the dumps in a folder; empty if it cannot be listed."""
     try:
         return [name for name in os.listdir(folder) if name.lower().endswith(SUFFIXES)]
     except OSError:
@@ -127,13 +127,13 @@ def _dumps_in(folder: Path) -> list[str]:
 
 def _safetensors(path: Path) -> Dump:
     file = Safetensors(path)
-    said = {name: _parsed(words) for name, words in file.metadata().items()}
-    ours = said.pop("tinytf", None)
-    return Dump(path, file.shapes, file.stored, {**said, **(ours if isinstance(ours, dict) else {})})
+    metadata = {name: _parsed(words) for name, words in file.metadata().items()}
+    ours = metadata.pop("tinytf", None)
+    return Dump(path, file.shapes, file.stored, {**metadata, **(ours if isinstance(ours, dict) else {})})
 
 
 def _parsed(words: str) -> Any:
-    """A member of the metadata, which are texts: as JSON where it is an object or an array."""
+    """A member of the metadata, a text; parsed if it is a JSON object or array."""
     if words[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             return json.loads(words)
@@ -145,11 +145,11 @@ def _npz(path: Path) -> Dump:
     try:
         with open_bytes(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-            size, whole = path.stat().st_size, sum(one.file_size for one in members)
-            if len(members) > _MOST_ARRAYS or whole > max(_BOMB, _RATIO * size):
-                said = f"it has {size:,} bytes, and would inflate to {whole:,}"
-                raise DumpError(f"{path} is refused: {said}", "write it again with numpy.savez, without compression")
-            headers = {one.filename.removesuffix(".npy"): _header(archive, one, path) for one in members}
+            size, inflated = path.stat().st_size, sum(member.file_size for member in members)
+            if len(members) > _MOST_ARRAYS or inflated > max(_BOMB, _RATIO * size):
+                sizes = f"it has {size:,} bytes, and would inflate to {inflated:,}"
+                raise DumpError(f"{path} is refused: {sizes}", "write it again with numpy.savez, without compression")
+            headers = {member.filename.removesuffix(".npy"): _header(archive, member, path) for member in members}
     except _UNREADABLE as error:
         raise damaged(path, printable(str(error), spaces=False)) from None
 
@@ -163,27 +163,27 @@ def _npz(path: Path) -> Dump:
         except _UNREADABLE as error:
             raise damaged(path, f"{name}: {printable(str(error), spaces=False)}") from None
 
-    words = {name for name, (shape, dtype, _) in headers.items() if dtype.kind == "U" and not shape}
+    texts = {name for name, (shape, dtype, _) in headers.items() if dtype.kind == "U" and not shape}
     return Dump(
         path,
-        {name: shape for name, (shape, _, _) in headers.items() if name not in words},
+        {name: shape for name, (shape, _, _) in headers.items() if name not in texts},
         lambda name: _as_tensor(array_of(name), f"{path}: {printable(name, spaces=False)}"),
-        {name: str(array_of(name)) for name in words},
+        {name: str(array_of(name)) for name in texts},
     )
 
 
 def _numpy_header(member: Any) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
-    """Shape, whether the first axis runs fastest, and dtype."""
+    """Shape, whether it is in Fortran order, and dtype."""
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     return read(member)
 
 
 def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> tuple[tuple[int, ...], Any, bool]:
-    """Shape, dtype and order of one array, by its own header alone."""
+    """Shape, dtype and whether it is in Fortran order, from the header of one array."""
     name = printable(member.filename, spaces=False)
     if not member.filename.endswith(".npy"):
-        raise DumpError(f"{path} holds {name}, which is no array of numpy")
+        raise DumpError(f"{path} holds {name}, which is not a numpy array")
     with archive.open(member) as file:
         shape, fortran, dtype = _numpy_header(file)
         start = file.tell()
@@ -196,7 +196,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> tu
 
 def _as_tensor(array: np.ndarray[Any, Any], what: str) -> Tensor:
     if array.dtype.kind not in "fiub":
-        raise DumpError(f"{what} holds {array.dtype}, which are no numbers to compare", "write real numbers")
+        raise DumpError(f"{what} holds {array.dtype}, which cannot be compared", "write real numbers")
     kind = {"f": np.float64 if array.dtype.itemsize > 4 else np.float32, "b": np.int64}.get(array.dtype.kind, np.int64)
     return torch.from_numpy(array.astype(kind))
 
@@ -212,34 +212,34 @@ def _ndjson(path: Path) -> Dump:
 
 def _loads(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DumpError(f"{path} is not JSON: {printable(str(error), spaces=False)}") from None
-    if not isinstance(found, dict):
-        raise DumpError(f"{path} holds a {type(found).__name__}, not an object of tensors by name")
-    return found
+    if not isinstance(content, dict):
+        raise DumpError(f"{path} holds a {type(content).__name__}, not an object of tensors by name")
+    return content
 
 
 def _of_objects(path: Path, objects: Iterator[dict[str, Any]]) -> Dump:
-    """The tensors of a trace of ours or of another program, in one object or in one for each line.
+    """The tensors of a trace, ours or another program's, in one object or in one object a line.
 
     Another program may write {name: nested lists, …}, or lines of {"name": …, "values": nested lists}.
     """
     metadata: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     ids: list[Any] = []
-    for one in objects:
-        name = one.get("address", one.get("name"))
-        if isinstance(name, str) and isinstance(one.get("values"), list):
-            arrays[name] = one["values"]
+    for record in objects:
+        name = record.get("address", record.get("name"))
+        if isinstance(name, str) and isinstance(record.get("values"), list):
+            arrays[name] = record["values"]
             continue
-        if one.get("type") == "token":
-            ids.append(one.get("id"))
+        if record.get("type") == "token":
+            ids.append(record.get("id"))
             continue
-        ours = "kind" in one or "type" in one
-        for key, value in one.items():
+        ours = "kind" in record or "type" in record
+        for key, value in record.items():
             if key == "values" and isinstance(value, dict):
-                arrays |= {name: said.get("values") for name, said in value.items() if isinstance(said, dict)}
+                arrays |= {name: entry.get("values") for name, entry in value.items() if isinstance(entry, dict)}
             elif key == "tokens" and isinstance(value, list) and all(isinstance(token, dict) for token in value):
                 ids += [token.get("id") for token in value]
                 metadata["tokens"] = value
@@ -252,8 +252,8 @@ def _of_objects(path: Path, objects: Iterator[dict[str, Any]]) -> Dump:
     tensors = {name: _nested(values, f"{path}: {printable(name, spaces=False)}") for name, values in arrays.items()}
     model = metadata.get("model")
     if isinstance(model, dict) and model.get("dtype", "float64") != "float64":  # our own, with the digits of float32
-        tensors = {name: one.float() for name, one in tensors.items()}
-    return Dump(path, {name: tuple(one.shape) for name, one in tensors.items()}, tensors.__getitem__, metadata)
+        tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    return Dump(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__, metadata)
 
 
 def _nested(values: Any, what: str) -> Tensor:
@@ -262,7 +262,7 @@ def _nested(values: Any, what: str) -> Tensor:
         array = np.array(values, dtype=np.float64)
         if np.isnan(array).any():
             flat = np.array(values, dtype=object).ravel()
-            array = np.array([-math.inf if one is None else float(one) for one in flat]).reshape(array.shape)
+            array = np.array([-math.inf if number is None else float(number) for number in flat]).reshape(array.shape)
     except (TypeError, ValueError, OverflowError, RecursionError):
         raise DumpError(f"{what} is no array of numbers", "lists nested in lists of one length") from None
     return torch.from_numpy(array)

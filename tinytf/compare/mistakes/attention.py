@@ -1,4 +1,4 @@
-"""Mistakes of attention: what scores are divided by, the mask, the axis of the softmax, heads."""
+"""Mistakes of attention: the divisor of the scores, the mask, the axis of the softmax, heads."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -78,52 +78,52 @@ def softmaxes() -> Iterator[Mistake]:
 
 
 def _tiled(x: Tensor, heads: int) -> Tensor:
-    """Key heads in turns, 0 1 0 1, where each should serve neighbours, 0 0 1 1."""
+    """Repeat key heads in turns, 0 1 0 1, where each should serve neighbours, 0 0 1 1."""
     if len(x) == heads:
-        raise RuntimeError("every query head has its own")
+        raise RuntimeError("every query head has its own key head")
     return x.repeat(heads // len(x), 1, 1)
 
 
-def _by(remade: Callable[[Tensor], Tensor]) -> Wrong:
-    """Queries, keys or values, (T, H·D), split into heads in another way."""
+def _split(into_heads: Callable[[Tensor], Tensor]) -> Wrong:
+    """Split queries, keys or values, (T, H·D), into heads in another way."""
 
-    def made(site: Site) -> Tensor:
+    def split(site: Site) -> Tensor:
         flat = side_by_side(site.derive())
         heads = site.config.n_kv_heads if "kv head" in site.step.axes else site.config.n_heads
-        return remade(flat.unflatten(-1, (heads, -1)))  # (T, H, D)
+        return into_heads(flat.unflatten(-1, (heads, -1)))  # (T, H, D)
 
-    return made
+    return split
 
 
-def _in_the_place_of(order: str) -> Wrong:
-    """Queries, keys or values as the part of one matrix that comes in that place."""
+def _joint_order(order: str) -> Wrong:
+    """Read queries, keys and values from a joint matrix in another ``order``."""
 
-    def made(site: Site) -> Tensor:
+    def exchanged(site: Site) -> Tensor:
         role = "qkv"[order.index(site.step.role)]
         steps = [step for step in site.trace.steps.in_layer(site.layer or 0) if type(step.operation) is Linear]
-        other = next(step for step in steps if step.has_heads and step.role == role)
-        if other.axes != site.step.axes:
+        linear = next(step for step in steps if step.has_heads and step.role == role)
+        if linear.axes != site.step.axes:
             raise RuntimeError("their sizes differ")
-        return Site(site.trace, other, site.layer).derive()
+        return Site(site.trace, linear, site.layer).derive()
 
-    return made
+    return exchanged
 
 
-def _headed(count: Callable[[int], int]) -> Wrong:
-    """Scores, their division and the mix of values with another number of heads."""
+def _with_heads(count: Callable[[int], int]) -> Wrong:
+    """Compute scores, their division and the mix of values with another number of heads."""
 
-    def made(site: Site) -> Tensor:
+    def with_heads(site: Site) -> Tensor:
         heads = count(site.config.n_heads)
         if site.config.n_kv_heads != site.config.n_heads or heads in (0, site.config.n_heads):
             raise RuntimeError("they cannot be split so")
         if isinstance(site.operation, Scale):
             return site.input() / math.sqrt(site.config.d_model / heads)
-        last = side_by_side(site.input(1)).unflatten(-1, (heads, -1)).transpose(0, 1)  # (H', T, D')
+        right = side_by_side(site.input(1)).unflatten(-1, (heads, -1)).transpose(0, 1)  # (H', T, D')
         if isinstance(site.operation, Mix):
-            return site.input(0) @ last
-        return side_by_side(site.input(0)).unflatten(-1, (heads, -1)).transpose(0, 1) @ last.mT
+            return site.input(0) @ right
+        return side_by_side(site.input(0)).unflatten(-1, (heads, -1)).transpose(0, 1) @ right.mT
 
-    return made
+    return with_heads
 
 
 def _seen_as(x: Tensor) -> Tensor:
@@ -138,22 +138,24 @@ def _inner(x: Tensor) -> Tensor:
 
 def heads() -> Iterator[Mistake]:
     flat_back = lambda site: site.input().contiguous().view(site.input().shape[1], -1)  # noqa: E731
-    yield Mistake("heads are split by view(B, H, T, D) without a transpose, which mixes tokens", Linear, _by(_seen_as),
-                  in_heads=True)  # fmt: skip
     yield Mistake(
-        "heads are split and joined by view alone, without a transpose, which mixes tokens", Linear, _by(_seen_as),
+        "heads are split by view(B, H, T, D) without a transpose, which mixes tokens", Linear, _split(_seen_as),
+        in_heads=True,
+    )  # fmt: skip
+    yield Mistake(
+        "heads are split and joined by view alone, without a transpose, which mixes tokens", Linear, _split(_seen_as),
         ((Concat, flat_back),), in_heads=True,
     )  # fmt: skip
     yield Mistake(
-        "heads are split as (d_head, n_heads), not (n_heads, d_head)", Linear, _by(_inner), in_heads=True
+        "heads are split as (d_head, n_heads), not (n_heads, d_head)", Linear, _split(_inner), in_heads=True
     )  # fmt: skip
     yield Mistake(
-        "heads are split and joined as (d_head, n_heads), not (n_heads, d_head)", Linear, _by(_inner),
+        "heads are split and joined as (d_head, n_heads), not (n_heads, d_head)", Linear, _split(_inner),
         ((Concat, lambda site: site.input().permute(1, 2, 0).flatten(1)),), in_heads=True,
     )  # fmt: skip
     for order in ("qvk", "vqk", "kvq", "vkq"):
         yield Mistake(
-            f"q, k and v are taken in the order {', '.join(order)}", Linear, _in_the_place_of(order), in_heads=True
+            f"q, k and v are taken in the order {', '.join(order)}", Linear, _joint_order(order), in_heads=True
         )
     yield Mistake("heads are joined without a transpose back, which mixes tokens", Concat, flat_back)
     yield Mistake(
@@ -171,7 +173,7 @@ def heads() -> Iterator[Mistake]:
     )  # fmt: skip
     for words, count in (("heads are not split: there is one", lambda n: 1), ("twice as many heads", lambda n: 2 * n),
                          ("half as many heads", lambda n: n // 2)):  # fmt: skip
-        yield Mistake(words, Scores, _headed(count), ((Scale, _headed(count)), (Mix, _headed(count))))
+        yield Mistake(words, Scores, _with_heads(count), ((Scale, _with_heads(count)), (Mix, _with_heads(count))))
     yield Mistake(
         "k·qᵀ: queries and keys are exchanged", Scores,
         lambda site: repeat_groups(site.input(1), site.config.n_heads) @ site.input(0).mT,
@@ -186,6 +188,6 @@ def heads() -> Iterator[Mistake]:
 
 
 def _attended(site: Site, number: int) -> Tensor:
-    """The queries (0) or keys (1) that the scores of a layer are made of."""
+    """The queries (0) or keys (1) of a layer's scores."""
     scores = next(step for step in site.trace.steps.in_layer(site.layer or 0) if isinstance(step.operation, Scores))
     return repeat_groups(Site(site.trace, scores, site.layer).input(number), site.config.n_heads)

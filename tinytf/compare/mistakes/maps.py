@@ -23,20 +23,20 @@ from tinytf.trace.site import Site
 
 
 def _linear(site: Site, weight: Tensor, bias: bool = True) -> Tensor:
-    added = getattr(site.module, "bias", None)
-    made = site.input() @ weight.T
-    made = made if added is None or not bias else made + added
-    return into_heads(made, site.config.d_head) if site.step.has_heads else made
+    bias_vector = getattr(site.module, "bias", None)
+    product = site.input() @ weight.T
+    product = product if bias_vector is None or not bias else product + bias_vector
+    return into_heads(product, site.config.d_head) if site.step.has_heads else product
 
 
 def _without_norm(site: Site) -> Tensor:
-    """A linear map of what the norm before it read."""
+    """The linear map applied to the input of the norm before it."""
     (name, layer), *_ = site.sources
     norm = Site(site.trace, site.trace.steps.at(name, layer), layer)
     if not isinstance(norm.operation, Norm):
         raise RuntimeError("no norm before it")
-    made = site.module(norm.input())
-    return into_heads(made, site.config.d_head) if site.step.has_heads else made
+    product = site.module(norm.input())
+    return into_heads(product, site.config.d_head) if site.step.has_heads else product
 
 
 def linears() -> Iterator[Mistake]:
@@ -63,19 +63,23 @@ def activations() -> Iterator[Mistake]:
     yield Mistake("the activation is left out", Activate, lambda site: _act(site, lambda x: x))
     yield Mistake(
         "gate and up are exchanged: the activation is on up", Activate,
-        lambda site: ACTIVATIONS[_named(site)](site.input(1)) * site.input(0),
+        lambda site: ACTIVATIONS[_gated_activation(site)](site.input(1)) * site.input(0),
     )  # fmt: skip
-    yield Mistake("up is not multiplied", Activate, lambda s: ACTIVATIONS[_named(s)](s.input(0)) + 0 * s.input(1))
     yield Mistake(
-        "the gate is added, not multiplied", Activate, lambda s: ACTIVATIONS[_named(s)](s.input(0)) + s.input(1)
+        "up is not multiplied", Activate, lambda s: ACTIVATIONS[_gated_activation(s)](s.input(0)) + 0 * s.input(1)
+    )
+    yield Mistake(
+        "the gate is added, not multiplied",
+        Activate,
+        lambda s: ACTIVATIONS[_gated_activation(s)](s.input(0)) + s.input(1),
     )
     yield Mistake(
         "the activation is on the product of gate and up", Activate,
-        lambda site: ACTIVATIONS[_named(site)](site.input(0) * site.input(1)),
+        lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0) * site.input(1)),
     )  # fmt: skip
 
 
-def _named(site: Site) -> str:
+def _gated_activation(site: Site) -> str:
     assert isinstance(site.operation, Activate)
     if len(site.sources) < 2:
         raise RuntimeError("no gate")
@@ -103,13 +107,13 @@ def _embedded(site: Site, times: float) -> Tensor:
 
 
 def _positions(shift: int) -> Wrong:
-    def made(site: Site) -> Tensor:
+    def shifted(site: Site) -> Tensor:
         table, first = getattr(site.module, "weight", None), site.module.offset + shift
         if table is None:
             raise RuntimeError("positions are computed")
         return table[first : first + len(site.ids)]
 
-    return made
+    return shifted
 
 
 def embeddings() -> Iterator[Mistake]:
@@ -138,7 +142,7 @@ def logits() -> Iterator[Mistake]:
 
 def _unnormed(site: Site) -> Tensor:
     (name, layer), *_ = site.sources
-    before = Site(site.trace, site.trace.steps.at(name, layer), layer)
-    if not isinstance(before.operation, Norm):
+    norm = Site(site.trace, site.trace.steps.at(name, layer), layer)
+    if not isinstance(norm.operation, Norm):
         raise RuntimeError("no norm before it")
-    return site.module(before.input(), site.weight)
+    return site.module(norm.input(), site.weight)

@@ -1,4 +1,4 @@
-"""What a mistake is: words, the operation whose steps it changes, and the wrong formula."""
+"""A mistake: its words, the operation whose steps it changes, and the wrong formula."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from tinytf.steps.operations import Operation
 from tinytf.trace.site import Site
 
 Wrong = Callable[[Site], Tensor]
-"""A step of a trace as a wrong formula makes it. Raises RuntimeError where the formula does not fit its shapes."""
+"""A wrong formula for a step of a trace. Raises RuntimeError where it does not fit the step's shapes."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """``words`` say what is done; ``at`` is the operation whose steps it changes, ``also`` others, changed with it.
+    """A mistake in ``words``. ``at`` is the operation whose steps it changes, ``also`` others that change with it.
 
-    ``in_heads`` is of steps that have heads alone.
+    ``in_heads`` restricts it to steps with heads.
     """
 
     words: str
@@ -27,27 +27,27 @@ class Mistake:
     in_heads: bool = False
 
     def fits(self, step: Step) -> bool:
-        """Whether it can be made at a step."""
+        """Whether the mistake can be made at a step."""
         return type(step.operation) is self.at and (step.has_heads or not self.in_heads)
 
 
 def has(attribute: str, wrong: Wrong) -> Wrong:
-    """A mistake of modules that have a parameter."""
+    """Limit a wrong formula to modules that have a parameter."""
 
-    def made(site: Site) -> Tensor:
+    def wrong_or_refused(site: Site) -> Tensor:
         if getattr(site.module, attribute, None) is None:
             raise RuntimeError(f"no {attribute}")
         return wrong(site)
 
-    return made
+    return wrong_or_refused
 
 
 def unlike(value: Callable[[Site], object], wrong: Wrong) -> Wrong:
-    """A mistake only where the reference does not do that itself."""
+    """Limit a wrong formula to steps where the reference does not do the same: ``value`` is false."""
 
-    def made(site: Site) -> Tensor:
+    def wrong_or_refused(site: Site) -> Tensor:
         if value(site):
             raise RuntimeError("the reference does this")
         return wrong(site)
 
-    return made
+    return wrong_or_refused

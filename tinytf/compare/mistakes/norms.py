@@ -1,4 +1,4 @@
-"""Mistakes of norms: their formula, and where they stand."""
+"""Mistakes of norms: their formula and their position."""
 
 from collections.abc import Iterator
 
@@ -27,19 +27,19 @@ def normed(
     axis: int = -1,
     x: Tensor | None = None,
 ) -> Tensor:
-    """A norm by its formula, with one thing changed. ``gain`` is what is added to it, None for no gain at all."""
+    """A norm by its formula, with some settings changed. ``gain`` is added to the weight; None leaves the gain out."""
     operation, module = site.operation, site.module
     assert isinstance(operation, Norm)
     x = site.input() if x is None else x
     eps = operation.eps if eps is None else eps
     centred = operation.centred if centred is None else centred
-    above = x - x.mean(axis, keepdim=True) if centred else x
-    variance = above.square().sum(axis, keepdim=True) / (x.shape[axis] - correction if mean else 1)
+    deviation = x - x.mean(axis, keepdim=True) if centred else x
+    variance = deviation.square().sum(axis, keepdim=True) / (x.shape[axis] - correction if mean else 1)
     sigma = variance.sqrt() + eps if outside else (variance + eps) ** power
-    made = above / sigma
-    weight, added = getattr(module, "weight", None), getattr(module, "bias", None)
-    made = made if weight is None or gain is None else made * (weight + gain)
-    return made if added is None or not bias else made + added
+    scaled = deviation / sigma
+    weight, bias_vector = getattr(module, "weight", None), getattr(module, "bias", None)
+    scaled = scaled if weight is None or gain is None else scaled * (weight + gain)
+    return scaled if bias_vector is None or not bias else scaled + bias_vector
 
 
 def norms() -> Iterator[Mistake]:
@@ -62,7 +62,7 @@ def norms() -> Iterator[Mistake]:
     )  # fmt: skip
     yield Mistake("it divides by the variance, without the root", Norm, lambda site: normed(site, power=1.0))
     yield Mistake("the squares are summed, not averaged", Norm, lambda site: normed(site, mean=False))
-    yield Mistake("it has the parameters of the layer's first norm", Norm, _of_the_other)
+    yield Mistake("it has the parameters of the layer's first norm", Norm, _first_norm)
     yield Mistake("the gain is left out", Norm, has("weight", lambda site: normed(site, gain=None)))
     yield Mistake("the gain is 1 + weight", Norm, has("weight", lambda site: normed(site, gain=1.0)))
     yield Mistake("the bias is left out", Norm, has("bias", lambda site: normed(site, bias=False)))
@@ -83,20 +83,20 @@ def norms() -> Iterator[Mistake]:
 
 def _uncentred(site: Site) -> Tensor:
     x, module = site.input(), site.module
-    made = x / (x.var(-1, keepdim=True, correction=0) + site.operation.eps).sqrt() * gain_of(module)  # type: ignore[attr-defined]
-    added = getattr(module, "bias", None)
-    return made if added is None else made + added
+    scaled = x / (x.var(-1, keepdim=True, correction=0) + site.operation.eps).sqrt() * gain_of(module)  # type: ignore[attr-defined]
+    bias_vector = getattr(module, "bias", None)
+    return scaled if bias_vector is None else scaled + bias_vector
 
 
-def _of_the_other(site: Site) -> Tensor:
+def _first_norm(site: Site) -> Tensor:
     norms = [step for step in site.trace.steps.in_layer(site.layer or 0) if type(step.operation) is Norm]
     if site.layer is None or site.step is norms[0]:
-        raise RuntimeError("there is none before it")
+        raise RuntimeError("no norm before it in the layer")
     return Site(site.trace, norms[0], site.layer).module(site.input())
 
 
 def _own_norm(site: Site) -> Site:
-    """The norm before what a residual sum adds."""
+    """The norm before the branch that a residual sum adds."""
     trace = site.trace
     norms = [step for step in trace.steps.stream_norms if isinstance(step.operation, Norm)]
     norms = norms or [
@@ -120,16 +120,16 @@ def _norm_added(site: Site) -> Tensor:
     first, *others = site.inputs()
     norm = _own_norm(site)
     added = others[0]
-    for one in others[1:]:
-        added = added + one
+    for summand in others[1:]:
+        added = added + summand
     return first + normed(norm, x=added)
 
 
 def _from_normed(site: Site) -> Tensor:
     _, *others = site.inputs()
     total = normed(_own_norm(site))
-    for one in others:
-        total = total + one
+    for summand in others:
+        total = total + summand
     return total
 
 
@@ -141,13 +141,17 @@ def _norm_of_input(site: Site) -> Tensor:
 
 
 def _in_turn(site: Site) -> tuple[Tensor, Site, Site]:
-    """What enters a block of two residual sums, each of something normed, and the sums."""
+    """The input of a block with two residual sums one after the other, and the two sums."""
     steps, layer = site.trace.steps, site.layer
     sums = [
         Site(site.trace, step, layer) for step in steps.in_layer(layer or 0)
         if type(step.operation) is Add and not step.from_stream
     ]  # fmt: skip
-    if layer is None or len(sums) != 2 or [one.sources[0][0] for one in sums] != [steps.input, sums[0].step.name]:
+    if (
+        layer is None
+        or len(sums) != 2
+        or [site_of_sum.sources[0][0] for site_of_sum in sums] != [steps.input, sums[0].step.name]
+    ):
         raise RuntimeError("not two sums, one after the other")
     return site.trace.step(steps.input, layer), sums[0], sums[1]
 

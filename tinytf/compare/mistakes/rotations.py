@@ -1,4 +1,4 @@
-"""Mistakes of rotary positions: pairs, angles, and what is turned."""
+"""Mistakes of rotary positions: pairs, angles, and which vectors are rotated."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def _turned(
 
 
 def _neighbours(site: Site) -> Tensor:
-    """Dimensions 2i and 2i + 1 as a pair, where the reference pairs i and i + D/2."""
+    """Pair dimensions 2i and 2i + 1, where the reference pairs i and i + D/2."""
     operation = site.operation
     assert isinstance(operation, Rotate)
     x = site.input()
@@ -43,7 +43,7 @@ def _neighbours(site: Site) -> Tensor:
 
 
 def _mixed(site: Site) -> Tensor:
-    """Neighbours as a pair, by cosines and sines that are laid out for halves."""
+    """Pair neighbours, with cosines and sines that are laid out for halves."""
     operation, x = site.operation, site.input()
     assert isinstance(operation, Rotate)
     cosine, sine = rotary_table(len(site.ids), operation.rope, x.device, x.dtype)
@@ -51,7 +51,7 @@ def _mixed(site: Site) -> Tensor:
 
 
 def _waves(site: Site) -> tuple[Tensor, Tensor, Tensor]:
-    """What is rotated, the same with its halves exchanged and no minus, and the angles' cosines and sines."""
+    """The vectors to rotate, and the cosines and sines of the angles."""
     operation, x = site.operation, site.input()
     assert isinstance(operation, Rotate)
     if x.shape[-1] != operation.rope.width:
@@ -94,10 +94,10 @@ def rotations() -> Iterator[Mistake]:
         "the exponents are 4i/d_head, not 2i/d_head", Rotate, lambda s: _turned(s, width=s.config.d_head // 2)
     )
     for theta in (1e3, 1e4, 1e5, 5e5, 1e6):
-        made: Wrong = lambda site, theta=theta: _turned(site, theta=theta)  # type: ignore[misc]  # noqa: E731
+        wrong: Wrong = lambda site, theta=theta: _turned(site, theta=theta)  # type: ignore[misc]  # noqa: E731
         yield Mistake(
             f"RoPE's base is {theta:,.0f}", Rotate,
-            unlike(lambda site, theta=theta: site.operation.rope.theta == theta, made),  # type: ignore[misc]
+            unlike(lambda site, theta=theta: site.operation.rope.theta == theta, wrong),  # type: ignore[misc]
         )  # fmt: skip
     yield Mistake(
         "values are rotated too", Mix,

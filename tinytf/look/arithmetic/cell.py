@@ -1,4 +1,4 @@
-"""One cell of a trace: which number an address names, and the numbers of the steps that it came from."""
+"""One cell of a trace: the number at an address, and the cells of the steps that it was computed from."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of ``step``: of the query head ``head`` where the step has heads, at ``index`` on its other axes."""
+    """One number of ``step``, at ``index``; ``head`` is its query head if the step has heads."""
 
     trace: Trace
     step: Step
@@ -25,11 +25,11 @@ class Cell:
     def __str__(self) -> str:
         return str(self.address())
 
-    def address(self, given: int = 2) -> Address:
-        """The canonical address, by numbers; with fewer words ``given`` than axes it is that of the row."""
+    def address(self, n_words: int = 2) -> Address:
+        """The canonical address, by numbers; with fewer words ``n_words`` than axes, the address of the row."""
         layers = None if self.layer is None else (self.layer,)
         heads = None if self.head is None else (self.head,)
-        return Address(self.step, layers, heads, tuple(map(str, self.index[:given])))
+        return Address(self.step, layers, heads, tuple(map(str, self.index[:n_words])))
 
     @property
     def value(self) -> float:
@@ -40,28 +40,28 @@ class Cell:
         """The step as a whole."""
         return Site(self.trace, self.step, self.layer)
 
-    def token(self, place: int) -> str:
-        """The token at a position, as it is shown."""
-        return self.trace.tokens[place].shown
+    def token(self, position: int) -> str:
+        """The printable form of the token at a position."""
+        return self.trace.tokens[position].shown
 
     def source(self, number: int, *index: int, head: int | None = None) -> "Cell":
-        """A cell of the step's input ``number``, of the same head (or of ``head``) where that step has heads."""
+        """A cell of the step's input ``number``, of this head (or of ``head``) if that step has heads."""
         name, layer = self.site.sources[number]
         step = self.trace.steps.at(name, layer)
-        own = self.head if head is None else head
-        return Cell(self.trace, step, layer, own if step.is_split else None, index)
+        source_head = self.head if head is None else head
+        return Cell(self.trace, step, layer, source_head if step.is_split else None, index)
 
     def row(self) -> Tensor:
-        """The row of the step that this cell is in, in float64."""
+        """The row of this cell, in float64."""
         return self.trace[self.address(len(self.step.axes[-2:]) - 1)].cpu().double()
 
     def column(self) -> Tensor:
-        """The column that this cell is in, in float64."""
+        """The column of this cell, in float64."""
         return self.trace[self.address(0)][:, self.index[1]].cpu().double()
 
 
 def find_cell(trace: Trace, address: str | Address) -> tuple[Cell, str]:
-    """The one cell that an address names, and what should be known of the address.
+    """The one cell that an address names, and a note about the address.
 
     The second word of a cell of ``logits`` or ``probs`` may be a token (``logits[sat,·on]``).
     Raises AddressError for a step without numbers, and for anything but one cell.
@@ -73,10 +73,10 @@ def find_cell(trace: Trace, address: str | Address) -> tuple[Cell, str]:
         raise AddressError(f"{step.name} has no arithmetic: {reason}", "explain a number, such as probs[0,0]")
     if step is None:
         raise AddressError(f"{where} names no step", f"for example {_example(where, trace.steps.by_name['scores'])}")
-    many = _not_one(where, step)
-    if many:
-        said = f"{where} {many}, and one number is explained at a time"
-        raise AddressError(said, f"for example {_example(where, step)}")
+    problem = _why_not_one_cell(where, step)
+    if problem:
+        message = f"{where} {problem}, and one number is explained at a time"
+        raise AddressError(message, f"for example {_example(where, step)}")
     axes = step.axes[-2:]
     layer = None if where.layers is None else where.layers[0]
     sizes = _sizes(trace, step, layer)
@@ -86,11 +86,11 @@ def find_cell(trace: Trace, address: str | Address) -> tuple[Cell, str]:
     ), where.note
 
 
-def _not_one(where: Address, step: Step) -> str:
-    """What an address is where it is not one cell; empty where it is."""
-    for numbers, what in ((where.layers, "layer"), (where.heads, "head")):
+def _why_not_one_cell(where: Address, step: Step) -> str:
+    """Why an address is not one cell; empty if it is."""
+    for numbers, noun in ((where.layers, "layer"), (where.heads, "head")):
         if numbers is not None and len(numbers) > 1:
-            return f"is of {len(numbers)} {what}s"
+            return f"is of {len(numbers)} {noun}s"
     if step.is_split and where.heads is None:
         return f"names no {'expert' if step.of_experts else 'head'}"
     if len(where.cell) < len(step.axes[-2:]):
@@ -110,5 +110,5 @@ def _example(where: Address, step: Step) -> str:
 
 def _sizes(trace: Trace, step: Step, layer: int | None) -> tuple[int, ...]:
     length = len(trace.tokens)
-    known = {"token": length, "query": length, "key": length, **trace.config.at(layer).sizes}
-    return tuple(known[axis] for axis in step.axes[-2:])
+    sizes = {"token": length, "query": length, "key": length, **trace.config.at(layer).sizes}
+    return tuple(sizes[axis] for axis in step.axes[-2:])

@@ -1,4 +1,4 @@
-"""Explanations as data: of one cell, and of a cell with those that it came from."""
+"""Explanations as data: of one cell, and of a cell with the cells that it was computed from."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tinytf.steps.operations.working import Rest, Term, Value
 
 @dataclass(frozen=True)
 class Input:
-    """A row or cell of an earlier step that went in, by its address, with that step's title and formula."""
+    """A row or cell of an earlier step that is an input, by its address, with that step's title and formula."""
 
     address: str
     title: str
@@ -20,14 +20,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Explanation(Data):
-    """How the number at ``address`` comes about, computed in float64 from the recorded numbers before it.
+    """The arithmetic of the number at ``address``, in float64, from the recorded numbers before it.
 
-    ``place`` says the cell in words, ``kind`` the operation. In reading order: the values ``before`` (a mean, an angle,
-    the largest score), the ``terms`` (each a ``term_name``), largest first, with the ``rest``, what they ``sum`` to
-    (None where nothing is summed), and the values that come ``after`` (a division, a tanh), the last of which is
-    ``total``. ``recorded`` is the number of the trace, and ``allowed`` how far the two may differ. ``note`` says in
-    words what the numbers alone do not: why a cell is masked. ``inputs`` are the rows that went in, and ``leads_to``
-    the cells of the largest term, one step back.
+    ``place`` is the cell in words, ``kind`` the operation. In reading order: the values ``before`` (a mean, an angle,
+    the largest score); the ``terms`` (each a ``term_name``), largest first, with the ``rest``; their ``sum`` (None if
+    nothing is summed); and the values ``after`` (a division, a tanh), the last of which is ``total``. ``recorded`` is
+    the number of the trace, and ``allowed`` how far the two may differ. ``note`` says in words what the numbers do not,
+    such as why a cell is masked. ``inputs`` are the input rows, and ``leads_to`` the cells of the largest term, one
+    step back.
     """
 
     ALSO: ClassVar = ("holds",)
@@ -62,9 +62,9 @@ class Explanation(Data):
 
 @dataclass(frozen=True)
 class Explained(Report):
-    """The explanations of ``cells``, the one that was asked for first; ``depth`` levels were asked for.
+    """The explanations of ``cells``, the requested cell first, to at most ``depth`` levels.
 
-    ``first_not_finite`` names the first step of the pass with NaN or infinity, where one of the cells is NaN.
+    If one of the cells is NaN, ``first_not_finite`` names the first step of the pass with NaN or infinity.
     """
 
     KIND = "explanation"
@@ -77,7 +77,7 @@ class Explained(Report):
 
     @property
     def levels(self) -> int:
-        """How many levels there are, at most ``depth``."""
+        """The number of levels, at most ``depth``."""
         return self.cells[-1].depth
 
     def __iter__(self) -> Iterator[Explanation]:
@@ -86,13 +86,15 @@ class Explained(Report):
     def __len__(self) -> int:
         return len(self.cells)
 
-    def __getitem__(self, place: int) -> Explanation:
-        return self.cells[place]
+    def __getitem__(self, index: int) -> Explanation:
+        return self.cells[index]
 
     @property
     def worst(self) -> Explanation:
-        """The cell whose arithmetic is furthest from what was recorded, in units of what is allowed."""
-        return max(self.cells, key=lambda one: math.inf if math.isnan(one.difference) else one.difference / one.allowed)
+        """The cell whose arithmetic is furthest from the recorded number, relative to what is allowed."""
+        return max(
+            self.cells, key=lambda cell: math.inf if math.isnan(cell.difference) else cell.difference / cell.allowed
+        )
 
     @property
     def holds(self) -> bool:

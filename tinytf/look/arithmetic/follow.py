@@ -30,48 +30,59 @@ def explain(
     top: int = 8,
     temperature: float = 1.0,
 ) -> Explained:
-    """The arithmetic behind the one number at ``address`` of a text, or of its trace; then that of its largest terms.
+    """Explain the number at ``address`` of a text, or of its trace, then the numbers of its largest terms.
 
-    There are ``depth`` levels, each cell once, with the ``top`` largest terms. It ends early at the embeddings, and
-    where a cell is masked, or put there by an intervention. ``temperature`` divides the logits of a cell of ``probs``.
-    Raises AddressError for an address that is not one cell of computed numbers, UsageError for a depth or ``top`` below
-    1, for a temperature that is not above 0, and for one of another step.
+    There are ``depth`` levels, each cell once, with the ``top`` largest terms. It ends early at the embeddings, at a
+    masked cell, and at a value of an intervention. ``temperature`` divides the logits of a cell of ``probs``. Raises
+    AddressError for an address that is not one cell of computed numbers; UsageError for a ``depth`` or ``top`` below 1,
+    for a temperature that is not above 0, and for a temperature with another step.
     """
     trace, label = model.trace(text), model.shown
     cell, note = find_cell(trace, address)
     if _is_exchanged(cell):
         raise AddressError(
-            f"{cell} was put there by an intervention, and not computed",
-            "the steps before and after it have their arithmetic",
+            f"{cell} was put there by an intervention, not computed",
+            "explain a step before or after it",
         )
     if temperature != 1.0 and not isinstance(cell.site.operation, VocabularySoftmax):
-        raise UsageError(f"a temperature is of probs, and {cell} is computed without one")
+        raise UsageError(f"a temperature belongs to probs, and {cell} is computed without one")
     if not (temperature > 0 and math.isfinite(temperature)):
         raise UsageError(f"a temperature of {temperature:g} is not above 0")
-    for what, number in (("depth", depth), ("top", top)):
-        if number < 1:
-            raise UsageError(f"{what} {number} is below 1")
-    level, seen, found = [cell], {str(cell)}, []
-    for number in range(1, depth + 1):
+    for name, level_number in (("depth", depth), ("top", top)):
+        if level_number < 1:
+            raise UsageError(f"{name} {level_number} is below 1")
+    level, seen, explanations = [cell], {str(cell)}, []
+    for level_number in range(1, depth + 1):
         if not level:
             break
-        below: list[Cell] = []
-        for one in level:
-            done = one.site.operation
-            if isinstance(done, VocabularySoftmax):
-                made = done.arithmetic(one, temperature, label)
+        next_level: list[Cell] = []
+        for level_cell in level:
+            operation = level_cell.site.operation
+            if isinstance(operation, VocabularySoftmax):
+                working = operation.arithmetic(level_cell, temperature, label)
             else:
-                made = done.arithmetic(one)
-            said = " ".join(part for part in (made.note, note if number == 1 else "") if part)
-            found.append(_explanation(one, done.words, made, said, number, top, _recorded(one, temperature), label))
-            for lead in made.lead:
+                working = operation.arithmetic(level_cell)
+            words = " ".join(part for part in (working.note, note if level_number == 1 else "") if part)
+            explanations.append(
+                _explanation(
+                    level_cell,
+                    operation.words,
+                    working,
+                    words,
+                    level_number,
+                    top,
+                    _recorded(level_cell, temperature),
+                    label,
+                )
+            )
+            for lead in working.lead:
                 assert isinstance(lead, Cell), "a cell's sources are of its kind"
                 if str(lead) not in seen and not _is_exchanged(lead):
                     seen.add(str(lead))
-                    below.append(lead)
-        level = below
-    broken = first_not_finite(trace) if any(math.isnan(one.difference) for one in found) else None
-    return Explained(tuple(found), depth, broken, about=About(model, trace.encoding))
+                    next_level.append(lead)
+        level = next_level
+    fault = first_not_finite(trace) if any(math.isnan(level_cell.difference) for level_cell in explanations) else None
+    return Explained(tuple(explanations), depth, fault, about=About(model, trace.encoding))
 
 
 def _is_exchanged(cell: Cell) -> bool:
@@ -79,7 +90,7 @@ def _is_exchanged(cell: Cell) -> bool:
 
 
 def _recorded(cell: Cell, temperature: float) -> float:
-    """The number of the trace, or torch's softmax where a temperature was asked for."""
+    """The number of the trace, or torch's softmax at another temperature."""
     if temperature == 1.0:
         return cell.value
     token, entry = cell.index
@@ -89,17 +100,17 @@ def _recorded(cell: Cell, temperature: float) -> float:
 def _explanation(
     cell: Cell,
     kind: str,
-    made: Working,
+    working: Working,
     note: str,
     depth: int,
     top: int,
     recorded: float,
     label: Callable[[int], str],
 ) -> Explanation:
-    total, dtype = made.total, cell.trace.last_hidden.dtype
+    total, dtype = working.total, cell.trace.last_hidden.dtype
     limit = allowed(STEP, dtype) * (max(1.0, abs(recorded)) if math.isfinite(recorded) else 1.0)
-    terms, rest = made.terms(top)
-    inputs = (one.address(given) for one, given in made.inputs if isinstance(one, Cell))
+    terms, rest = working.terms(top)
+    inputs = (source.address(n_words) for source, n_words in working.inputs if isinstance(source, Cell))
     return Explanation(
         address=str(cell),
         place=_place(cell, label),
@@ -109,24 +120,24 @@ def _explanation(
         role=cell.step.role,
         kind=kind,
         note=note,
-        before=made.before,
-        factor_names=made.series.names if made.series else (),
-        term_name=made.series.called if made.series else "",
+        before=working.before,
+        factor_names=working.series.names if working.series else (),
+        term_name=working.series.called if working.series else "",
         terms=terms,
         rest=rest,
-        sum=made.sum,
-        after=made.after,
+        sum=working.sum,
+        after=working.after,
         total=total,
         recorded=recorded,
         difference=0.0 if total == recorded else abs(total - recorded),
-        allowed=max(limit, torch.finfo(dtype).eps * made.rounding),
-        inputs=tuple(Input(str(one), one.step.title, one.step.formula) for one in inputs if one.step),
-        leads_to=tuple(map(str, made.lead)),
+        allowed=max(limit, torch.finfo(dtype).eps * working.rounding),
+        inputs=tuple(Input(str(source), source.step.title, source.step.formula) for source in inputs if source.step),
+        leads_to=tuple(map(str, working.lead)),
     )
 
 
 def _place(cell: Cell, label: Callable[[int], str]) -> str:
-    """Where the cell is, in words: ``query 0 The, key 1 cat``; ``token 2 sat, d17``."""
+    """The cell's position in words: ``query 0 The, key 1 cat``; ``token 2 sat, d17``."""
     words = []
     for axis, number in zip(cell.step.axes[-2:], cell.index, strict=True):
         if axis in ("token", "query", "key"):

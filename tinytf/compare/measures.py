@@ -1,8 +1,8 @@
-"""Two runs: how far a step, a parameter and the predictions of both are apart.
+"""How far a step, a parameter and the predictions of two runs are apart.
 
-A token of a large model may hold numbers a thousand times those of the others (the first one, often, which attention
-rests on). So each token is measured by its own largest number, in both runs; of a map each query by its row's.
-Shapes: T tokens or queries, N all that a step has of one; P positions, C width, V vocabulary.
+One token of a large model (often the first, as an attention sink) may hold numbers a thousand times those of the
+others. So differences are relative to the largest number of their own token in both runs, or of their row in a map.
+Shapes: T tokens or queries, N numbers of a token; P positions, C width, V vocabulary.
 """
 
 import math
@@ -23,7 +23,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.summary import norm
 
-_CHUNK = 2**22  # numbers of a parameter that are in memory in float64 at a time
+_CHUNK = 2**22  # numbers of a parameter converted to float64 at a time
 _ROWS = 16  # positions whose logits are in memory at a time
 
 
@@ -32,11 +32,11 @@ class Compared(Data):
     """One step in both runs.
 
     ``largest`` is the largest difference of two cells, at the cell ``at``, where the numbers are ``values``.
-    ``relative`` is the largest difference within a token in units of the largest magnitude there, and ``token`` the
-    one where it is the largest (None of a step without tokens); infinite where a number is not finite, and of these
-    there are ``unlike`` on one side alone. ``cosine`` is that of a token's finite numbers, the mean over the tokens.
-    ``kl`` is KL(first ‖ second) in nats, the mean over the positions, of logits and probabilities alone.
-    ``note`` is what was done to the numbers of a dump.
+    ``relative`` is the largest difference within a token, divided by the largest magnitude there, for the ``token``
+    where this is largest (None for a step without tokens). It is infinite where unequal numbers are not both
+    finite; ``unlike`` counts these. ``cosine`` is between the finite numbers of a token, averaged over the tokens.
+    ``kl`` is KL(first ‖ second) in nats, averaged over the positions, for logits and probabilities only.
+    ``note`` says what was done to the numbers of a dump.
     """
 
     LESS: ClassVar = ("step",)
@@ -63,7 +63,7 @@ class Compared(Data):
 
 
 class Sums:
-    """A comparison of a step that comes in parts along its first axis, tokens or heads."""
+    """The comparison of a step, summed over parts along its first axis, tokens or heads."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -75,32 +75,33 @@ class Sums:
         self.parts: list[Tensor] = []
 
     def add(self, first: Tensor, second: Tensor, start: int) -> None:
-        """Another part, whose first row is row ``start`` of the whole."""
+        """Add a part whose first row is row ``start`` of the whole step."""
         kind = torch.promote_types(first.dtype, second.dtype)
         kind = torch.promote_types(kind, torch.float32)
         a, b = first.to(kind), second.to(first.device, kind)
-        apart = (a - b).abs()
-        finite = bool(apart.max().isfinite())
+        difference = (a - b).abs()
+        finite = bool(difference.max().isfinite())
         if not finite:
-            apart = torch.where(a == b, 0.0, apart).nan_to_num(nan=math.inf, posinf=math.inf)  # equal where both are −∞
-            self.unlike += int(apart.isinf().sum())
-        flat = int(apart.argmax())
-        if float(apart.flatten()[flat]) > self.largest:
-            self.largest = float(apart.flatten()[flat])
+            # Equal where both are −∞.
+            difference = torch.where(a == b, 0.0, difference).nan_to_num(nan=math.inf, posinf=math.inf)
+            self.unlike += int(difference.isinf().sum())
+        flat = int(difference.argmax())
+        if float(difference.flatten()[flat]) > self.largest:
+            self.largest = float(difference.flatten()[flat])
             # torch.unravel_index would import sympy, which takes seconds.
-            place = [int(i) for i in np.unravel_index(flat, a.shape)]
-            self.at = (place[0] + start, *place[1:])
+            index = [int(i) for i in np.unravel_index(flat, a.shape)]
+            self.at = (index[0] + start, *index[1:])
             self.values = float(a.flatten()[flat]), float(b.flatten()[flat])
         if not finite:
             seen = a.isfinite() & b.isfinite()
             a, b = torch.where(seen, a, 0.0), torch.where(seen, b, 0.0)
-        self.parts.append(self._of_tokens(a, b, apart))
+        self.parts.append(self._token_sums(a, b, difference))
         self.shape = (start + first.shape[0], *first.shape[1:])
 
     def compared(self, name: str, layer: int | None, kl: float | None = None, note: str = "") -> Compared:
-        largest, scale, dot, one, other = self._joined()
+        largest, scale, dot, squares_a, squares_b = self._merged_parts()
         relative = torch.where(largest == 0, 0.0, (largest / scale).nan_to_num(nan=math.inf, posinf=math.inf))
-        size = (one * other).sqrt()
+        size = (squares_a * squares_b).sqrt()
         cosine = torch.where(largest == 0, 1.0, torch.where(size == 0, 0.0, dot / size).clamp(-1.0, 1.0))
         worst = int(relative.argmax())
         return Compared(
@@ -119,19 +120,19 @@ class Sums:
             self.unlike,
         )
 
-    def _of_tokens(self, a: Tensor, b: Tensor, apart: Tensor) -> Tensor:
-        """Of each token (5, T): largest difference, largest magnitude, a·b, a·a and b·b."""
-        a, b, apart = (self._rows(one) for one in (a, b, apart))  # (T, N)
-        scale = torch.maximum(*((one.amax(dim=-1).maximum(-one.amin(dim=-1))) for one in (a, b)))
+    def _token_sums(self, a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
+        """For each token (5, T): largest difference, largest magnitude, a·b, a·a and b·b."""
+        a, b, difference = (self._rows(tensor) for tensor in (a, b, difference))  # (T, N)
+        scale = torch.maximum(*((rows.amax(dim=-1).maximum(-rows.amin(dim=-1))) for rows in (a, b)))
         a, b = a.double(), b.double()
         dots = (torch.linalg.vecdot(*pair) for pair in ((a, b), (a, a), (b, b)))
-        return torch.stack((apart.amax(dim=-1).double(), scale.double(), *dots)).cpu()
+        return torch.stack((difference.amax(dim=-1).double(), scale.double(), *dots)).cpu()
 
     def _rows(self, tensor: Tensor) -> Tensor:
         return tensor.reshape(1, -1) if self.axis is None else tensor.movedim(self.axis, 0).flatten(1)
 
-    def _joined(self) -> Tensor:
-        """The parts as one: side by side where they are of other tokens, else of other heads of the same ones."""
+    def _merged_parts(self) -> Tensor:
+        """The parts merged: side by side if each has its own tokens, else summed over heads of the same tokens."""
         if self.axis == 0:
             return torch.cat(self.parts, dim=1)
         parts = torch.stack(self.parts)  # (parts, 5, T)
@@ -140,7 +141,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Moved(Data):
-    """One parameter in two models: the norm of the change ‖Δ‖ and that of the first model's weights ‖W‖."""
+    """One parameter in two models: the norm ‖Δ‖ of the change and the norm ‖W‖ of the first model's weights."""
 
     ALSO: ClassVar = ("ratio",)
 
@@ -151,7 +152,7 @@ class Moved(Data):
 
     @property
     def ratio(self) -> float:
-        """‖Δ‖ ÷ ‖W‖; infinite where weights that were all 0 moved, and 0 where nothing did."""
+        """‖Δ‖ ÷ ‖W‖; infinite where all-zero weights moved, 0 where nothing moved."""
         if not self.change:
             return 0.0
         return self.change / self.norm if self.norm else float("inf")
@@ -159,30 +160,30 @@ class Moved(Data):
 
 @torch.no_grad()
 def moved_weights(first: Transformer, second: Transformer) -> tuple[Moved, ...]:
-    """The parameters that both have in one shape, the one that moved most for its size first; in float64."""
-    others = dict(second.named_parameters())
-    found = [
-        _moved(name, weight, others[name])
+    """The parameters that both have in one shape, sorted by ‖Δ‖ ÷ ‖W‖, largest first; computed in float64."""
+    second_weights = dict(second.named_parameters())
+    moved = [
+        _moved(name, weight, second_weights[name])
         for name, weight in first.named_parameters()
-        if name in others and others[name].shape == weight.shape
+        if name in second_weights and second_weights[name].shape == weight.shape
     ]
-    return tuple(sorted(found, key=lambda one: -one.ratio))
+    return tuple(sorted(moved, key=lambda parameter: -parameter.ratio))
 
 
 def _moved(name: str, first: Tensor, second: Tensor) -> Moved:
-    if first is second:  # a model without some steps has the weights of the whole one
+    if first is second:  # a model without some steps shares the weights of the full one
         return Moved(name, tuple(first.shape), 0.0, norm(first))
     change = size = 0.0
-    ends = zip(first.flatten().split(_CHUNK), second.to(first.device).flatten().split(_CHUNK), strict=True)
-    for before, after in ends:
-        change += float((after.double() - before.double()).square().sum())
-        size += float(before.double().square().sum())
+    chunks = zip(first.flatten().split(_CHUNK), second.to(first.device).flatten().split(_CHUNK), strict=True)
+    for a, b in chunks:
+        change += float((b.double() - a.double()).square().sum())
+        size += float(a.double().square().sum())
     return Moved(name, tuple(first.shape), change**0.5, size**0.5)
 
 
 @dataclass(frozen=True)
 class Position:
-    """What both predict at one position: KL(first ‖ second) in nats, and the most probable id of each."""
+    """The predictions of both at one position: KL(first ‖ second) in nats, and each one's most probable id."""
 
     index: int
     kl: float
@@ -192,7 +193,7 @@ class Position:
 
 @dataclass(frozen=True)
 class BothPredict:
-    """The most probable ids of either run after its text, or at a mask, with their probabilities in both runs.
+    """The most probable ids of either run, after its text or at a mask, with their probabilities in both runs.
 
     ``kl`` is KL(first ‖ second) in nats.
     """
@@ -206,13 +207,13 @@ class BothPredict:
 
     @property
     def change(self) -> tuple[float, ...]:
-        """Second less first."""
+        """Second minus first."""
         return tuple(b - a for a, b in zip(self.first, self.second, strict=True))
 
 
 @dataclass(frozen=True)
 class Ends:
-    """Two sides of one vocabulary, with the last part of each, and the positions whose logits both have."""
+    """Two sides with one vocabulary: the last part of each, and the positions at which both have logits."""
 
     sides: tuple[AnySide, AnySide]
     parts: tuple[Any, Any]
@@ -220,12 +221,12 @@ class Ends:
     rows: tuple[int, ...]
 
     def _outcomes(self, *rows: Sequence[int]) -> list[dict[str, Tensor]]:
-        """The steps over the vocabulary of both sides, at positions of each."""
+        """The steps over the vocabulary of both sides, each at its own positions."""
         read = zip(self.sides, self.parts, rows, strict=True)
-        return [side.outcomes(part, places) for side, part, places in read]
+        return [side.outcomes(part, positions) for side, part, positions in read]
 
     def compare(self) -> tuple[tuple[Compared, ...], tuple[Position, ...]]:
-        """The steps over the vocabulary that both have, and every position; some positions at a time."""
+        """Compare the steps over the vocabulary that both have, and every position, a few positions at a time."""
         first, second = (table_of(side.config) for side in self.sides)
         sums = {step.name: Sums(step) for step in first.over_vocabulary if step.name in second.by_name}
         logits, shares = first.over_vocabulary[-1].name, first.probabilities
@@ -234,43 +235,45 @@ class Ends:
         positions: list[Position] = []
         for start in range(0, len(self.rows), _ROWS):
             rows = self.rows[start : start + _ROWS]
-            found, other = self._outcomes(rows, rows)
-            for name, one in list(sums.items()):
-                if name in found and name in other:
-                    one.add(found[name], other[name], rows[0])
+            outcomes, outcomes_b = self._outcomes(rows, rows)
+            for name, step_sums in list(sums.items()):
+                if name in outcomes and name in outcomes_b:
+                    step_sums.add(outcomes[name], outcomes_b[name], rows[0])
                 else:
                     del sums[name]
-            a, b = found[logits], other[logits]  # (rows, V)
-            log_p, log_q = (one.log_softmax(dim=-1, dtype=torch.float64) for one in (a, b.to(a.device)))
-            p, q = (one.exp() for one in (log_p, log_q))
+            a, b = outcomes[logits], outcomes_b[logits]  # (rows, V)
+            log_p, log_q = (rows.log_softmax(dim=-1, dtype=torch.float64) for rows in (a, b.to(a.device)))
+            p, q = (log.exp() for log in (log_p, log_q))
             kl = divergence(p, log_p, log_q)
             p, q = p.float(), q.float()
             probs.add(p, q, rows[0])
             total += float(kl.sum())
-            best = [one.max(dim=-1) for one in (p, q)]
-            for place, row in enumerate(rows):
-                tops = [(int(one.indices[place]), float(one.values[place])) for one in best]
-                positions.append(Position(row, float(kl[place]), tops[0], tops[1]))
+            best = [shares.max(dim=-1) for shares in (p, q)]
+            for index, row in enumerate(rows):
+                tops = [(int(side.indices[index]), float(side.values[index])) for side in best]
+                positions.append(Position(row, float(kl[index]), tops[0], tops[1]))
         mean = total / len(self.rows)
         sums[shares.name] = probs
-        told = {logits: mean, shares.name: mean}
-        ends = (one.compared(name, None, told.get(name)) for name, one in sums.items())
-        return tuple(ends), tuple(positions)
+        divergences = {logits: mean, shares.name: mean}
+        compared = (step_sums.compared(name, None, divergences.get(name)) for name, step_sums in sums.items())
+        return tuple(compared), tuple(positions)
 
     def predictions(self, top: int) -> Iterator[BothPredict]:
-        """What comes after either text, or fills the masks that both have."""
+        """The predictions after the two texts, or at the masks that both have."""
         logits_name = table_of(self.sides[0].config).over_vocabulary[-1].name
-        known = [set(side.rows()) for side in self.sides]
-        for places in self.alignment.asked:
-            if not all(place in rows for place, rows in zip(places, known, strict=True)):
+        rows_of_sides = [set(side.rows()) for side in self.sides]
+        for positions in self.alignment.asked:
+            if not all(position in rows for position, rows in zip(positions, rows_of_sides, strict=True)):
                 continue
-            logits = [found[logits_name][0] for found in self._outcomes(*([at] for at in places))]
-            p, q = (probabilities(one) for one in logits)
-            log_p, log_q = (one.to(p.device).log_softmax(dim=-1, dtype=torch.float64) for one in logits)
+            logits = [steps[logits_name][0] for steps in self._outcomes(*([at] for at in positions))]
+            p, q = (probabilities(row) for row in logits)
+            log_p, log_q = (row.to(p.device).log_softmax(dim=-1, dtype=torch.float64) for row in logits)
             kl = float(divergence(log_p.exp(), log_p, log_q))
-            best = [one.topk(min(top, len(one))).indices.tolist() for one in (p, q)]
+            best = [shares.topk(min(top, len(shares))).indices.tolist() for shares in (p, q)]
             ids = sorted({*best[0], *best[1]}, key=lambda i: -max(float(p[i]), float(q[i])))
-            yield BothPredict(*places, kl, tuple(ids), tuple(float(p[i]) for i in ids), tuple(float(q[i]) for i in ids))
+            yield BothPredict(
+                *positions, kl, tuple(ids), tuple(float(p[i]) for i in ids), tuple(float(q[i]) for i in ids)
+            )
 
 
 def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -280,14 +283,14 @@ def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
 
 @torch.no_grad()
 def loss(model: Transformer, text: Encoding, hidden: Tensor) -> float | None:
-    """The mean of −log p of each next token in nats; None in an encoder and for a text of one token."""
+    """The mean −log p of the next token, in nats; None for an encoder and for a text of one token."""
     if model.config.head.kind != "lm":
         return None
     return loss_of(lambda rows: model.unembed(hidden[list(rows)]), text.ids)
 
 
 def loss_of(logits: Callable[[Sequence[int]], Tensor], ids: Sequence[int]) -> float | None:
-    """The loss, in nats a token, of what gives ``logits`` (P, V) at some positions of the text ``ids``."""
+    """The loss, in nats a token, of ``logits``, a function that gives (P, V) at some positions of the text ``ids``."""
     if len(ids) < 2:
         return None
     total = 0.0
