@@ -5,6 +5,7 @@ Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and wi
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -23,6 +24,12 @@ DRAWN_BY = "tinytf_cli.notebook"
 
 _WORDS = frozenset({"shown", "at", "after"})
 """Members that say which token a record is of."""
+
+derived = cached_property
+"""Declares a member of a report that is computed from its tensors when it is first read, and then kept.
+
+Everything else that a report says is there when it is returned.
+"""
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""

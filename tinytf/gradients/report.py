@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from tinytf.gradients.saliency import (
     integrated_gradients,
 )
 from tinytf.gradients.trace import GradientTrace, grad
-from tinytf.report import About, Progress, Report, plain, unheard
+from tinytf.report import About, Progress, Report, derived, plain, unheard
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.tables import Array
 from tinytf.text.chat import Written
@@ -102,6 +102,17 @@ def _norm(tensor: Tensor, allowed: Tensor | None) -> float:
     return norm(tensor)
 
 
+def _targets(trace: GradientTrace) -> tuple[Target, ...]:
+    """The predicted tokens, each with its loss and the largest gradients of its logits."""
+    targets = []
+    for position, token_id, loss in zip(trace.targets.positions, trace.targets.ids, trace.losses, strict=True):
+        gradient = trace.grad.step("logits")[position]
+        largest = gradient.abs().topk(min(_NAMED_LOGITS, len(gradient))).indices.tolist()
+        probability = float(probabilities(trace.step("logits")[position])[token_id])
+        targets.append(Target(position, token_id, probability, loss, tuple((i, float(gradient[i])) for i in largest)))
+    return tuple(targets)
+
+
 @dataclass(frozen=True, eq=False)
 class Backward(Report):
     """A backward pass; ``addresses`` and ``derivations``, or else the blocks of ``layers``, are listed in full.
@@ -127,6 +138,8 @@ class Backward(Report):
     }
 
     trace: GradientTrace
+    agreement: Agreement
+    targets: tuple[Target, ...]
     layers: tuple[int, ...]
     head: int
     addresses: tuple[Address, ...] = ()
@@ -142,50 +155,34 @@ class Backward(Report):
         """The formula of the gradient at one step of a layer (and head)."""
         return derive(self.trace, address).formula[0]
 
-    @cached_property
-    def agreement(self) -> Agreement:
-        return agreement(self.trace)
-
-    @cached_property
+    @derived
     def rows(self) -> tuple[GradientRow, ...]:
         return tuple(backward_rows(self.trace, self.agreement))
-
-    @cached_property
-    def targets(self) -> tuple[Target, ...]:
-        trace = self.trace
-        triples = zip(trace.targets.positions, trace.targets.ids, trace.losses, strict=True)
-        return tuple(self._target(position, token_id, loss) for position, token_id, loss in triples)
-
-    def _target(self, position: int, token_id: int, loss: float) -> Target:
-        gradient = self.trace.grad.step("logits")[position]
-        largest = gradient.abs().topk(min(_NAMED_LOGITS, len(gradient))).indices.tolist()
-        probability = float(probabilities(self.trace.step("logits")[position])[token_id])
-        return Target(position, token_id, probability, loss, tuple((i, float(gradient[i])) for i in largest))
 
     @property
     def worst(self) -> Target:
         """The target with the largest loss."""
         return max(self.targets, key=lambda target: target.loss)
 
-    @cached_property
+    @derived
     def strongest_tokens(self) -> tuple[tuple[int, float], ...]:
         """Every token's position and contribution, the largest first; by integrated gradients if they were computed."""
         attributions = self.integrated.attributions if self.integrated else self.first_order
         return tuple(sorted(enumerate(attributions), key=lambda item: -abs(item[1])))
 
-    @cached_property
+    @derived
     def weights(self) -> tuple[ParameterRow, ...]:
         return table(self.trace, self.lr, self.by)
 
-    @cached_property
+    @derived
     def flow(self) -> Flow:
         return flow(self.trace)
 
-    @cached_property
+    @derived
     def first_order(self) -> tuple[float, ...]:
         return gradient_times_input(self.trace)
 
-    @cached_property
+    @derived
     def heads(self) -> HeadSaliency:
         return attention_times_gradient(self.trace)
 
@@ -314,6 +311,8 @@ def backward(
     check = 0 if path is not None and path.interrupted else check
     return Backward(
         trace,
+        agreement(trace),
+        _targets(trace),
         tuple(layers),
         head,
         addresses,

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -44,6 +44,7 @@ class Attended(Report):
     }
 
     trace: Trace
+    check: Check
     heads: tuple[tuple[int, int], ...] = ()
     query: int | None = None
     top: int | None = None
@@ -70,10 +71,6 @@ class Attended(Report):
     def step(self) -> Step:
         """The step of the attention weights."""
         return self.trace.steps.by_name[self.trace.steps.weights]
-
-    @cached_property
-    def check(self) -> Check:
-        return check(self.trace)
 
     def measured(self, by: str) -> Tensor:
         """One of MEASURES for every head, (layers, heads)."""
@@ -191,4 +188,4 @@ def attention(
     if layer is not None and layer not in trace.steps.attending:
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
     drawn = None if layer is None else of_layer(trace, predictions(trace, model, 1), layer)
-    return Attended(trace, tuple(heads), query, top, window, drawn, about=About(model, trace.encoding))
+    return Attended(trace, check(trace), tuple(heads), query, top, window, drawn, about=About(model, trace.encoding))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -13,7 +12,7 @@ from tinytf.look.flow import Flow, flow
 from tinytf.look.lens import most_probable_by_layer
 from tinytf.look.prediction import Prediction
 from tinytf.parts.row import Step
-from tinytf.report import Data
+from tinytf.report import Data, derived
 from tinytf.steps.table import Place
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -84,7 +83,7 @@ class Overview:
     predicted: str | None
     layers: tuple[Layer, ...]
 
-    @cached_property
+    @derived
     def ranked(self) -> list[tuple[int, int, float]]:
         """(layer, head, amount) of every head, by the amount that it adds to the logit of the predicted token.
 
@@ -97,7 +96,7 @@ class Overview:
         ]
         return sorted(heads, key=lambda head: -head[2])
 
-    @cached_property
+    @derived
     def flow(self) -> Flow:
         """The flow of the block of the first head in ``ranked``."""
         return flow(self.trace, self.ranked[0][0])

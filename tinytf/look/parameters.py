@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import About, Report, plain
+from tinytf.report import About, Report, derived, plain
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -42,7 +42,7 @@ class ParameterValues:
     row: Tensor | None = None
     tokens: Mapping[str, int] = field(default_factory=dict)
 
-    @cached_property
+    @derived
     def statistics(self) -> Statistics:
         return statistics(self.values)
 
@@ -56,7 +56,7 @@ class ParameterValues:
         """The norm of the matrix row of a single number."""
         return None if self.row is None else norm(self.row)
 
-    @cached_property
+    @derived
     def histogram(self) -> tuple[Tensor, Tensor]:
         """Edges (BINS + 1,) and the count of finite numbers in each bin (BINS,); the last includes its upper edge."""
         values = self.values.double().flatten()
@@ -64,7 +64,7 @@ class ParameterValues:
         counts, edges = torch.histogram(values, BINS) if len(values) else (torch.zeros(BINS), torch.zeros(BINS + 1))
         return edges, counts.long()
 
-    @cached_property
+    @derived
     def singular_values(self) -> Tensor:
         """The singular values of a matrix in float64, largest first."""
         return torch.linalg.svdvals(self.values.double())
@@ -86,7 +86,7 @@ class ParameterValues:
         axes = self.where.axes
         return axes.index("vocab") if "vocab" in axes else 0
 
-    @cached_property
+    @derived
     def row_norms(self) -> Tensor:
         """The L2 norm of each row of a matrix, in float64; of each column if the columns are tokens."""
         return torch.linalg.vector_norm(self.values, dim=1 - self.row_axis, dtype=torch.float64)

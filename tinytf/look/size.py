@@ -4,12 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.report import Data, Report
+from tinytf.report import Data, Report, derived
 from tinytf.steps.table import table_of
 from tinytf.steps.work import Work, cache_bytes_per_token, work_per_token
 
@@ -80,11 +79,11 @@ class Info(Report):
     notes: tuple[str, ...] = ()
     card: Mapping[str, Any] | None = None
 
-    @cached_property
+    @derived
     def parts(self) -> list[Component]:
         return parameter_parts(self.config)
 
-    @cached_property
+    @derived
     def total(self) -> int:
         return parameter_count(self.config)
 
@@ -93,7 +92,7 @@ class Info(Report):
         """Whether the opened model has the number of parameters that its configuration implies."""
         return self.counted in (None, self.total)
 
-    @cached_property
+    @derived
     def work(self) -> Work:
         """The work of one token at the full context."""
         return work_per_token(self.config, self.config.context)

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +12,7 @@ from tinytf.look.overview import Overview, overview
 from tinytf.look.parameters import Parameters, parameters
 from tinytf.look.prediction import Prediction, predictions
 from tinytf.look.values import array_at
-from tinytf.report import About, Report, plain
+from tinytf.report import About, Report, derived, plain
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -30,7 +29,8 @@ class Traced(Report):
     """A trace that gives some steps in full: those of ``addresses``, or without any of ``blocks``, (layer, head) pairs.
 
     ``by_name`` says that the blocks were requested; by default they are the first. ``head`` is used for an address
-    without one. ``parameters`` were requested beside steps. ``fault`` is the first fault of the kinds ``fail_on``.
+    without one. ``glance`` is its ``overview``; None with addresses. ``parameters`` were requested beside steps.
+    ``fault`` is the first fault of the kinds ``fail_on``.
     """
 
     KIND = "trace"
@@ -51,12 +51,20 @@ class Traced(Report):
     head: int
     addresses: tuple[Address, ...]
     predictions: tuple[Prediction, ...]
+    check: Check
+    glance: Overview | None = None
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
     parameters: Parameters | None = None
     by_name: bool = False
 
-    @cached_property
+    @property
+    def overview(self) -> Overview:
+        """The pass at a glance, of a report without addresses."""
+        assert self.glance is not None
+        return self.glance
+
+    @derived
     def rows(self) -> list[StepSummary]:
         """The summaries of every step, or of the steps that the addresses name."""
         requested = {
@@ -65,15 +73,6 @@ class Traced(Report):
         steps = enumerate(self.trace.steps.rows, start=1)
         chosen = [(number, *place) for number, place in steps if not self.addresses or place in requested]
         return [row_of(self.trace, *row) for row in chosen]
-
-    @cached_property
-    def overview(self) -> Overview:
-        """The pass at a glance; all its layers must have been recorded."""
-        return overview(self.trace, self.predictions, self.shown)
-
-    @cached_property
-    def check(self) -> Check:
-        return check(self.trace)
 
     @property
     def holds(self) -> bool:
@@ -96,7 +95,9 @@ class Traced(Report):
         """The requested parameters; without any request, the flow and the layers of the overview."""
         if self.parameters is not None:
             return self.parameters.fields()
-        return {} if self.addresses else {"flow": plain(self.overview.flow), "layers": plain(self.overview.layers)}
+        if self.glance is None:
+            return {}
+        return {"flow": plain(self.overview.flow), "layers": plain(self.overview.layers)}
 
     def _full_addresses(self) -> list[Address]:
         """The addresses of the steps given in full."""
@@ -203,6 +204,8 @@ def traced(
         head,
         addresses,
         predicted,
+        check(trace),
+        None if addresses else overview(trace, predicted, model.shown),
         tuple(fail_on),
         fault,
         requested_parameters,

@@ -6,7 +6,6 @@ Free of torch. Shapes: L layers, H heads, T tokens, Q and K where query and key 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, resolved
-from tinytf.report import Report
+from tinytf.report import Report, derived
 from tinytf.tables import Array
 from tinytf.training.folder.history import NAMES, History, Series
 from tinytf.training.folder.lines import json_or_none
@@ -47,7 +46,7 @@ class Probe:
     expected: tuple[str | None, ...]
     baseline: tuple[float | None, ...]
 
-    @cached_property
+    @derived
     def kinds(self) -> tuple[str | None, ...]:
         """One of KINDS for each expected token, by what would help to predict it.
 
@@ -156,7 +155,7 @@ class Film(Report):
         """The last frame up to a step; the first frame if there is none."""
         return next((frame for frame in reversed(self.frames) if frame.step <= step), self.frames[0])
 
-    @cached_property
+    @derived
     def positions(self) -> dict[str, list[tuple[Probe, int]]]:
         """The tokens of each kind, as probe and position: copies in the repeated text, others in unseen text."""
         positions: dict[str, list[tuple[Probe, int]]] = {}
@@ -185,7 +184,7 @@ class Film(Report):
         ]
         return float(np.array(baselines, dtype=np.float64).mean()) - self.loss_of(kind, frame)
 
-    @cached_property
+    @derived
     def learned(self) -> tuple[Learned, ...]:
         """What was learned, and when, for each kind of token in the probes."""
         kinds = []
@@ -199,7 +198,7 @@ class Film(Report):
             kinds.append(Learned(kind, len(positions), *losses, gains[-1], by))
         return tuple(kinds)
 
-    @cached_property
+    @derived
     def appeared(self) -> tuple[Appeared, ...]:
         """The heads with a kind at the end, in the order in which they took it on."""
         heads = []
