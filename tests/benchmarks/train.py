@@ -119,7 +119,7 @@ def begun(text: str, out: Path, dtype: str) -> Trainer:
     out.mkdir()
     here = torch.device("cpu")
     begin = {"resume": False, "overwrite": False, "tokenizer": None, "model": None}
-    run = Trainer(find_files(text), recipe, out, here, Processes(), **begin)
+    run = Trainer(find_files(text), recipe, out, here, Processes(), choose_speed=True, on_note=print, **begin)
     run.begin_files(0)
     return run
 
