@@ -32,7 +32,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _CUT, _ROUNDING = "◀▶", 1e-6
-"""The end of a bar that would reach beyond its place, and how far above 1 a share is none that does."""
+"""The end mark of a cut bar (left, right), and how far above 1 rounding may put a share without a cut."""
 _METER = 8
 _STRIP = 64
 """The widest strip, in cells."""
@@ -48,7 +48,7 @@ def histogram(counts: Sequence[int], terminal: Terminal, full: int = 0) -> str:
 def bar(share: float, width: int, terminal: Terminal) -> str:
     """A horizontal bar: ``share`` of ``width`` cells, in eighths of a cell; anything above 0 is visible.
 
-    One of more than 1 ends in an arrow, since it is cut.
+    A bar of more than 1 is cut and ends in an arrow.
     """
     if share > 1 + _ROUNDING:
         return shown("█" * (width - 1) + _CUT[1], terminal)
@@ -60,9 +60,9 @@ def bar(share: float, width: int, terminal: Terminal) -> str:
 
 
 def signed_bar(share: float, half: int, terminal: Terminal, both: bool = True) -> PaintedLine:
-    """A bar of ``share`` (−1…1) of ``half`` cells on its side of a zero axis, in halves of a cell, and padded.
+    """A bar of ``share`` (−1…1) of ``half`` cells on one side of a zero axis, in half cells, padded.
 
-    Anything but 0 is visible. Without ``both`` sides there is no room left of the axis.
+    Anything but 0 is visible. Without ``both``, the left side is omitted.
     """
     cut, share = abs(share) > 1 + _ROUNDING, max(-1.0, min(1.0, share)) if share == share else 0.0
     style = role_style(ABOVE if share > 0 else BELOW, terminal)
@@ -81,12 +81,12 @@ def signed_bar(share: float, half: int, terminal: Terminal, both: bool = True) -
 
 
 def bar_text(bar: Bar, terminal: Terminal) -> str:
-    """The text beside a bar: its own, or its value as a share of 1."""
+    """The text beside a bar: its own text, or its value as a share of 1."""
     return figure_text(bar.shown, terminal) or number(bar.value, terminal.form(SHARE))
 
 
 def beside_bar(cell: Cell, terminal: Terminal) -> str:
-    """The number beside the bar of a cell, where it has one."""
+    """The number beside the bar of a cell; empty for a cell without a bar."""
     if isinstance(cell, Signed):
         return number(cell.value, terminal.form(cell.form))
     return figure_text(cell.shown, terminal) if isinstance(cell, Meter) else ""
@@ -121,7 +121,7 @@ def _cell(cell: Cell, text: str, both: bool, terminal: Terminal) -> PaintedLine:
 
 
 def _title(title: str, cells: Sequence[Cell], terminal: Terminal) -> str:
-    """The title of a column, with what a whole bar stands for where its bars are signed."""
+    """The title of a column; if its bars are signed, with the value of a whole bar."""
     full = next((cell.full for cell in cells if isinstance(cell, Signed)), None)
     if full is not None:
         both = any(isinstance(cell, Signed) and cell.value < 0 for cell in cells)
@@ -130,7 +130,7 @@ def _title(title: str, cells: Sequence[Cell], terminal: Terminal) -> str:
 
 
 class _Layout:
-    """The columns of a table while it is fitted to a width: cells, widths and the gap between them."""
+    """The columns of a table while they are fitted to a width: cells, widths and the gap between."""
 
     def __init__(self, table: Table, terminal: Terminal) -> None:
         self.table, self.terminal, self.gap = table, terminal, 2
@@ -149,7 +149,7 @@ class _Layout:
 
     @property
     def least(self) -> int:
-        """The width with every shrinkable column as narrow as allowed."""
+        """The width of the table with every shrinkable column at its narrowest."""
         return self.total - sum(
             max(0, w - c.shrink) for w, c in zip(self.widths, self.columns, strict=True) if c.shrink
         )
@@ -179,8 +179,8 @@ class _Layout:
 
     def line(self, cells: Sequence[PaintedLine]) -> PaintedLine:
         line = [Segment("  ")]
-        for place, (cell, width, column) in enumerate(zip(cells, self.widths, self.columns, strict=True)):
-            line += [Segment(" " * self.gap)] if place else []
+        for index, (cell, width, column) in enumerate(zip(cells, self.widths, self.columns, strict=True)):
+            line += [Segment(" " * self.gap)] if index else []
             line += fit(cell, width, self.terminal, column.align)
         return cut(line, self.terminal.width, self.terminal) if self.terminal.cuts else line
 
@@ -201,13 +201,13 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
-    """The first dimensions as numbers; all of them as a strip, pooled to the width that is left."""
+    """The first dimensions as numbers; all of them as a strip, pooled to the remaining width."""
     labels = [shown(label, terminal) for label in block.labels]
     label_width = names_width(labels, terminal)
     dims = block.values.shape[1]
     first = min(block.first, dims)
-    alike = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
-    texts = [row for part in alike for row in numbers(part[:, :first], terminal.form(number_format(part[:, :first])))]
+    groups = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
+    texts = [row for part in groups for row in numbers(part[:, :first], terminal.form(number_format(part[:, :first])))]
     columns = [shown(name, terminal) for name in block.columns[:first]] or [f"d{d}" for d in range(first)]
     least = max((cell_len(name) for name in columns), default=0)
     width = max([len(t) for row in texts for t in row] + [min(least, _NAME)]) + 1
@@ -224,18 +224,22 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         head = (
             "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
         )
-        about = _strip_head(block, left - 1, terminal) if with_strip else []
-        above = not about or line_width(about) <= left
-        lines.append([Segment(head, role_style("dim", terminal)), *([Segment("   "), *about] if above else [])])
+        strip_head = _strip_head(block, left - 1, terminal) if with_strip else []
+        head_fits = not strip_head or line_width(strip_head) <= left
+        lines.append(
+            [Segment(head, role_style("dim", terminal)), *([Segment("   "), *strip_head] if head_fits else [])]
+        )
         for r, label in enumerate(labels):
             line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
             if with_strip:
                 line.append(Segment("   "))
-                line += _strip(block.values[r], _largest(alike[r if block.several else 0]), left - 1, terminal)
+                line += _strip(block.values[r], _largest(groups[r if block.several else 0]), left - 1, terminal)
             lines.append(line)
-        if not above:
-            lines += wrap([Segment("  " + " " * label_width + " strip: "), *about], terminal.width, label_width + 3)
+        if not head_fits:
+            lines += wrap(
+                [Segment("  " + " " * label_width + " strip: "), *strip_head], terminal.width, label_width + 3
+            )
     return lines
 
 
@@ -245,12 +249,12 @@ def _largest(values: Array) -> float:
 
 
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
-    """How many values a strip shows, how many share a cell, and the ends of its scale."""
+    """The title of a strip: how many values it shows, how many share a cell, and its scale."""
     dims, factor = block.values.shape[1], _pooled_by(block.values.shape[1], room)
-    said = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
+    note = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
     limit = number(_largest(block.values), terminal.form("%.3g"))
-    said += ", each row on its own scale" if block.several else f" ±{limit}"
-    return [Segment(shown(f"{said} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]
+    note += ", each row on its own scale" if block.several else f" ±{limit}"
+    return [Segment(shown(f"{note} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]
 
 
 def _pooled_by(dims: int, room: int) -> int:
@@ -340,13 +344,13 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_pieces(block: Pieces, terminal: Terminal) -> Iterator[PaintedLine]:
-    """Tokens in the colours of their roles, separated by │ where colours do not tell them apart, wrapped."""
+    """Tokens in the colours of their roles, wrapped; │ separates tokens of one colour."""
     line: PaintedLine = [Segment("  ")]
     used = 2
-    for place, (piece, role) in enumerate(zip(block.pieces, block.roles, strict=True)):
+    for index, (piece, role) in enumerate(zip(block.pieces, block.roles, strict=True)):
         text = shown(piece, terminal)
-        told = place == 0 or (terminal.coloured and role != block.roles[place - 1])
-        gap = "" if told else shown("│", terminal)
+        is_distinct = index == 0 or (terminal.coloured and role != block.roles[index - 1])
+        gap = "" if is_distinct else shown("│", terminal)
         if used + cell_len(gap + text) > terminal.width - 1 and used > 2:
             yield line
             line, used = [Segment("  ")], 2
