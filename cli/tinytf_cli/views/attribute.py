@@ -1,4 +1,4 @@
-"""One logit taken apart: the sum of each kind, the parts as bars on either side of 0, a map of the heads."""
+"""One logit in parts: the sum of each kind, the parts as bars on either side of 0, a map of the heads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
     yield _answer(report, f"{what} at {report.position} {token}")
     yield note(f"held at its value: {report.frozen}")
     if report.versus is None:
-        yield note("a logit has no zero of its own: what all tokens get alike decides nothing; --versus TOKEN compares")
+        yield note("a logit has no natural zero: what all tokens get alike decides nothing; --versus TOKEN compares")
     yield Heading("parts", "what each adds, the largest first", "output")
     yield _parts(report, token, None if display.all else display.top)
     yield Heading("heads", "what each adds", "attention")
@@ -57,10 +57,12 @@ def _answer(report: Attribution, what: str) -> Line:
 
 
 def _parts(report: Attribution, token: str, top: int | None) -> Bars:
-    """The largest parts with a bar each, then the sum of the others, and of all."""
+    """The largest parts with a bar each, then the sum of the others, then the total."""
     parts = sorted(report.parts, key=lambda part: -abs(part.value))
-    kept, others = parts[:top], parts[top:] if top else []
-    rows = [(part.name, token if part.name == "embed.tokens" else part.kind, part.value, part.value) for part in kept]
+    largest, others = parts[:top], parts[top:] if top else []
+    rows = [
+        (part.name, token if part.name == "embed.tokens" else part.kind, part.value, part.value) for part in largest
+    ]
     if others:
         rows.append((f"{len(others):,} more", "--all shows them", total(others), 0.0))
     rows.append(("sum", "", report.sum, 0.0))
