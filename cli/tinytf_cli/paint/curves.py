@@ -91,10 +91,10 @@ def log_axis(low: float, high: float) -> _Axis:
     return _Axis(low, high, np.array([tick for tick in ticks if low <= tick <= high] or [high]), ",.0f", log=True)
 
 
-def _cells(share: NDArray[np.float64], cells: int, finest: int, each: int) -> NDArray[np.int64]:
-    """The dot of each share along ``cells`` cells of ``each`` dots; a point is in the same cell at every resolution."""
+def _cells(share: NDArray[np.float64], cells: int, finest: int, dots_per_cell: int) -> NDArray[np.int64]:
+    """The dot of each share along ``cells`` cells; a point is in the same cell at every resolution."""
     index = np.rint(share * (cells * finest - 1)).astype(np.int64).clip(0, cells * finest - 1)
-    return index // (finest // each)
+    return index // (finest // dots_per_cell)
 
 
 def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: bool = False) -> NDArray[np.bool_]:

@@ -32,7 +32,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _CUT, _ROUNDING = "◀▶", 1e-6
-"""The end mark of a cut bar (left, right), and how far above 1 rounding may put a share without a cut."""
+"""The end marks of a cut bar (left, right), and how far above 1 rounding may put a share without a cut."""
 _METER = 8
 _STRIP = 64
 """The widest strip, in cells."""
@@ -76,8 +76,8 @@ def signed_bar(share: float, half: int, terminal: Terminal, both: bool = True) -
         drawn = shown(drawn[1:] + _CUT[1] if share > 0 else _CUT[0] + drawn[1:], terminal)
     left, right = (drawn, "") if share < 0 else ("", drawn)
     axis = Segment(shown("│", terminal), role_style("dim", terminal))
-    before = [Segment(left.rjust(half), style)] if both else []
-    return [*before, axis, Segment(right.ljust(half), style)]
+    left_side = [Segment(left.rjust(half), style)] if both else []
+    return [*left_side, axis, Segment(right.ljust(half), style)]
 
 
 def bar_text(bar: Bar, terminal: Terminal) -> str:
@@ -219,13 +219,13 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         strips += [range(s, min(first, s + room)) for s in range(room, first, room)]
     lines: list[PaintedLine] = []
     for strip in strips:
-        left = terminal.width - label_width - 3 - width * len(strip) - 2
-        with_strip = strip.start == 0 and left >= 8 and dims > 1
+        room_left = terminal.width - label_width - 3 - width * len(strip) - 2
+        with_strip = strip.start == 0 and room_left >= 8 and dims > 1
         head = (
             "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
         )
-        strip_head = _strip_head(block, left - 1, terminal) if with_strip else []
-        head_fits = not strip_head or line_width(strip_head) <= left
+        strip_head = _strip_head(block, room_left - 1, terminal) if with_strip else []
+        head_fits = not strip_head or line_width(strip_head) <= room_left
         lines.append(
             [Segment(head, role_style("dim", terminal)), *([Segment("   "), *strip_head] if head_fits else [])]
         )
@@ -234,7 +234,7 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
             if with_strip:
                 line.append(Segment("   "))
-                line += _strip(block.values[r], _largest(groups[r if block.several else 0]), left - 1, terminal)
+                line += _strip(block.values[r], _largest(groups[r if block.several else 0]), room_left - 1, terminal)
             lines.append(line)
         if not head_fits:
             lines += wrap(

@@ -45,13 +45,13 @@ def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator
         (f"ln p({model.shown(report.target)})", effect.log_p_before, effect.log_p_after),
         ("loss on the text", report.loss_before, report.loss_after),
     ]
-    known = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
+    measured = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
     yield Table(
         [
-            Column("", [name for name, _, _ in known], shrink=16, said=""),
-            Column("before", [Figure(before, "%.4f") for _, before, _ in known], "right"),
-            Column("after", [Figure(after, "%.4f") for _, _, after in known], "right"),
-            Column("change", [Figure(after - before, "%+.4f") for _, before, after in known], "right"),
+            Column("", [name for name, _, _ in measured], shrink=16, said=""),
+            Column("before", [Figure(before, "%.4f") for _, before, _ in measured], "right"),
+            Column("after", [Figure(after, "%.4f") for _, _, after in measured], "right"),
+            Column("change", [Figure(after - before, "%+.4f") for _, before, after in measured], "right"),
         ]
     )
     yield Line(["KL(before ‖ after) = ", Figure(effect.kl, "%.4f", "strong"), " nats"], indent=2)

@@ -25,8 +25,8 @@ def heads_in_words(config: ModelConfig) -> str:
     if len(kinds) == 1:
         return f"{plural(config.n_layers, 'layer')} × {heads(config)}"
     counts = Counter(own.mixer for own in layers)
-    each = (f"{counts[kind]} {kind.replace('_', ' ')} × {heads(own)}" for kind, own in kinds.items())
-    return f"{plural(config.n_layers, 'layer')}: {', '.join(each)}"
+    by_kind = (f"{counts[kind]} {kind.replace('_', ' ')} × {heads(own)}" for kind, own in kinds.items())
+    return f"{plural(config.n_layers, 'layer')}: {', '.join(by_kind)}"
 
 
 def number_words(model: Model) -> str:

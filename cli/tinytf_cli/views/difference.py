@@ -197,8 +197,8 @@ def _dump(letter: str, side: Dumped, role: str) -> Iterator[Block]:
     """What a dump holds, and how much of it is compared."""
     count, unmatched = len(side.dump.shapes), side.named.unmatched
     used = f"{plural(len(side.named.found), 'tensor')} of {count:,} are steps" if unmatched else plural(count, "tensor")
-    about = f" · {used} · names of {side.named.spelling}"
-    yield Line([Span(f"{letter} ", role), Span(side.dump.name, "strong"), Span(about)])
+    description = f" · {used} · names of {side.named.spelling}"
+    yield Line([Span(f"{letter} ", role), Span(side.dump.name, "strong"), Span(description)])
 
 
 def _read(side: Dumped) -> Iterator[Block]:
@@ -225,7 +225,7 @@ def _settings(report: Difference, display: DifferenceDisplay) -> Iterator[Block]
 
 
 def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iterator[Block]:
-    """The first difference beyond the tolerance, the largest, and the head whose weights differ most."""
+    """The first difference beyond the tolerance, the largest one, and the head whose weights differ most."""
     first, limit = report.first, f"{report.tolerance:.0e} of a token's largest number"
     if not report.steps:
         yield titled("no step", " of the two can be compared", "bad")
@@ -244,10 +244,10 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
         at = f" at {runs.token(worst)}" if worst.token is not None else ""
         size = Figure(worst.relative, "%.3g")
         yield titled("largest difference", [f" at {worst.name}: ", size, f" of the largest number{at}"])
-    if (heads := report.attention) is not None and (apart := heads.apart[heads.layer]) is not None:
-        name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(apart[heads.head], "%.3f")
-        which = "" if display.head else ", more than in any other head"
-        yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{which}"])
+    if (heads := report.attention) is not None and (distances := heads.apart[heads.layer]) is not None:
+        name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(distances[heads.head], "%.3f")
+        comparison = "" if display.head else ", more than in any other head"
+        yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{comparison}"])
 
 
 def _cause(report: Difference) -> Iterator[Block]:

@@ -48,13 +48,13 @@ def _length(line: Iterable[Span], *, ascii: bool = False) -> int:
 
 def _table(rows: Sequence[Sequence[FlowStep]], rails: Sequence[Span], *, even: bool = False) -> Table:
     """A table with a line per row; with ``even`` lengths, so that parts of the table are aligned."""
-    made, short = ([list(_working(row, brief)) for row in rows] for brief in (False, True))
-    longest = max(map(_length, made)) if even else 0
-    made = [[*line, Span(" " * (longest - _length(line)))] for line in made]
+    full, brief_lines = ([list(_working(row, brief)) for row in rows] for brief in (False, True))
+    longest = max(map(_length, full)) if even else 0
+    full = [[*line, Span(" " * (longest - _length(line)))] for line in full]
     return Table(
         [
             *([Column("", rails, said="")] if rails else []),
-            Column("", made, narrow=short, shrink=_CUT, said=""),
+            Column("", full, narrow=brief_lines, shrink=_CUT, said=""),
             Column("", [Span(shape_text(row[-1].shape), "dim") for row in rows], said="shape"),
         ],
         header=False,

@@ -166,9 +166,9 @@ class FrameView:
             mark = "▸" if head_index == self.chosen(film) else ""
             word = f"{name[:4]} {number(score, '%.2f')}"
             drawn.append(Miniature(f"{mark}L{layer}H{head}", word, maps[layer, head], visible))
-        which = "in order" if layers * heads <= _FEW_HEADS else "the strongest at the end first"
+        order = "in order" if layers * heads <= _FEW_HEADS else "the strongest at the end first"
         title = f"attention of {probe.name}, the first {length} tokens"
-        return Miniatures(drawn, self.layout.maps, title, layers * heads, which, "a larger window shows more")
+        return Miniatures(drawn, self.layout.maps, title, layers * heads, order, "a larger window shows more")
 
     def chosen(self, film: Film) -> int:
         """The number of the head whose curves are drawn."""

@@ -127,8 +127,8 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
     word = Span(flow.word, "good" if flow.word == "steady" else "bad")
     layer, factor = flow.steepest
     sizes = (flow.first, flow.last, flow.per_layer, factor)
-    first, last, each, most = (Figure(size, "%.3g") for size in sizes)
-    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", each, " times per layer"]
+    first, last, per_layer, most = (Figure(size, "%.3g") for size in sizes)
+    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", per_layer, " times per layer"]
     yield titled("gradient ", [word, *norms, f"; most through L{layer}, ", most, " times"], "residual")
     position, added = report.strongest_tokens[0]
     token = Span(f"{position} {names[position]}", "strong")

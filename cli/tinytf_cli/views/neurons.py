@@ -44,8 +44,8 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
     model, tokens = model_of(report), report.tokens
     directions = {direction.unit: direction for direction in report.directions}
     yield from banner(model, report.encoding)
-    each = 1 if display.named else 1 + max((len(token.units) for token in tokens), default=0)
-    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // each)))
+    rows_per_token = 1 if display.named else 1 + max((len(token.units) for token in tokens), default=0)
+    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // rows_per_token)))
     if display.named:
         for unit in report.units:
             yield from _unit(report, model, unit, keep)
@@ -82,11 +82,11 @@ def _table(report: Neurons, model: Model, directions: Mapping[Unit, Direction], 
     ]
     if directions:
         for title, promoted, drop in (("promotes", True, 0), ("suppresses", False, 1)):
-            few, fewer = (
+            cells, narrow = (
                 [_end_tokens(model, directions, active, promoted, most) for _, active in rows]
                 for most in (_FEW, _FEW - 1)
             )
-            columns.append(Column(title, few, narrow=fewer, shrink=12, drop=drop))
+            columns.append(Column(title, cells, narrow=narrow, shrink=12, drop=drop))
     ends = frozenset(
         row
         for row, (token, _, index) in enumerate(units[:-1])

@@ -197,8 +197,8 @@ class Screen:
         if len(positions) == 1:
             return f"at {self.names[positions[0]]}"
         reading = self.overview.reading
-        each = "[MASK]" if self.trace.config.predicts_tokens else "token"
-        return "over all tokens" if reading is None else f"at each {each}; the lens at {reading}"
+        noun = "[MASK]" if self.trace.config.predicts_tokens else "token"
+        return "over all tokens" if reading is None else f"at each {noun}; the lens at {reading}"
 
     def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
         """A head, what it looks at most, and how much it adds."""

@@ -91,8 +91,8 @@ def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: b
     asked = every or len(layers) <= LONG_STACK
     yield Heat(shown, [names[i] for i in keep], layers, "signed", None, most, asked, map_digits(most))
     axes = f"tokens down, layers 0 to {len(values) - 1} across"
-    left = len(names) - report.first - len(keep)
-    yield note(f"{axes}; folded: {left} tokens that recover less; --all shows them" if left else axes)
+    omitted = len(names) - report.first - len(keep)
+    yield note(f"{axes}; folded: {omitted} tokens that recover less; --all shows them" if omitted else axes)
     if report.first:
         same = "token 0 is" if report.first == 1 else f"tokens 0 to {report.first - 1} are"
         yield note(f"{same} the same in both texts, so patching there changes nothing")
@@ -101,12 +101,14 @@ def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: b
 def _strongest(report: PatchSweep, names: Sequence[str], top: int) -> Table:
     strongest, heads, step = report.strongest(top), report.what == "heads", _ACTIVATIONS[report.what][1]
     sites = [f"L{layer}H{column}" if heads else f"L{layer}.{step}" for layer, column, _ in strongest]
-    at = [] if heads else [Column("at", [f"{column} {names[column]}" for _, column, _ in strongest], shrink=10)]
+    position_column = (
+        [] if heads else [Column("at", [f"{column} {names[column]}" for _, column, _ in strongest], shrink=10)]
+    )
     logits = [float(report.differences[layer, column]) for layer, column, _ in strongest]
     return Table(
         [
             Column("", [Span(site, "strong") for site in sites], said=""),
-            *at,
+            *position_column,
             signed_bars("recovered", [value for *_, value in strongest], "%+.4f"),
             Column("logit difference", [Figure(value, "%+.4f") for value in logits], "right", drop=1),
         ]

@@ -217,8 +217,8 @@ def _charts_beside(history: History, height: int) -> Iterator[Curves]:
          Curve("gradient norm", history.step[finite], history.grad_norm[finite], "v")],
         "step", "gradient norm", height,
     )  # fmt: skip
-    known = np.isfinite(history.speed.tokens_per_second)
-    speed = Curve("tokens/s", history.speed.step[known], history.speed.tokens_per_second[known], "k")
+    timed = np.isfinite(history.speed.tokens_per_second)
+    speed = Curve("tokens/s", history.speed.step[timed], history.speed.tokens_per_second[timed], "k")
     yield Curves([speed], "step", "tokens/s", height)
     yield Curves([Curve("learning rate", history.step, history.lr, "ffn")], "step", "learning rate", height)
 

@@ -47,8 +47,8 @@ def verification(report: Verification, terminal: Terminal, display: Verification
 @draws(ExampleScores)
 def example_scores(report: ExampleScores, terminal: Terminal, display: Display) -> Iterator[Block]:
     """A table of the scores of several examples, a line each."""
-    about = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
-    yield Line([Span("worked examples", "strong"), about])
+    usage = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
+    yield Line([Span("worked examples", "strong"), usage])
     scores = report.examples
     yield Table(
         [
@@ -109,8 +109,8 @@ def _digest(report: Verification, terminal: Terminal) -> Iterator[Block]:
     yield Line("")
     if len(faulty) > _MOST_STEPS:
         yield Line(Span(f"{plural(len(faulty) - _MOST_STEPS, 'more step')} with claims that do not hold", "bad"))
-    held = f"{plural(len(faulty), 'step')} that {'does' if len(faulty) == 1 else 'do'} not hold"
-    wrong = [("--wrong", f"every number of the {held}")] if faulty else []
+    faults = f"{plural(len(faulty), 'step')} that {'does' if len(faulty) == 1 else 'do'} not hold"
+    wrong = [("--wrong", f"every number of the {faults}")] if faulty else []
     yield from next_lines(terminal, *wrong, ("--full", f"every number of all {plural(len(report.steps), 'step')}"))
 
 

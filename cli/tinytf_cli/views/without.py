@@ -97,8 +97,10 @@ def _maps(report: LeftOut, names: Sequence[str], terminal: Terminal) -> Iterator
     distances = weights.apart[weights.layer]
     assert distances is not None
     moved, most = distances[weights.head], max(layer.moved for layer in report.layers)
-    which = "of all heads the one that moves most: " if moved == most else ""
-    yield Heading(f"L{weights.layer}H{weights.head}.weights", f"{which}{moved:.2f} of its weight moved", "attention")
+    superlative = "of all heads the one that moves most: " if moved == most else ""
+    yield Heading(
+        f"L{weights.layer}H{weights.head}.weights", f"{superlative}{moved:.2f} of its weight moved", "attention"
+    )
     queries, keys = ([shortened(name, most) for name in names] if terminal.cuts else names for most in (7, 4))
     maps: list[list[Block]] = []
     runs = (("whole", _WHOLE, weights.first), (_title(report), _WITHOUT, weights.second))
@@ -155,9 +157,9 @@ def _order(report: LeftOut, order: Order, names: Sequence[str]) -> Iterator[Bloc
         return "" if best is None else f"{shown(best[0])} {best[1]:.3f}"
 
     permutation, runs = order.permutation, order.runs
-    other = " ".join(names[position] for position in permutation[:_WORDS]) + " …" * (len(permutation) > _WORDS)
+    reordered = " ".join(names[position] for position in permutation[:_WORDS]) + " …" * (len(permutation) > _WORDS)
     yield Heading("order", "the same tokens in another order: are their outputs the same?")
-    yield note(other)
+    yield note(reordered)
     table = [
         Column("without", [" and ".join(run.lacks) or "nothing" for run in runs]),
         Column("outputs differ by", [Figure(run.difference, "%.3g") for run in runs], "right"),
