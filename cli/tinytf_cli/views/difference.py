@@ -50,7 +50,7 @@ _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
 @dataclass(frozen=True)
 class DifferenceDisplay(Display):
-    """``rows`` is the most positions: 0 shows all of them and everything else too, None suits a screen.
+    """``rows`` is the most positions: 0 shows all of them and everything else too, None for what suits a screen.
 
     ``full`` shows every step, ``head`` the weights of the head, ``top`` limits the tokens of each prediction.
     """
