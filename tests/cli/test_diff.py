@@ -77,7 +77,7 @@ def test_two_models_on_one_text_say_which_weights_moved(tinytf: Tinytf, decoder:
     ran = tinytf("diff", "-m", decoder, "--versus", moved, SENTENCE)
     assert ran.status == 0, ran.err
     assert "first difference at L1.ffn," in ran.out
-    assert "the 1 that moved most for their size, of 1 that did" in ran.out
+    assert "the 1 of 1 changed parameters that moved most for their size" in ran.out
     row = next(line for line in ran.lines if line.startswith("  blocks.1.ffn.down.weight"))
     assert row.split()[-2] == "1.00"
     assert any(line.startswith("loss of the text ") for line in ran.lines[:16])  # the folders have long names

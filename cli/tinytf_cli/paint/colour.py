@@ -15,7 +15,7 @@ SAME = LEVELS + 1
 
 BACKGROUNDS = {"dark": "#16181d", "light": "#ffffff"}
 FOREGROUNDS = {"dark": "#d8dbe2", "light": "#1c1f24"}
-"""Of SVG and HTML files; a terminal has its own."""
+"""The colours of SVG and HTML files; a terminal has its own."""
 
 
 # First the dark theme, then the light one; each in true colour, 256 and 16 colours. Contrast with the background is at
@@ -81,13 +81,13 @@ _WHITE_TEXT = (0, 1, 4, 5, 12)
 @lru_cache(maxsize=64)
 def ramp(scale: str, terminal: Terminal) -> tuple[Color, ...]:
     """The colours of the 256 levels of a scale: ``unit`` or ``signed``."""
-    found = _SIGNED_MAPS[terminal.theme] if scale == "signed" else _UNIT_MAPS[terminal.palette, terminal.theme]
+    colour_map = _SIGNED_MAPS[terminal.theme] if scale == "signed" else _UNIT_MAPS[terminal.palette, terminal.theme]
     if terminal.depth in ("256", "16"):
-        few = found[1] if terminal.depth == "256" else found[2]
-        return tuple(Color.from_ansi(few[place * len(few) // LEVELS]) for place in range(LEVELS))
-    anchors = np.array([Color.parse(f"#{anchor}").get_truecolor() for anchor in found[0].split()])
-    places = np.linspace(0, len(anchors) - 1, LEVELS)
-    channels = [np.interp(places, np.arange(len(anchors)), channel).round() for channel in anchors.T]
+        codes = colour_map[1] if terminal.depth == "256" else colour_map[2]
+        return tuple(Color.from_ansi(codes[index * len(codes) // LEVELS]) for index in range(LEVELS))
+    anchors = np.array([Color.parse(f"#{anchor}").get_truecolor() for anchor in colour_map[0].split()])
+    positions = np.linspace(0, len(anchors) - 1, LEVELS)
+    channels = [np.interp(positions, np.arange(len(anchors)), channel).round() for channel in anchors.T]
     return tuple(Color.from_rgb(*rgb) for rgb in np.stack(channels, axis=-1).astype(int).tolist())
 
 
@@ -100,7 +100,7 @@ def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.i
 
 def accents(theme: str) -> dict[str, str]:
     """The accents of a theme in true colour, by role."""
-    return {role: of_themes[theme == "light"][0] for role, of_themes in _ACCENTS.items()}
+    return {role: by_theme[theme == "light"][0] for role, by_theme in _ACCENTS.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -108,13 +108,13 @@ def role_style(role: str, terminal: Terminal) -> Style:
     """The style of a role; ``unit:N`` and ``signed:N`` are cells of level N (0…255); an unknown role is plain text."""
     if not terminal.coloured:
         return Style.null()
-    scale, colon, place = role.partition(":")
+    scale, colon, index = role.partition(":")
     if colon:
-        return cell_style(scale, int(place), terminal)
-    of_themes, colour = _ACCENTS.get(_SAME_AS.get(role, role)), None
-    if of_themes is not None:
-        found = of_themes[terminal.theme == "light"][tuple(SYSTEMS).index(terminal.depth)]
-        colour = Color.from_ansi(found) if isinstance(found, int) else found
+        return cell_style(scale, int(index), terminal)
+    by_theme, colour = _ACCENTS.get(_SAME_AS.get(role, role)), None
+    if by_theme is not None:
+        accent = by_theme[terminal.theme == "light"][tuple(SYSTEMS).index(terminal.depth)]
+        colour = Color.from_ansi(accent) if isinstance(accent, int) else accent
     return Style(
         color=colour,
         dim=True if role == "dim" and colour is None else None,

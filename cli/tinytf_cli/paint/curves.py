@@ -22,7 +22,7 @@ _POINT = "•"
 _LEAST, _WIDEST = 4, 160
 _TICK_ROWS = 3
 _NAMES = 0.3
-"""Most of the width that the names of the curves may take beside them."""
+"""The largest share of the width for the names beside the curves."""
 _TICK_COLUMNS = 4
 
 
@@ -85,20 +85,20 @@ def step_axis(low: float, high: float, width: int) -> _Axis:
 
 
 def log_axis(low: float, high: float) -> _Axis:
-    """An axis of whole numbers from 0 on, on which a factor of ten has everywhere the same length."""
+    """An axis of whole numbers from 0, logarithmic in 1 + value."""
     high = max(high, low + 1)
     ticks = [0.0, *(float(digit * 10**power) for power in range(19) for digit in (1, 2, 5))]
     return _Axis(low, high, np.array([tick for tick in ticks if low <= tick <= high] or [high]), ",.0f", log=True)
 
 
-def _cells(share: NDArray[np.float64], cells: int, finest: int, each: int) -> NDArray[np.int64]:
-    """Dots along ``cells`` of ``each`` dots; every resolution puts a point in the same cell as the finest does."""
-    place = np.rint(share * (cells * finest - 1)).astype(np.int64).clip(0, cells * finest - 1)
-    return place // (finest // each)
+def _cells(share: NDArray[np.float64], cells: int, finest: int, dots_per_cell: int) -> NDArray[np.int64]:
+    """The dot of each share along ``cells`` cells; a point is in the same cell at every resolution."""
+    index = np.rint(share * (cells * finest - 1)).astype(np.int64).clip(0, cells * finest - 1)
+    return index // (finest // dots_per_cell)
 
 
 def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: bool = False) -> NDArray[np.bool_]:
-    """The cells a curve fills, top row first (height, width), or 4 × 2 dots per cell; neighbours touch."""
+    """The cells that a curve fills (height, width), top row first; ``fine`` gives 4 × 2 dots per cell."""
     down, along = (4, 2) if fine else (1, 1)
     rows, columns = height * down, width * along
     lit = np.zeros((rows, columns), dtype=bool)
@@ -109,10 +109,10 @@ def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: 
     count = np.bincount(column, minlength=columns)
     taken = np.flatnonzero(count)
     if curve.band:
-        place = _cells(1 - up.share(y), height, 4, down)
+        point_row = _cells(1 - up.share(y), height, 4, down)
         top, bottom = np.full(columns, rows), np.full(columns, -1)
-        np.minimum.at(top, column, place)
-        np.maximum.at(bottom, column, place)
+        np.minimum.at(top, column, point_row)
+        np.maximum.at(bottom, column, point_row)
         every = np.arange(rows)[:, None]
         return np.asarray((every >= top) & (every <= bottom))
     mean = np.bincount(column, y, columns)[taken] / count[taken]
@@ -122,11 +122,11 @@ def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: 
     # A column without a point lies on the straight line between the nearest columns with one.
     drawn = np.arange(taken[0], taken[-1] + 1)
     row = _cells(1 - up.share(np.interp(drawn, taken, mean)), height, 4, down)
-    before = np.concatenate([row[:1], row[:-1]])
-    for at, to, was in zip(drawn.tolist(), row.tolist(), before.tolist(), strict=True):
+    previous = np.concatenate([row[:1], row[:-1]])
+    for index, current, earlier in zip(drawn.tolist(), row.tolist(), previous.tolist(), strict=True):
         # Dots between two rows go to the later column, except the one the earlier column already has.
-        start, end = (min(was + 1, to), to) if was < to else (to, max(was - 1, to))
-        lit[start : end + 1, at] = True
+        start, end = (min(earlier + 1, current), current) if earlier < current else (current, max(earlier - 1, current))
+        lit[start : end + 1, index] = True
     return lit
 
 
@@ -136,32 +136,32 @@ def _tick_rows(up: _Axis, height: int) -> dict[int, str]:
 
 
 def _tick_line(across: _Axis, width: int) -> tuple[set[int], str]:
-    """Where ticks are, and their numbers beneath; a number that does not fit is omitted with its tick."""
-    places, text = set(), " " * width
+    """The columns of the ticks, and the line of their numbers; a number that does not fit is omitted with its tick."""
+    tick_columns, text = set(), " " * width
     free = 0
     columns = _cells(across.share(across.ticks), width, 2, 1)
-    for tick, place in zip(across.ticks.tolist(), columns.tolist(), strict=True):
+    for tick, column in zip(across.ticks.tolist(), columns.tolist(), strict=True):
         label = across.label(tick)
-        start = min(max(0, place - len(label) // 2), width - len(label))
+        start = min(max(0, column - len(label) // 2), width - len(label))
         if start >= free:
             text = text[:start] + label + text[start + len(label) :]
-            places.add(place)
+            tick_columns.add(column)
             free = start + len(label) + 2
-    return places, text[:width]
+    return tick_columns, text[:width]
 
 
 def _ends(block: Curves, up: _Axis) -> dict[int, int]:
-    """The row in which each curve ends, by its place; where several end in one, the others take the nearest free."""
-    wanted = {}
-    for place, curve in enumerate(block.curves):
+    """The row of each curve's name, by index: where the curve ends, or the nearest free row if that is taken."""
+    end_rows = {}
+    for index, curve in enumerate(block.curves):
         _, y = finite_points(curve)
         if y.size:
-            wanted[place] = int(_cells(1 - up.share(y[-1:]), block.height, 4, 1)[0])
-    taken: dict[int, int] = {}
-    for place, row in sorted(wanted.items(), key=lambda item: item[1]):
-        free = (one for one in range(block.height) if one not in taken.values())
-        taken[place] = min(free, key=lambda one: abs(one - row))
-    return taken
+            end_rows[index] = int(_cells(1 - up.share(y[-1:]), block.height, 4, 1)[0])
+    assigned: dict[int, int] = {}
+    for index, row in sorted(end_rows.items(), key=lambda item: item[1]):
+        free = (candidate for candidate in range(block.height) if candidate not in assigned.values())
+        assigned[index] = min(free, key=lambda candidate: abs(candidate - row))
+    return assigned
 
 
 def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) -> list[PaintedLine]:
@@ -182,7 +182,7 @@ def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) ->
 def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     """A chart as wide as the terminal: numbers, axes, and curves with their names at their right ends.
 
-    Where the names have no room there, a legend lists them. Without any point there is one line of text.
+    If the names do not fit there, a legend lists them. Without any point there is one line of text.
     """
     points = [finite_points(curve) for curve in block.curves]
     dim = role_style("dim", terminal)
@@ -215,24 +215,24 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     )
     if block.cursor is not None:
         _mark_cursor(cells, across, block.cursor, width, terminal)
-    places, beneath = _tick_line(across, width)
+    tick_columns, beneath = _tick_line(across, width)
     lines: list[PaintedLine] = [[Segment(shown(f"  {block.y_title} by {block.x_title}", terminal), dim)]]
-    ends = {row: place for place, row in _ends(block, up).items()} if names else {}
+    ends = {row: index for index, row in _ends(block, up).items()} if names else {}
     for row, line in enumerate(cells):
         label = labels.get(row, "")
         name = []
         if row in ends:
-            place = ends[row]
-            name = [Segment("  "), Segment(names[place], role_style(block.curves[place].role, terminal))]
+            index = ends[row]
+            name = [Segment("  "), Segment(names[index], role_style(block.curves[index].role, terminal))]
         lines.append([Segment(f"  {label:>{label_width}} {tick if label else side}", dim), *line, *name])
-    foot = "".join(mark if place in places else flat for place in range(width))
+    foot = "".join(mark if index in tick_columns else flat for index in range(width))
     lines.append([Segment(" " * (label_width + 3) + corner + foot, dim)])
     lines.append([Segment(" " * (label_width + 4) + beneath, dim)])
     return lines if names else lines + _legend(block, marks, label_width + 4, terminal)
 
 
 def _mark_cursor(cells: list[PaintedLine], across: _Axis, cursor: float, width: int, terminal: Terminal) -> None:
-    """A line through every row, behind the curves."""
+    """Draw the cursor as a line through every row, behind the curves."""
     column = int(_cells(across.share(np.array([cursor])), width, 2, 1)[0])
     for line in cells:
         if not line[column].text.strip():
@@ -240,23 +240,23 @@ def _mark_cursor(cells: list[PaintedLine], across: _Axis, cursor: float, width: 
 
 
 def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal: Terminal) -> list[PaintedLine]:
-    """Eight dots per cell, or one point. Where curves share a cell, the first one is drawn."""
+    """Eight dots per cell, or one point. If curves share a cell, the first curve is drawn."""
     codes = np.zeros((block.height, width), dtype=np.int64)
     owner = np.zeros(codes.shape, dtype=np.int64)
-    for place, curve in reversed(list(enumerate(block.curves))):
+    for index, curve in reversed(list(enumerate(block.curves))):
         if curve.points:
             lit = dots(curve, across, up, width, block.height)
-            codes, owner = np.where(lit, ord(_POINT), codes), np.where(lit, place, owner)
+            codes, owner = np.where(lit, ord(_POINT), codes), np.where(lit, index, owner)
             continue
         lit = dots(curve, across, up, width, block.height, fine=True)
         parts = lit.reshape(block.height, 4, width, 2).transpose(0, 2, 1, 3)  # (rows, columns, 4, 2)
         code = (parts * _BITS).sum(axis=(-2, -1))
-        codes, owner = np.where(code, code + _BRAILLE, codes), np.where(code, place, owner)
+        codes, owner = np.where(code, code + _BRAILLE, codes), np.where(code, index, owner)
     styles = [role_style(curve.role, terminal) for curve in block.curves]
     return [
         [
-            Segment(chr(code), styles[at]) if code else Segment(" ")
-            for code, at in zip(*row, strict=True)
+            Segment(chr(code), styles[curve_index]) if code else Segment(" ")
+            for code, curve_index in zip(*row, strict=True)
         ]
         for row in zip(codes.tolist(), owner.tolist(), strict=True)
     ]  # fmt: skip
@@ -265,7 +265,7 @@ def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal
 def _mark_cells(
     block: Curves, across: _Axis, up: _Axis, width: int, marks: list[str], terminal: Terminal
 ) -> list[PaintedLine]:
-    """One character per cell. Where curves share a cell, the first one is drawn."""
+    """One character per cell. If curves share a cell, the first curve is drawn."""
     signs = np.full((block.height, width), " ")
     for curve, mark in reversed(list(zip(block.curves, marks, strict=True))):
         signs[dots(curve, across, up, width, block.height)] = mark

@@ -17,13 +17,13 @@ from tinytf_cli.views.blocks import Grid
 _LONGEST = (14, 10, 7)
 """Widest words on a screen; the first that fits is taken."""
 _RANKED = 3
-"""Columns of a ranking that are worth more with their numbers than all columns without."""
+"""This many columns of a ranking with numbers are better than all columns without."""
 _SHARE = "%.2f"
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which columns are drawn, how wide the words of each are, and whether their shares are written."""
+    """The columns to draw, the width of the words in each, and whether shares are written."""
 
     columns: range
     widths: tuple[int, ...]
@@ -34,7 +34,7 @@ class _Layout:
 
 
 def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
-    """As many columns as fit, and a note of what is omitted; off a screen all that were asked for, in strips."""
+    """As many columns as fit, and a note on what is omitted; off a screen, all columns asked for, in strips."""
     label_width = names_width([shown(label, terminal) for label in block.row_labels], terminal)
     written = [(title, [figure_text(cell, terminal) for cell in cells]) for title, cells in block.beside]
     beside = [(title, cells, max(len(text) for text in (title, *cells))) for title, cells in written]
@@ -43,9 +43,9 @@ def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
     for layout in _layouts(block, room, terminal):
         lines += [[]] if lines else []
         heads = [*([block.above] if block.above else []), block.column_labels]
-        for place, names in enumerate(heads):
+        for index, names in enumerate(heads):
             titles = "".join(
-                (shown(title, terminal) if place == len(heads) - 1 else "").rjust(width) + " "
+                (shown(title, terminal) if index == len(heads) - 1 else "").rjust(width) + " "
                 for title, _, width in beside
             )
             head = "".join(
@@ -59,47 +59,47 @@ def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
             line += [Segment(" ")] if beside else []
             line += [segment for c in layout.columns for segment in _cell(block, row, c, layout, terminal)]
             lines.append(line)
-        lines += _left_out(block, layout, terminal)
+        lines += _omitted_note(block, layout, terminal)
     if terminal.coloured:
         lines.append(legend("unit", 1.0, terminal))
     return lines
 
 
 def _layouts(block: Grid, room: int, terminal: Terminal) -> Iterator[_Layout]:
-    """One layout that fits a screen, or as many strips as hold everything."""
+    """One layout that fits a screen, or as many strips as all columns need."""
     widths = tuple(
         max(cell_len(shown(text, terminal)) for text in (name, *(row[c] for row in block.words)))
         for c, name in enumerate(block.column_labels)
     )
     if block.above:
         widths = tuple(max(w, len(text)) for w, text in zip(widths, block.above, strict=True))
-    everything = range(len(widths))
+    all_columns = range(len(widths))
     number_width = 1 + len(number(1.0, terminal.form(_SHARE)))
     if block.asked and not terminal.cuts:
         start = 0
         while start < len(widths):
-            layout = _Layout(everything, widths, number_width)
-            fitting = _fitting(layout, everything[start:], room)
-            yield _Layout(everything[start : start + fitting], widths, number_width)
-            start += fitting
+            layout = _Layout(all_columns, widths, number_width)
+            count = _fitting_count(layout, all_columns[start:], room)
+            yield _Layout(all_columns[start : start + count], widths, number_width)
+            start += count
         return
-    tries = [(longest, number_width) for longest in _LONGEST[:1]] if terminal.coloured else []
-    tries += [(longest, 0 if terminal.coloured else number_width) for longest in _LONGEST]
-    for longest, each in tries:
-        layout = _Layout(everything, tuple(min(width, longest) for width in widths), each)
-        fitting = _fitting(layout, everything, room)
-        if fitting == len(widths) or (each and not block.keep_last and fitting >= _RANKED):
-            layout = _Layout(everything[:fitting], layout.widths, each)
+    attempts = [(word_width, number_width) for word_width in _LONGEST[:1]] if terminal.coloured else []
+    attempts += [(word_width, 0 if terminal.coloured else number_width) for word_width in _LONGEST]
+    for word_width, share_width in attempts:
+        layout = _Layout(all_columns, tuple(min(width, word_width) for width in widths), share_width)
+        count = _fitting_count(layout, all_columns, room)
+        if count == len(widths) or (share_width and not block.keep_last and count >= _RANKED):
+            layout = _Layout(all_columns[:count], layout.widths, share_width)
             break
     else:
-        order = everything[::-1] if block.keep_last else everything
-        fitting = _fitting(layout, order, room)
-        kept = everything[len(widths) - fitting :] if block.keep_last else everything[:fitting]
-        layout = _Layout(kept, layout.widths, layout.number)
+        order = all_columns[::-1] if block.keep_last else all_columns
+        count = _fitting_count(layout, order, room)
+        visible = all_columns[len(widths) - count :] if block.keep_last else all_columns[:count]
+        layout = _Layout(visible, layout.widths, layout.number)
     yield layout
 
 
-def _fitting(layout: _Layout, order: range, room: int) -> int:
+def _fitting_count(layout: _Layout, order: range, room: int) -> int:
     """How many columns fit, taken in this order; at least one."""
     total = np.cumsum([layout.cells(c) for c in order])
     return max(1, int((total <= room).sum()))
@@ -117,13 +117,13 @@ def _cell(block: Grid, row: int, column: int, layout: _Layout, terminal: Termina
     yield Segment(text + " ", cell_style("unit", index, terminal))
 
 
-def _left_out(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedLine]:
+def _omitted_note(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedLine]:
     """Say which columns a screen has no room for."""
     count = len(block.column_labels)
     missing = [c for c in range(count) if c not in layout.columns]
     if not missing or (block.asked and not terminal.cuts):
         return []
     names = block.above or block.column_labels
-    ends = " to ".join(names[place].rstrip(".") for place in dict.fromkeys((missing[0], missing[-1])))
-    said = f"omitted: {len(missing)} of {count} {block.many} ({ends}); {block.remedy}"
-    return wrap([Segment("  " + shown(said, terminal), role_style("dim", terminal))], terminal.width, 2)
+    ends = " to ".join(names[c].rstrip(".") for c in dict.fromkeys((missing[0], missing[-1])))
+    note = f"omitted: {len(missing)} of {count} {block.many} ({ends}); {block.remedy}"
+    return wrap([Segment("  " + shown(note, terminal), role_style("dim", terminal))], terminal.width, 2)

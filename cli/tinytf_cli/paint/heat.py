@@ -19,7 +19,7 @@ ASCII_SHADES = " :-=+*#%@"  # a point is a hidden cell
 SMALL = 2
 """The columns of a cell without a number."""
 _LABEL_LIMIT = 14
-_RANGE = 7  # columns of a range of tokens
+_RANGE = 7  # columns of a range of tokens, such as 120–127
 _NARROW = 50  # columns below which a legend is short
 
 
@@ -43,7 +43,7 @@ def shade(share: float, terminal: Terminal) -> str:
 def pool(
     values: Array, visible: NDArray[np.bool_] | None, factor: int, across: int = 0
 ) -> tuple[Array, NDArray[np.bool_] | None]:
-    """The largest magnitude (with its sign) in each ``factor`` rows and ``across`` columns, or in as many columns.
+    """The value of largest magnitude in each ``factor`` rows and ``across`` columns; 0 ``across`` means ``factor``.
 
     Masked cells do not count.
     """
@@ -63,13 +63,13 @@ def pool(
 
 
 def names_width(labels: list[str], terminal: Terminal) -> int:
-    """Columns of the names of rows; on a screen long ones are cut."""
-    widest = max((cell_len(label) for label in labels), default=0)
-    return min(widest, _LABEL_LIMIT) if terminal.cuts else widest
+    """The width of the row labels in columns; on a screen, long labels are cut."""
+    longest = max((cell_len(label) for label in labels), default=0)
+    return min(longest, _LABEL_LIMIT) if terminal.cuts else longest
 
 
 def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
-    """Numbers if they fit, or, off a screen, if they are asked for, in strips of columns; otherwise small cells."""
+    """Numbers where they fit or, off a screen, where they are asked for (in strips); otherwise small cells."""
     rows = [shown(label, terminal) for label in block.row_labels]
     columns = [shown(label, terminal) for label in block.column_labels]
     label_width, width = cell_widths(block, terminal)
@@ -93,7 +93,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
 
 
 def cell_widths(block: Heat, terminal: Terminal) -> tuple[int, int]:
-    """The columns of the names of rows, which stand between two spaces and one, and those of a cell."""
+    """The widths of the row labels (without the spaces around them) and of a cell, in columns."""
     columns = [shown(label, terminal) for label in block.column_labels]
     label_width = names_width([shown(label, terminal) for label in block.row_labels], terminal)
     widest_number = widest(block.values, number_form(block, terminal))
@@ -152,7 +152,7 @@ def _level(value: float, block: Heat) -> int:
 
 
 def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
-    """Two columns per value, or per max-pooled rectangle where even that is too wide; no taller than it may be wide."""
+    """Two columns per value, or per max-pooled rectangle where that is still too wide or too tall."""
     room = max(1, (terminal.width - label_width - 4) // 2)
     factor = -(-len(block.row_labels) // min(room, block.most or room))
     across = -(-len(block.column_labels) // room)
@@ -173,10 +173,10 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
 
 
 def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
-    """Say what a pooled cell shows."""
+    """A note that says what a pooled cell shows."""
     by = f"{factor}" if factor == across else f"{factor} × {across}"
-    said = f"each cell is the strongest of {factor} × {across} (max-pooled by {by})"
-    return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
+    note = f"each cell is the strongest of {factor} × {across} (max-pooled by {by})"
+    return wrap([Segment(" " * indent + shown(note, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 
 def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
@@ -184,9 +184,9 @@ def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     return [line] if block.visible is None else with_hidden(line, terminal, block.hidden)
 
 
-def with_hidden(line: PaintedLine, terminal: Terminal, what: str = "masked") -> list[PaintedLine]:
-    """A legend, and what a hidden cell looks like."""
-    hidden = Segment(shown(f"   · {what}", terminal), role_style("dim", terminal))
+def with_hidden(line: PaintedLine, terminal: Terminal, meaning: str = "masked") -> list[PaintedLine]:
+    """A legend with the mark of a hidden cell; on two lines if one is too narrow."""
+    hidden = Segment(shown(f"   · {meaning}", terminal), role_style("dim", terminal))
     return [[*line, hidden]] if line_width([*line, hidden]) <= terminal.width else [line, [hidden]]
 
 

@@ -45,37 +45,39 @@ def _paint_scale(block: blocks.Scale, terminal: Terminal) -> list[PaintedLine]:
 
 
 _GUTTER = 2
-"""Columns between parts that stand side by side."""
+"""Columns between parts side by side."""
 
 
 def _paint_beside(block: blocks.Beside, terminal: Terminal) -> list[PaintedLine]:
-    """The fewest rows of parts that fit; each part is as high as the highest of its row."""
-    for few in range(1, len(block.parts)):
-        count = -(-len(block.parts) // few)
-        chunks = [block.parts[first : first + count] for first in range(0, len(block.parts), count)]
-        rows = [_fitting(chunk, block, terminal) for chunk in chunks]
+    """The parts in as few rows as fit; each part is as high as the highest in its row."""
+    for n_rows in range(1, len(block.parts)):
+        per_row = -(-len(block.parts) // n_rows)
+        chunks = [block.parts[first : first + per_row] for first in range(0, len(block.parts), per_row)]
+        rows = [_paint_row(chunk, block, terminal) for chunk in chunks]
         if all(rows):
             return [line for row in rows for line in _side_by_side(row, terminal)]
     return [line for part in block.parts for line in _paint_part(part, terminal)]
 
 
-def _fitting(parts: Sequence[Sequence[Block]], block: blocks.Beside, terminal: Terminal) -> list[list[PaintedLine]]:
-    """The parts of one row; empty where they do not fit."""
+def _paint_row(parts: Sequence[Sequence[Block]], block: blocks.Beside, terminal: Terminal) -> list[list[PaintedLine]]:
+    """The painted parts of one row; empty if they do not fit."""
     painted: list[list[PaintedLine]] = []
-    left = terminal.width
-    for place, part in enumerate(parts):
-        after = len(parts) - place - 1
-        share = (left + _GUTTER) // (after + 1) - _GUTTER if block.even else left - after * (block.least + _GUTTER)
+    room = terminal.width
+    for index, part in enumerate(parts):
+        remaining = len(parts) - index - 1
+        share = (
+            (room + _GUTTER) // (remaining + 1) - _GUTTER if block.even else room - remaining * (block.least + _GUTTER)
+        )
         lines = _paint_part(part, replace(terminal, width=share)) if share >= block.least else []
         if not lines or _widest(lines) > share:
             return []
         painted.append(lines)
-        left -= _widest(lines) + _GUTTER
+        room -= _widest(lines) + _GUTTER
     return painted
 
 
 def _paint_part(part: Iterable[Block], terminal: Terminal) -> list[PaintedLine]:
-    return [line for one in part for line in _PAINTERS[type(one)](one, terminal)]
+    return [line for block in part for line in _PAINTERS[type(block)](block, terminal)]
 
 
 def _widest(lines: list[PaintedLine]) -> int:
@@ -84,9 +86,11 @@ def _widest(lines: list[PaintedLine]) -> int:
 
 def _side_by_side(parts: list[list[PaintedLine]], terminal: Terminal) -> Iterator[PaintedLine]:
     widths = [_widest(part) + _GUTTER for part in parts[:-1]]
-    for number in range(max(map(len, parts))):
-        *each, last = (part[number] if number < len(part) else [] for part in parts)
-        yield [one for line, width in zip(each, widths, strict=True) for one in fit(line, width, terminal)] + last
+    for index in range(max(map(len, parts))):
+        *cells, last = (part[index] if index < len(part) else [] for part in parts)
+        yield [
+            segment for line, width in zip(cells, widths, strict=True) for segment in fit(line, width, terminal)
+        ] + last
 
 
 _PAINTERS: dict[type[Any], Callable[[Any, Terminal], Iterable[PaintedLine]]] = {
@@ -137,7 +141,7 @@ def paint(parts: Iterable[Block], terminal: Terminal) -> Iterator[str]:
 
 
 def paint_segments(parts: Iterable[Block], terminal: Terminal) -> Iterator[PaintedLine]:
-    """Yield lines as they are before they become escape codes."""
+    """Yield lines of styled segments, before they become escape codes."""
     for block in parts:
         # Thumbnails always fit, and their ready-made escape codes cannot be measured.
         fits = not terminal.cuts or isinstance(block, blocks.Thumbnails)

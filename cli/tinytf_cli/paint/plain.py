@@ -17,21 +17,21 @@ from tinytf_cli.views import blocks
 from tinytf_cli.views.blocks import Block
 
 _SPOKEN = {"×": "by", "→": "to", "⊙": "times", "+": "plus", "/": "over"}
-_KEPT = {sign: chr(0xE000 + place) for place, sign in enumerate((*_SPOKEN, "·", "│"))}
-"""Characters for private use that stand for signs which are tokens, until all others are words."""
+_PRIVATE = {sign: chr(0xE000 + index) for index, sign in enumerate((*_SPOKEN, "·", "│"))}
+"""Private-use characters that protect signs which are tokens while the other signs become words."""
 
 
-def _as_it_is(text: str) -> str:
-    """A text in which no sign is to become a word."""
-    return text.translate({ord(sign): kept for sign, kept in _KEPT.items()})
+def _verbatim(text: str) -> str:
+    """Protect every sign of a text, so that none becomes a word."""
+    return text.translate({ord(sign): private for sign, private in _PRIVATE.items()})
 
 
 def _token(label: str) -> str:
-    """A label that may be a token: a sign alone is no word."""
-    return _as_it_is(label) if label.strip() in _KEPT else label
+    """A label that may be a token: a single sign is protected."""
+    return _verbatim(label) if label.strip() in _PRIVATE else label
 
 
-def _said(cell: blocks.Cell, terminal: Terminal) -> str:
+def _cell_text(cell: blocks.Cell, terminal: Terminal) -> str:
     if isinstance(cell, blocks.Histogram):
         return ""
     if isinstance(cell, blocks.Figure):
@@ -43,7 +43,7 @@ def _said(cell: blocks.Cell, terminal: Terminal) -> str:
 
 def _line(block: blocks.Line, terminal: Terminal) -> list[str]:
     text = block.said or "".join(span.text for span in spans(block.words, terminal)).strip()
-    return [_as_it_is(text) if block.verbatim and not block.said else text] if text else []
+    return [_verbatim(text) if block.verbatim and not block.said else text] if text else []
 
 
 def _heading(block: blocks.Heading, terminal: Terminal) -> list[str]:
@@ -55,7 +55,7 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
     for row in range(len(block.columns[0].cells)):
         parts = []
         for column in block.columns:
-            text = _said(column.cells[row], terminal)
+            text = _cell_text(column.cells[row], terminal)
             if text:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
@@ -68,11 +68,11 @@ def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
     lines = []
     for label, row in zip(block.labels, block.values, strict=True):
         form = terminal.form(number_format(row if block.several else block.values))
-        said, rest = [number(float(value), form) for value in row], ""
+        texts, rest = [number(float(value), form) for value in row], ""
         if len(row) > first:
             low, high = (number(float(end), form) for end in (row.min(), row.max()))
             rest = f", and {len(row) - first} more dimensions, all from {low} to {high}"
-        lines.append(f"{_token(label)}: {', '.join(said[:first])}{rest}.")
+        lines.append(f"{_token(label)}: {', '.join(texts[:first])}{rest}.")
     return lines
 
 
@@ -83,8 +83,8 @@ def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
         parts = []
         for c, name in enumerate(block.column_labels):
             visible = block.visible is None or bool(block.visible[r, c])
-            said = number(float(block.values[r, c]), form) if visible else block.hidden
-            parts.append(f"{_token(name)} {said}")
+            text = number(float(block.values[r, c]), form) if visible else block.hidden
+            parts.append(f"{_token(name)} {text}")
         lines.append(f"Row {_token(label)}: {', '.join(parts)}.")
     return lines
 
@@ -125,15 +125,15 @@ def _miniatures(block: blocks.Miniatures, terminal: Terminal) -> list[str]:
     return [
         "",
         f"{block.title}, {heads_shown(block, len(block.maps))}.",
-        *(f"{one.title}, {one.word}: {_largest(one.weights)}" for one in block.maps),
+        *(f"{miniature.title}, {miniature.word}: {_largest(miniature.weights)}" for miniature in block.maps),
     ]
 
 
 def _fan(block: blocks.Fan, terminal: Terminal) -> list[str]:
     lines = []
-    for place, one in enumerate(block.maps):
-        said = [f"{title} {_said(cells[place], terminal)}" for title, cells in (*block.above, *block.below)]
-        lines.append(f"{one.title}, {one.word}, {', '.join(said)}: {_largest(one.weights)}")
+    for index, miniature in enumerate(block.maps):
+        details = [f"{title} {_cell_text(cells[index], terminal)}" for title, cells in (*block.above, *block.below)]
+        lines.append(f"{miniature.title}, {miniature.word}, {', '.join(details)}: {_largest(miniature.weights)}")
     return lines
 
 
@@ -143,7 +143,7 @@ def _largest(weights: blocks.Array) -> str:
 
 
 def _beside(block: blocks.Beside, terminal: Terminal) -> list[str]:
-    return [line for part in block.parts for one in part for line in _SENTENCES[type(one)](one, terminal)]
+    return [line for part in block.parts for child in part for line in _SENTENCES[type(child)](child, terminal)]
 
 
 def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
@@ -152,11 +152,12 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
         x, y = finite_points(curve)
         if x.size:
             form = ",d" if np.issubdtype(x.dtype, np.integer) else ",.4g"
-            said = [
-                f"{number(float(y[at]), '%.4g')} at {block.x_title} {x[at]:{form}}" for at in (0, -1, int(y.argmin()))
+            readings = [
+                f"{number(float(y[index]), '%.4g')} at {block.x_title} {x[index]:{form}}"
+                for index in (0, -1, int(y.argmin()))
             ]
-            more = f", {said[1]}, lowest {said[2]}" if x.size > 1 else ""
-            lines.append(f"{curve.label}: {block.y_title} {said[0]}{more}.")
+            more = f", {readings[1]}, lowest {readings[2]}" if x.size > 1 else ""
+            lines.append(f"{curve.label}: {block.y_title} {readings[0]}{more}.")
     return lines
 
 
@@ -196,4 +197,4 @@ def _spoken(line: str) -> str:
     line = _PRODUCT.sub(" times ", line).replace(" · ", ", ").replace("│", ", ")
     for sign, word in _SPOKEN.items():
         line = line.replace(f" {sign} ", f" {word} ")
-    return line.translate({ord(kept): sign for sign, kept in _KEPT.items()})
+    return line.translate({ord(private): sign for sign, private in _PRIVATE.items()})

@@ -18,6 +18,7 @@ from tinytf_cli.views.blocks import (
     Bar,
     Bars,
     Cell,
+    Column,
     Figure,
     Histogram,
     Meter,
@@ -32,7 +33,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _CUT, _ROUNDING = "◀▶", 1e-6
-"""The end of a bar that would reach beyond its place, and how far above 1 a share is none that does."""
+"""The end marks of a cut bar (left, right), and how far above 1 rounding may put a share without a cut."""
 _METER = 8
 _STRIP = 64
 """The widest strip, in cells."""
@@ -48,7 +49,7 @@ def histogram(counts: Sequence[int], terminal: Terminal, full: int = 0) -> str:
 def bar(share: float, width: int, terminal: Terminal) -> str:
     """A horizontal bar: ``share`` of ``width`` cells, in eighths of a cell; anything above 0 is visible.
 
-    One of more than 1 ends in an arrow, since it is cut.
+    A bar of more than 1 is cut and ends in an arrow.
     """
     if share > 1 + _ROUNDING:
         return shown("█" * (width - 1) + _CUT[1], terminal)
@@ -60,9 +61,9 @@ def bar(share: float, width: int, terminal: Terminal) -> str:
 
 
 def signed_bar(share: float, half: int, terminal: Terminal, both: bool = True) -> PaintedLine:
-    """A bar of ``share`` (−1…1) of ``half`` cells on its side of a zero axis, in halves of a cell, and padded.
+    """A bar of ``share`` (−1…1) of ``half`` cells on one side of a zero axis, in half cells, padded.
 
-    Anything but 0 is visible. Without ``both`` sides there is no room left of the axis.
+    Anything but 0 is visible. Without ``both``, the left side is omitted.
     """
     cut, share = abs(share) > 1 + _ROUNDING, max(-1.0, min(1.0, share)) if share == share else 0.0
     style = role_style(ABOVE if share > 0 else BELOW, terminal)
@@ -76,17 +77,17 @@ def signed_bar(share: float, half: int, terminal: Terminal, both: bool = True) -
         drawn = shown(drawn[1:] + _CUT[1] if share > 0 else _CUT[0] + drawn[1:], terminal)
     left, right = (drawn, "") if share < 0 else ("", drawn)
     axis = Segment(shown("│", terminal), role_style("dim", terminal))
-    before = [Segment(left.rjust(half), style)] if both else []
-    return [*before, axis, Segment(right.ljust(half), style)]
+    left_side = [Segment(left.rjust(half), style)] if both else []
+    return [*left_side, axis, Segment(right.ljust(half), style)]
 
 
 def bar_text(bar: Bar, terminal: Terminal) -> str:
-    """The text beside a bar: its own, or its value as a share of 1."""
+    """The text beside a bar: its own text, or its value as a share of 1."""
     return figure_text(bar.shown, terminal) or number(bar.value, terminal.form(SHARE))
 
 
 def beside_bar(cell: Cell, terminal: Terminal) -> str:
-    """The number beside the bar of a cell, where it has one."""
+    """The number beside the bar of a cell; empty for a cell without a bar."""
     if isinstance(cell, Signed):
         return number(cell.value, terminal.form(cell.form))
     return figure_text(cell.shown, terminal) if isinstance(cell, Meter) else ""
@@ -121,7 +122,7 @@ def _cell(cell: Cell, text: str, both: bool, terminal: Terminal) -> PaintedLine:
 
 
 def _title(title: str, cells: Sequence[Cell], terminal: Terminal) -> str:
-    """The title of a column, with what a whole bar stands for where its bars are signed."""
+    """The title of a column; if its bars are signed, with the value of a whole bar."""
     full = next((cell.full for cell in cells if isinstance(cell, Signed)), None)
     if full is not None:
         both = any(isinstance(cell, Signed) and cell.value < 0 for cell in cells)
@@ -129,59 +130,55 @@ def _title(title: str, cells: Sequence[Cell], terminal: Terminal) -> str:
     return shown(title, terminal)
 
 
+class _Fitted:
+    """A column as it is drawn: its title, its cells with or without ``bars``, and its width."""
+
+    def __init__(self, column: Column, header: bool, terminal: Terminal, bars: bool = True) -> None:
+        self.column = column
+        cells = column.cells if bars or column.narrow is None else column.narrow
+        self.cells = _cells(cells, terminal, bars)
+        self.title = _title(column.title, cells, terminal) if bars else shown(column.title, terminal)
+        self.width = max([cell_len(self.title) if header else 0, column.least, *map(line_width, self.cells)])
+
+
 class _Layout:
-    """The columns of a table while it is fitted to a width: cells, widths and the gap between them."""
+    """The columns of a table while they are fitted to a width, and the gap between them."""
 
     def __init__(self, table: Table, terminal: Terminal) -> None:
         self.table, self.terminal, self.gap = table, terminal, 2
-        self.columns = list(table.columns)
-        self.cells = [_cells(column.cells, terminal) for column in self.columns]
-        self.titles = [_title(column.title, column.cells, terminal) for column in self.columns]
-        self.widths = [self._width(i) for i in range(len(self.columns))]
-
-    def _width(self, i: int) -> int:
-        title = cell_len(self.titles[i]) if self.table.header else 0
-        return max([title, self.columns[i].least, *(line_width(cell) for cell in self.cells[i])])
+        self.columns = [_Fitted(column, table.header, terminal) for column in table.columns]
 
     @property
     def total(self) -> int:
-        return 2 + sum(self.widths) + self.gap * (len(self.widths) - 1)
+        return 2 + sum(fitted.width for fitted in self.columns) + self.gap * (len(self.columns) - 1)
 
     @property
     def least(self) -> int:
-        """The width with every shrinkable column as narrow as allowed."""
-        return self.total - sum(
-            max(0, w - c.shrink) for w, c in zip(self.widths, self.columns, strict=True) if c.shrink
-        )
+        """The width of the table with every shrinkable column at its narrowest."""
+        spare = (max(0, f.width - f.column.shrink) for f in self.columns if f.column.shrink)
+        return self.total - sum(spare)
 
     def fit(self) -> None:
         """If the table is too wide, use narrow cells, no bars, a smaller gap and fewer columns; then shrink columns."""
         room = self.terminal.width
         if self.total > room:
-            for i, column in enumerate(self.columns):
-                self.cells[i] = _cells(column.cells if column.narrow is None else column.narrow, self.terminal, False)
-                self.titles[i] = shown(column.title, self.terminal)
-                self.widths[i] = self._width(i)
+            self.columns = [_Fitted(f.column, self.table.header, self.terminal, bars=False) for f in self.columns]
         if not self.terminal.cuts:
             return
         if self.least > room:
             self.gap = 1
-        for drop in sorted({c.drop for c in self.columns if c.drop}, reverse=True):
+        for drop in sorted({f.column.drop for f in self.columns if f.column.drop}, reverse=True):
             if self.least > room:
-                keep = [i for i, column in enumerate(self.columns) if column.drop != drop]
-                self.columns = [self.columns[i] for i in keep]
-                self.cells = [self.cells[i] for i in keep]
-                self.titles = [self.titles[i] for i in keep]
-                self.widths = [self.widths[i] for i in keep]
-        for i, column in enumerate(self.columns):
-            if column.shrink and self.total > room:
-                self.widths[i] = max(column.shrink, self.widths[i] - (self.total - room))
+                self.columns = [f for f in self.columns if f.column.drop != drop]
+        for f in self.columns:
+            if f.column.shrink and self.total > room:
+                f.width = max(f.column.shrink, f.width - (self.total - room))
 
     def line(self, cells: Sequence[PaintedLine]) -> PaintedLine:
         line = [Segment("  ")]
-        for place, (cell, width, column) in enumerate(zip(cells, self.widths, self.columns, strict=True)):
-            line += [Segment(" " * self.gap)] if place else []
-            line += fit(cell, width, self.terminal, column.align)
+        for index, (cell, fitted) in enumerate(zip(cells, self.columns, strict=True)):
+            line += [Segment(" " * self.gap)] if index else []
+            line += fit(cell, fitted.width, self.terminal, fitted.column.align)
         return cut(line, self.terminal.width, self.terminal) if self.terminal.cuts else line
 
 
@@ -192,22 +189,22 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
     lines: list[PaintedLine] = []
     if block.header:
         dim = role_style("dim", terminal)
-        lines.append(layout.line([[Segment(title, dim)] for title in layout.titles]))
+        lines.append(layout.line([[Segment(fitted.title, dim)] for fitted in layout.columns]))
     for row in range(len(block.columns[0].cells)):
-        lines.append(layout.line([cells[row] for cells in layout.cells]))
+        lines.append(layout.line([fitted.cells[row] for fitted in layout.columns]))
         if row in block.rule_after:
             lines.append([])
     return lines
 
 
 def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
-    """The first dimensions as numbers; all of them as a strip, pooled to the width that is left."""
+    """The first dimensions as numbers; all of them as a strip, pooled to the remaining width."""
     labels = [shown(label, terminal) for label in block.labels]
     label_width = names_width(labels, terminal)
     dims = block.values.shape[1]
     first = min(block.first, dims)
-    alike = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
-    texts = [row for part in alike for row in numbers(part[:, :first], terminal.form(number_format(part[:, :first])))]
+    groups = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
+    texts = [row for part in groups for row in numbers(part[:, :first], terminal.form(number_format(part[:, :first])))]
     columns = [shown(name, terminal) for name in block.columns[:first]] or [f"d{d}" for d in range(first)]
     least = max((cell_len(name) for name in columns), default=0)
     width = max([len(t) for row in texts for t in row] + [min(least, _NAME)]) + 1
@@ -219,23 +216,27 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         strips += [range(s, min(first, s + room)) for s in range(room, first, room)]
     lines: list[PaintedLine] = []
     for strip in strips:
-        left = terminal.width - label_width - 3 - width * len(strip) - 2
-        with_strip = strip.start == 0 and left >= 8 and dims > 1
+        room_left = terminal.width - label_width - 3 - width * len(strip) - 2
+        with_strip = strip.start == 0 and room_left >= 8 and dims > 1
         head = (
             "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
         )
-        about = _strip_head(block, left - 1, terminal) if with_strip else []
-        above = not about or line_width(about) <= left
-        lines.append([Segment(head, role_style("dim", terminal)), *([Segment("   "), *about] if above else [])])
+        strip_head = _strip_head(block, room_left - 1, terminal) if with_strip else []
+        head_fits = not strip_head or line_width(strip_head) <= room_left
+        lines.append(
+            [Segment(head, role_style("dim", terminal)), *([Segment("   "), *strip_head] if head_fits else [])]
+        )
         for r, label in enumerate(labels):
             line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
             if with_strip:
                 line.append(Segment("   "))
-                line += _strip(block.values[r], _largest(alike[r if block.several else 0]), left - 1, terminal)
+                line += _strip(block.values[r], _largest(groups[r if block.several else 0]), room_left - 1, terminal)
             lines.append(line)
-        if not above:
-            lines += wrap([Segment("  " + " " * label_width + " strip: "), *about], terminal.width, label_width + 3)
+        if not head_fits:
+            lines += wrap(
+                [Segment("  " + " " * label_width + " strip: "), *strip_head], terminal.width, label_width + 3
+            )
     return lines
 
 
@@ -245,12 +246,12 @@ def _largest(values: Array) -> float:
 
 
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
-    """How many values a strip shows, how many share a cell, and the ends of its scale."""
+    """The title of a strip: how many values it shows, how many share a cell, and its scale."""
     dims, factor = block.values.shape[1], _pooled_by(block.values.shape[1], room)
-    said = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
+    note = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
     limit = number(_largest(block.values), terminal.form("%.3g"))
-    said += ", each row on its own scale" if block.several else f" ±{limit}"
-    return [Segment(shown(f"{said} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]
+    note += ", each row on its own scale" if block.several else f" ±{limit}"
+    return [Segment(shown(f"{note} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]
 
 
 def _pooled_by(dims: int, room: int) -> int:
@@ -270,7 +271,7 @@ def _strip(values: Array, limit: float, room: int, terminal: Terminal) -> Painte
 
 
 def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
-    """One labelled bar per line."""
+    """One labelled bar per line; signed bars on their side of zero, below their scale."""
     labels = [shown(b.label, terminal) for b in block.bars]
     label_width = max((cell_len(label) for label in labels), default=0)
     if terminal.cuts:
@@ -278,44 +279,27 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
     texts = [bar_text(b, terminal) for b in block.bars]
     value_width = max(map(len, texts), default=0)
     room = max(4, min(40, terminal.width - label_width - value_width - 6))
-    if block.signed:
-        return _signed_bars(block, labels, label_width, texts, value_width, room, terminal)
-    lines: list[PaintedLine] = []
-    for label, text, b in zip(labels, texts, block.bars, strict=True):
-        drawn = bar(b.value / block.full if block.full else 0, room, terminal)
-        lines.append(
-            [
-                Segment("  " + pad_text(label, label_width, terminal) + "  "),
-                Segment(text.rjust(value_width) + "  "),
-                Segment(drawn, role_style(b.role, terminal)),
-            ]
-        )
-        if block.track:
-            rest = shown("─", terminal) * (room - cell_len(drawn))
-            lines[-1].append(Segment(rest, role_style("dim", terminal)))
-    return lines
-
-
-def _signed_bars(
-    block: Bars, labels: list[str], label_width: int, texts: list[str], value_width: int, room: int, terminal: Terminal
-) -> list[PaintedLine]:
-    """The scale, then one labelled bar per line on its side of zero."""
-    both = any(b.value < 0 for b in block.bars)
-    half = (room - 1) // 2 if both else room - 1
-    high = number(block.full, terminal.form(""))
-    low = shown(f"-{high}", terminal).ljust(half) if both else ""
-    scale = f"{low}0{high.rjust(half)}"
-    head = Segment(" " * (label_width + value_width + 6) + scale, role_style("dim", terminal))
-    return [
-        [head],
-        *(
-            [
-                Segment("  " + pad_text(label, label_width, terminal) + "  " + text.rjust(value_width) + "  "),
-                *signed_bar(b.value / block.full if block.full else 0.0, half, terminal, both),
-            ]
-            for label, text, b in zip(labels, texts, block.bars, strict=True)
-        ),
+    starts = [
+        Segment("  " + pad_text(label, label_width, terminal) + "  " + text.rjust(value_width) + "  ")
+        for label, text in zip(labels, texts, strict=True)
     ]
+    shares = [b.value / block.full if block.full else 0.0 for b in block.bars]
+    dim = role_style("dim", terminal)
+    if block.signed:
+        both = any(b.value < 0 for b in block.bars)
+        half = (room - 1) // 2 if both else room - 1
+        high = number(block.full, terminal.form(""))
+        low = shown(f"-{high}", terminal).ljust(half) if both else ""
+        scale = [Segment(" " * (label_width + value_width + 6) + f"{low}0{high.rjust(half)}", dim)]
+        rows = zip(starts, shares, strict=True)
+        return [scale, *([start, *signed_bar(share, half, terminal, both)] for start, share in rows)]
+    lines: list[PaintedLine] = []
+    for start, share, b in zip(starts, shares, block.bars, strict=True):
+        drawn = bar(share, room, terminal)
+        lines.append([start, Segment(drawn, role_style(b.role, terminal))])
+        if block.track:
+            lines[-1].append(Segment(shown("─", terminal) * (room - cell_len(drawn)), dim))
+    return lines
 
 
 def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
@@ -340,13 +324,13 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_pieces(block: Pieces, terminal: Terminal) -> Iterator[PaintedLine]:
-    """Tokens in the colours of their roles, separated by │ where colours do not tell them apart, wrapped."""
+    """Tokens in the colours of their roles, wrapped; │ separates tokens of one colour."""
     line: PaintedLine = [Segment("  ")]
     used = 2
-    for place, (piece, role) in enumerate(zip(block.pieces, block.roles, strict=True)):
+    for index, (piece, role) in enumerate(zip(block.pieces, block.roles, strict=True)):
         text = shown(piece, terminal)
-        told = place == 0 or (terminal.coloured and role != block.roles[place - 1])
-        gap = "" if told else shown("│", terminal)
+        is_distinct = index == 0 or (terminal.coloured and role != block.roles[index - 1])
+        gap = "" if is_distinct else shown("│", terminal)
         if used + cell_len(gap + text) > terminal.width - 1 and used > 2:
             yield line
             line, used = [Segment("  ")], 2

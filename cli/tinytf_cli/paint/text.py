@@ -46,7 +46,7 @@ def spans(words: Words, terminal: Terminal) -> Sequence[Span]:
     """Words in any of their forms, as spans."""
     if isinstance(words, str):
         return [Span(words)]
-    return [words] if isinstance(words, Span) else [_span(one, terminal) for one in words]
+    return [words] if isinstance(words, Span) else [_span(word, terminal) for word in words]
 
 
 def _span(word: str | Span | Figure, terminal: Terminal) -> Span:
@@ -70,7 +70,7 @@ def ellipsis(terminal: Terminal) -> str:
 
 
 def fit(line: PaintedLine, width: int, terminal: Terminal, align: str = "left") -> PaintedLine:
-    """The line padded to ``width`` cells; a longer one is cut, and ends in … (or ..)."""
+    """The line padded or cut to ``width`` cells; a cut line ends in … (or ..)."""
     used = line_width(line)
     if used <= width:
         pad = [Segment(" " * (width - used))] if used < width else []
@@ -83,17 +83,17 @@ def cut(line: PaintedLine, width: int, terminal: Terminal) -> PaintedLine:
     if line_width(line) <= width:
         return line
     mark = ellipsis(terminal)
-    kept: PaintedLine = []
+    shortened: PaintedLine = []
     room = width - cell_len(mark)
     for segment in line:
         size = cell_len(segment.text)
         if size > room:
-            kept.append(Segment(set_cell_size(segment.text, max(0, room)), segment.style))
-            kept.append(Segment(mark, segment.style))
+            shortened.append(Segment(set_cell_size(segment.text, max(0, room)), segment.style))
+            shortened.append(Segment(mark, segment.style))
             break
-        kept.append(segment)
+        shortened.append(segment)
         room -= size
-    return kept
+    return shortened
 
 
 def pad_text(text: str, width: int, terminal: Terminal, align: str = "left") -> str:
@@ -120,10 +120,10 @@ def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:
 
 def _words(text: str) -> Iterable[str]:
     start = 0
-    for place in range(1, len(text)):
-        if text[place - 1] == " " and text[place] != " ":
-            yield text[start:place]
-            start = place
+    for index in range(1, len(text)):
+        if text[index - 1] == " " and text[index] != " ":
+            yield text[start:index]
+            start = index
     yield text[start:]
 
 

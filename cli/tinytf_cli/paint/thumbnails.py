@@ -12,11 +12,11 @@ from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, ramp, rol
 from tinytf_cli.paint.heat import legend, pool, pooling_note, shades, with_hidden
 from tinytf_cli.paint.text import PaintedLine, fit, line_width, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Words
+from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Visible, Words
 
 _LARGEST = 32
 _BETWEEN = LEVELS + 1
-"""Where there is no cell; LEVELS is a masked one."""
+"""The level between maps, where there is no cell; LEVELS is a masked cell."""
 _LOW, _HIGH = 2, 5  # lines of a miniature
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
@@ -50,32 +50,24 @@ def half_blocks(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
     return [row.tobytes().translate(None, b"\0").decode("utf-8") + "\x1b[0m" for row in cells]
 
 
-def _picture(maps: Array, visible: NDArray[np.bool_] | None, side: int) -> NDArray[np.int64]:
-    """Levels of one row of maps (heads, T, T) with an empty column between them: (rows, heads · (side + 1) - 1)."""
-    factor = -(-maps.shape[-1] // side)
-    pooled = []
-    seen = visible
-    for one in maps:
-        small, seen = pool(one, visible, factor)
-        pooled.append(small)
-    stack = np.stack(pooled)  # (heads, s, s)
-    levels = level(stack, "unit", 1.0)
-    if seen is not None:
-        levels = np.where(seen, levels, LEVELS)
-    heads, rows, columns = levels.shape
-    wide = np.full((rows + rows % 2, heads, columns + 1), _BETWEEN, dtype=np.int64)
-    wide[:rows, :, :columns] = levels.transpose(1, 0, 2)
-    return wide.reshape(len(wide), -1)[:, :-1]
+def _picture(maps: Array, visible: Visible, factor: int) -> NDArray[np.int64]:
+    """Levels of one row of maps (heads, T, T), pooled to s × s, with an empty column between them: (s, heads·(s+1)-1).
+
+    The number of rows is even, as in ``_levels``.
+    """
+    levels = np.stack([_levels(weights, visible, factor, factor) for weights in maps])  # (heads, s, s)
+    spaced = np.pad(levels, ((0, 0), (0, 0), (0, 1)), constant_values=_BETWEEN).transpose(1, 0, 2)
+    return spaced.reshape(len(spaced), -1)[:, :-1]
 
 
 def _shaded(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
-    """Rows of shades: what is near 0 is blank, and a masked cell a point, as in a larger map."""
+    """Rows of shades: near 0 is blank and a masked cell is a point, as in a larger map."""
     signs = shades(terminal)
     share = np.where(levels >= LEVELS, 0, levels) / (LEVELS - 1)
     index = np.where(share > 0.02, 1 + (share * (len(signs) - 1)).astype(int), 0).clip(0, len(signs) - 1)
     index[levels == LEVELS] = len(signs)
-    every = signs + shown("·", terminal)
-    return ["".join(every[i] for i in line) for line in index]
+    characters = signs + shown("·", terminal)
+    return ["".join(characters[i] for i in line) for line in index]
 
 
 def _halves(terminal: Terminal) -> bool:
@@ -83,7 +75,7 @@ def _halves(terminal: Terminal) -> bool:
 
 
 def _lines(levels: NDArray[np.int64], rows: int, terminal: Terminal) -> list[str]:
-    """A picture of so many ``rows``, as text."""
+    """The first ``rows`` rows of a picture, as text."""
     return half_blocks(np.minimum(levels, LEVELS), terminal) if _halves(terminal) else _shaded(levels[:rows], terminal)
 
 
@@ -102,25 +94,29 @@ def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]
     """Rows of maps in cells of one width."""
     dim, size = role_style("dim", terminal), _Size(len(block.maps[0].weights), terminal, block.lines - 2)
     width = 2 + max(
-        size.wide, *(cell_len(shown(text, terminal)) for one in block.maps for text in (one.title, one.word))
+        size.wide,
+        *(cell_len(shown(text, terminal)) for miniature in block.maps for text in (miniature.title, miniature.word)),
     )
-    a_row = max(1, terminal.width // width)
-    maps = block.maps[: a_row * max(1, block.lines // (2 + size.lines))]
+    per_row = max(1, terminal.width // width)
+    maps = block.maps[: per_row * max(1, block.lines // (2 + size.lines))]
     more = heads_shown(block, len(maps)) + (f"; {size.pooled}" if size.pooled else "")
     title = [Segment(block.title, role_style("strong", terminal)), Segment(shown(f"   {more}", terminal), dim)]
     lines: list[PaintedLine] = [[], *wrap(title, terminal.width, 2)]
-    for first in range(0, len(maps), a_row):
-        part = maps[first : first + a_row]
-        titles = [[Segment(one.title)] for one in part], [[Segment(shown(one.word, terminal), dim)] for one in part]
-        drawn = zip(*(size.drawn(one, terminal) for one in part), strict=True)
+    for first in range(0, len(maps), per_row):
+        row_maps = maps[first : first + per_row]
+        titles = (
+            [[Segment(miniature.title)] for miniature in row_maps],
+            [[Segment(shown(miniature.word, terminal), dim)] for miniature in row_maps],
+        )
+        drawn = zip(*(size.draw(miniature, terminal) for miniature in row_maps), strict=True)
         lines += [_row([Segment("  ")], row, width, terminal) for row in (*titles, *drawn)]
     return lines
 
 
 class _Size:
-    """How small maps of a ``length`` are drawn: half blocks in colour; shades without, which are twice as high as wide.
+    """The size of a small map of ``length`` tokens: half blocks in colour, otherwise shades, twice as high as wide.
 
-    A cell is the strongest of ``down`` × ``across``; a map has ``lines``, at most ``most``, and is ``wide`` cells wide.
+    A cell is the strongest of ``down`` × ``across``; a map has ``lines`` lines (``most`` at most) of ``wide`` cells.
     """
 
     def __init__(self, length: int, terminal: Terminal, most: int = _HIGH) -> None:
@@ -131,25 +127,25 @@ class _Size:
         self.lines = -(-self.high // 2) if halves else self.high
         self.pooled = f"each cell the strongest of {self.down} × {self.across}" if self.down > 1 else ""
 
-    def drawn(self, one: Miniature, terminal: Terminal) -> list[PaintedLine]:
-        levels = _levels(one, self.down, self.across)
+    def draw(self, miniature: Miniature, terminal: Terminal) -> list[PaintedLine]:
+        levels = _levels(miniature.weights, miniature.visible, self.down, self.across)
         if _halves(terminal):
             return [_half_cells(*pair, terminal) for pair in zip(levels[0::2], levels[1::2], strict=True)]
         return [[Segment(text)] for text in _shaded(levels[: self.high], terminal)]
 
 
-def _row(before: PaintedLine, cells: Sequence[PaintedLine], width: int, terminal: Terminal) -> PaintedLine:
-    """Cells of one width in a line; the last one ends it."""
-    return [*before, *(segment for cell in cells[:-1] for segment in fit(cell, width, terminal)), *cells[-1]]
+def _row(start: PaintedLine, cells: Sequence[PaintedLine], width: int, terminal: Terminal) -> PaintedLine:
+    """A line of cells of one width; the last cell is not padded."""
+    return [*start, *(segment for cell in cells[:-1] for segment in fit(cell, width, terminal)), *cells[-1]]
 
 
 def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
-    """The rail, the lines and maps under its branches, and the rail that joins them."""
+    """The rail and its branches, the lines and maps under them, and the rail that joins them again."""
     dim, rail = role_style("dim", terminal), role_style("residual", terminal)
     size, below = _Size(len(block.maps[0].weights), terminal), block.below
     above: list[tuple[str, Sequence[Words]]] = [
-        ("", [Span(one.title, "attention") for one in block.maps]),
-        ("", [Span(one.word, "dim") for one in block.maps]),
+        ("", [Span(miniature.title, "attention") for miniature in block.maps]),
+        ("", [Span(miniature.word, "dim") for miniature in block.maps]),
         *block.above,
     ]
 
@@ -169,26 +165,26 @@ def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
         text = Segment(shown(title, terminal).ljust(titles + 2), dim)
         return _row([Segment(shown(f"  {block.before}│ ", terminal), rail), text], cells[:count], width, terminal)
 
-    maps = zip(*(size.drawn(one, terminal) for one in block.maps[:count]), strict=True)
+    maps = zip(*(size.draw(miniature, terminal) for miniature in block.maps[:count]), strict=True)
     lines = [branching("┬", "╮"), *(titled(title, cells_of(cells)) for title, cells in above)]
-    lines += [titled(block.title if place == 0 else "", cells) for place, cells in enumerate(maps)]
+    lines += [titled(block.title if index == 0 else "", cells) for index, cells in enumerate(maps)]
     lines += [titled(title, cells_of(cells)) for title, cells in below]
     more = f"{count} of {len(block.maps)}, {block.left_out}" if count < len(block.maps) else ""
-    for said in filter(None, (more, size.pooled)):
-        lines.append([Segment(shown(f"  {block.before}│ ", terminal), rail), Segment(shown(said, terminal), dim)])
+    for note in filter(None, (more, size.pooled)):
+        lines.append([Segment(shown(f"  {block.before}│ ", terminal), rail), Segment(shown(note, terminal), dim)])
     return [*lines, branching("┴", "╯")]
 
 
 def heads_shown(block: Miniatures, count: int) -> str:
-    """How many of the maps are shown, which, and how to see the others."""
-    few = count < block.of
-    said = [f"{count} of {block.of}, {block.which}" if few else f"all {block.of}", block.marks]
-    return ", ".join(filter(None, said)) + (f"; {block.remedy}" if few else "")
+    """How many maps are shown and which, and how to see the others."""
+    is_cut = count < block.of
+    parts = [f"{count} of {block.of}, {block.which}" if is_cut else f"all {block.of}", block.marks]
+    return ", ".join(filter(None, parts)) + (f"; {block.remedy}" if is_cut else "")
 
 
-def _levels(one: Miniature, down: int, across: int) -> NDArray[np.int64]:
-    """The levels of a pooled map, in an even number of rows."""
-    pooled, seen = pool(one.weights, one.visible, down, across)
+def _levels(weights: Array, visible: Visible, down: int, across: int) -> NDArray[np.int64]:
+    """The levels of a pooled map, padded to an even number of rows."""
+    pooled, seen = pool(weights, visible, down, across)
     levels = level(pooled, "unit", 1.0)
     levels = levels if seen is None else np.where(seen, levels, LEVELS)
     return np.pad(levels, ((0, len(levels) % 2), (0, 0)), constant_values=LEVELS)
@@ -197,22 +193,21 @@ def _levels(one: Miniature, down: int, across: int) -> NDArray[np.int64]:
 def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:
     """A grid with one row of maps per layer: half blocks in colour, shades without."""
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
-    side, a_row = thumbnail_size(length, n_heads, terminal.width)
+    side, per_row = thumbnail_size(length, n_heads, terminal.width)
+    factor = -(-length // side)
+    cells = -(-length // factor)
     lines, layers = list[PaintedLine](), block.layers or range(len(block.maps))
     for layer, maps, visible in zip(layers, block.maps, block.visible, strict=True):
-        for first in range(0, n_heads, a_row):
-            part = maps[first : first + a_row]
-            if layer == layers[0] or a_row < n_heads:
-                width = -(-length // -(-length // side)) + 1
-                heads = "".join(f"H{first + i}"[:width].ljust(width) for i in range(len(part)))
+        for first in range(0, n_heads, per_row):
+            part = maps[first : first + per_row]
+            if layer == layers[0] or per_row < n_heads:
+                heads = "".join(f"H{first + i}"[: cells + 1].ljust(cells + 1) for i in range(len(part)))
                 lines.append([Segment("     " + heads, role_style("dim", terminal))])
-            levels = _picture(part, visible, side)
-            for place, text in enumerate(_lines(levels, -(-length // -(-length // side)), terminal)):
-                label = f"L{layer}" if place == 0 else ""
+            for index, text in enumerate(_lines(_picture(part, visible, factor), cells, terminal)):
+                label = f"L{layer}" if index == 0 else ""
                 lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
-    factor = -(-length // side)
     if factor > 1:
         lines += pooling_note(factor, factor, 5, terminal)
     line = legend("unit", 1.0, terminal, indent=5)
-    masked = any(one is not None for one in block.visible) and not _halves(terminal)
+    masked = any(mask is not None for mask in block.visible) and not _halves(terminal)
     return [*lines, *(with_hidden(line, terminal) if masked else [line])]

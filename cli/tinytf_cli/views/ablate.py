@@ -27,7 +27,7 @@ from tinytf_cli.views.parts import (
 from tinytf_cli.views.steps import as_array, largest
 
 SITES = 12
-"""Sites named in a heading."""
+"""The most sites named in a heading."""
 _WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "replaced by values"}
 _SINGULAR = {"heads": "head", "experts": "expert", "ffn": "feed-forward", "layers": "layer"}
 
@@ -45,13 +45,13 @@ def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator
         (f"ln p({model.shown(report.target)})", effect.log_p_before, effect.log_p_after),
         ("loss on the text", report.loss_before, report.loss_after),
     ]
-    known = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
+    measured = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
     yield Table(
         [
-            Column("", [name for name, _, _ in known], shrink=16, said=""),
-            Column("before", [Figure(before, "%.4f") for _, before, _ in known], "right"),
-            Column("after", [Figure(after, "%.4f") for _, _, after in known], "right"),
-            Column("change", [Figure(after - before, "%+.4f") for _, before, after in known], "right"),
+            Column("", [name for name, _, _ in measured], shrink=16, said=""),
+            Column("before", [Figure(before, "%.4f") for _, before, _ in measured], "right"),
+            Column("after", [Figure(after, "%.4f") for _, _, after in measured], "right"),
+            Column("change", [Figure(after - before, "%+.4f") for _, before, after in measured], "right"),
         ]
     )
     yield Line(["KL(before ‖ after) = ", Figure(effect.kl, "%.4f", "strong"), " nats"], indent=2)
@@ -105,7 +105,7 @@ def _replacement(report: Ablation | AblationSweep) -> str:
 
 
 def where_predicted(model: Model, encoding: Encoding, position: int) -> str:
-    """Where in the text the prediction is made, in words."""
+    """The position of the prediction in the text, in words."""
     tokens = encoding.tokens
     if model.config.labels:
         return f"class of the text, read at {position} {tokens[position].shown}"
@@ -137,7 +137,7 @@ def choice_table(
 
 
 def check_line(*checks: Verified) -> Iterator[Block]:
-    """Whether logits that were computed in two ways agree; names the first check that fails."""
+    """Whether logits computed in two ways agree; names the first check that fails."""
     failed = next((check for check in checks if not check.holds), None)
     words: list[Piece] = []
     for check in checks:

@@ -42,7 +42,7 @@ def activations(report: Activations, terminal: Terminal, display: ActivationsDis
 
 
 def _points(report: Activations) -> Iterator[Curve]:
-    """The outputs of the text; with a gate, apart for hidden units above and below 0."""
+    """The outputs of the text; with a gate, one curve each for hidden units above and below 0."""
     inside = report.inputs.abs() <= REACH
     if report.hidden is None:
         yield _scattered("this text", report.inputs[inside], report.outputs[inside], "output")

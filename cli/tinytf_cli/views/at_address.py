@@ -1,4 +1,4 @@
-"""What is at an address of a trace: its shape, its figures, its numbers, its map."""
+"""The views of an address of a trace: its shape, its figures, its numbers, its map."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,17 +25,18 @@ from tinytf_cli.views.steps import (
     Word,
     address_blocks,
     address_heading,
+    address_note,
     as_array,
+    axis_labels,
     labels,
     largest,
-    places,
     row_labels,
     step_heading,
     visible_array,
 )
 
 _LABEL = 18
-"""Columns that the name of a row takes beside a map."""
+"""The width of a row label beside a map, in columns."""
 
 
 def value_blocks(
@@ -50,54 +51,54 @@ def value_blocks(
 
 def shape_blocks(trace: Trace, where: Address) -> Iterator[Block]:
     """The axes of every tensor at an address, with their sizes."""
-    yield from _noted(where)
+    yield from address_note(where)
     names: list[Cell] = []
     shapes: list[str] = []
-    for one in single_addresses(trace, where):
-        assert one.step is not None
-        names.append(Span(str(one), one.step.role))
-        sizes = zip(one.axes, tensor_at(trace, one).shape, strict=True)
+    for address in single_addresses(trace, where):
+        assert address.step is not None
+        names.append(Span(str(address), address.step.role))
+        sizes = zip(address.axes, tensor_at(trace, address).shape, strict=True)
         shapes.append(" × ".join(f"{axis} {size:,}" for axis, size in sizes) or "1")
     yield Table([Column("", names), Column("", shapes)], header=False)
 
 
 def statistics_blocks(trace: Trace, where: Address) -> Iterator[Block]:
     """The figures of every tensor at an address, a line each."""
-    yield from _noted(where)
-    found = figures(trace, where)
-    if not found:
+    yield from address_note(where)
+    rows = figures(trace, where)
+    if not rows:
         yield Line("this is not a tensor, and has no figures")
         return
-    steps: list[Cell] = [Span(str(one.where), one.where.step.role if one.where.step else "") for one in found]
+    steps: list[Cell] = [Span(str(row.where), row.where.step.role if row.where.step else "") for row in rows]
     columns = [Column("step", steps, said="")]
-    for name in dict.fromkeys(name for one in found for name in one.values):
-        columns.append(Column(name, [Figure(one.values[name]) if name in one.values else "" for one in found], "right"))
-    columns.append(Column("", [Histogram(one.histogram) for one in found], drop=1))
+    for name in dict.fromkeys(name for row in rows for name in row.values):
+        columns.append(Column(name, [Figure(row.values[name]) if name in row.values else "" for row in rows], "right"))
+    columns.append(Column("", [Histogram(row.histogram) for row in rows], drop=1))
     yield Table(columns)
 
 
 def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Block]:
     """Every tensor at an address as a map: tokens down; keys, or dimensions, across."""
-    yield from _noted(where)
-    for one in single_addresses(trace, where):
-        step, layer = one.step, one.layers[0] if one.layers else None
+    yield from address_note(where)
+    for address in single_addresses(trace, where):
+        step, layer = address.step, address.layers[0] if address.layers else None
         assert step is not None
-        if one.cell or (one.lens is not None and not one.lens.is_step):
-            yield address_heading(one)
-            values, some = np.atleast_1d(as_array(trace[one])), trace.places(one)
-            sizes = dict(zip(one.axes, values.shape, strict=False))
+        if address.cell or (address.lens is not None and not address.lens.is_step):
+            yield address_heading(address)
+            values, chosen = np.atleast_1d(as_array(trace[address])), trace.places(address)
+            sizes = dict(zip(address.axes, values.shape, strict=False))
             values = values.reshape(-1, values.shape[-1])
-            named = [places(trace, axis, size, some=some.get(axis)) for axis, size in sizes.items()]
-            rows = named[0] if len(named) == 2 and named[0] else [str(row) for row in range(len(values))]
+            axis_names = [axis_labels(trace, axis, size, chosen=chosen.get(axis)) for axis, size in sizes.items()]
+            rows = axis_names[0] if len(axis_names) == 2 and axis_names[0] else [str(row) for row in range(len(values))]
             rows = rows if len(values) > 1 else [""]
-            yield _map(values, rows, step.role, terminal, named[-1] if named else ())
+            yield _map(values, rows, step.role, terminal, axis_names[-1] if axis_names else ())
             continue
-        every: Sequence[int | None] = one.heads or (None,)
-        if step.is_split and not one.heads:
-            every = step.part_numbers(trace.config.at(one.layers[0] if one.layers else None))
-        for head in every:
+        heads: Sequence[int | None] = address.heads or (None,)
+        if step.is_split and not address.heads:
+            heads = step.part_numbers(trace.config.at(address.layers[0] if address.layers else None))
+        for head in heads:
             yield step_heading(trace, step, layer, head)
-            yield _heat(trace, Address(step, one.layers, None if head is None else (head,)), terminal)
+            yield _heat(trace, Address(step, address.layers, None if head is None else (head,)), terminal)
 
 
 def _heat(trace: Trace, where: Address, terminal: Terminal) -> Block:
@@ -116,13 +117,8 @@ def _heat(trace: Trace, where: Address, terminal: Terminal) -> Block:
 
 
 def _map(values: Array, names: Sequence[str], role: str, terminal: Terminal, columns: Sequence[str] = ()) -> Block:
-    """A cell per number; where that is wider than the screen, each row as a strip of colour."""
+    """A cell per number; if that is wider than the screen, each row as a strip of colour."""
     if 2 * values.shape[1] > terminal.width - _LABEL:
         return Values(list(names), values, 0, role)
     columns = columns or [f"d{d}" for d in range(values.shape[1])]
     return Heat(values, list(names), columns, "signed", None, largest(values))
-
-
-def _noted(where: Address) -> Iterator[Block]:
-    if where.note:
-        yield Line(Span(where.note, "dim"))

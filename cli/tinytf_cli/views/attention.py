@@ -60,7 +60,7 @@ class AttentionDisplay(Display):
 
 @draws(Attended, AttentionDisplay)
 def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -> Iterator[Block]:
-    """The heads of one layer, or each chosen head, or without either an overview of all; then the check."""
+    """The heads of one layer, each chosen head, or an overview of all; then the check."""
     yield from banner(model_of(report), report.encoding)
     if report.multi_head is not None:
         yield from _multi_head(report, report.multi_head, terminal)
@@ -76,7 +76,7 @@ def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -
 
 
 def _multi_head(report: Attended, overview: Overview, terminal: Terminal) -> Iterator[Block]:
-    """The heads of one layer, and how they make what the layer adds to the stream."""
+    """The heads of one layer, and how they make up what the layer adds to the stream."""
     (layer,), trace = overview.layers, report.trace
     where = "over all tokens" if len(overview.positions) > 1 else f"at {labels(trace)[overview.positions[0]]}"
     adds = "what a head adds is a share of the stream, → what it sees most"
@@ -93,7 +93,7 @@ def _multi_head(report: Attended, overview: Overview, terminal: Terminal) -> Ite
 
 
 def _head(report: Attended, layer: int, head: int, most: int | None) -> Iterator[Block]:
-    """One head: a query, the strongest pairs, or a map, and below the map of a whole head at most ``most`` queries."""
+    """One head: a query, the strongest pairs, or a map; below the map of a whole head, at most ``most`` queries."""
     step, names = report.step, labels(report.trace)
     weights = as_array(report.trace.step(step.name, layer, (head,)))[0]
     yield Heading(f"L{layer}H{head}.{step.name}", step.formula, "attention")

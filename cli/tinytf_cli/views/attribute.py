@@ -1,4 +1,4 @@
-"""One logit taken apart: the sum of each kind, the parts as bars on either side of 0, a map of the heads."""
+"""One logit in parts: the sum of each kind, the parts as bars on either side of 0, a map of the heads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
     """The logit and its kinds of parts, the largest parts, the heads, and whether the parts sum to the logit."""
     model, token = model_of(report), report.encoding.tokens[report.position].shown
     yield from banner(model, report.encoding)
-    what = f"{report.of} of {model.shown(report.token)}"
+    subject = f"{report.of} of {model.shown(report.token)}"
     if report.versus is not None:
-        what = f"lead of {model.shown(report.token)} over {model.shown(report.versus)}"
+        subject = f"lead of {model.shown(report.token)} over {model.shown(report.versus)}"
     yield Line("")
-    yield _answer(report, f"{what} at {report.position} {token}")
+    yield _answer(report, f"{subject} at {report.position} {token}")
     yield note(f"held at its value: {report.frozen}")
     if report.versus is None:
-        yield note("a logit has no zero of its own: what all tokens get alike decides nothing; --versus TOKEN compares")
+        yield note("a logit has no natural zero: what all tokens get alike decides nothing; --versus TOKEN compares")
     yield Heading("parts", "what each adds, the largest first", "output")
     yield _parts(report, token, None if display.all else display.top)
     yield Heading("heads", "what each adds", "attention")
@@ -47,9 +47,9 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
     yield _check(report)
 
 
-def _answer(report: Attribution, what: str) -> Line:
+def _answer(report: Attribution, subject: str) -> Line:
     """The logit, and the sum of each kind of part."""
-    words: list[Piece] = [Span(what, "output"), " is ", Figure(report.logit, "%.4f", "strong")]
+    words: list[Piece] = [Span(subject, "output"), " is ", Figure(report.logit, "%.4f", "strong")]
     for index, (kind, value) in enumerate(report.by_kind().items()):
         count = plural(sum(part.kind == kind for part in report.parts), kind)
         words += [f"{', ' if index else ': '}{count} ", Figure(value, "%+.4f", side(value))]
@@ -57,12 +57,14 @@ def _answer(report: Attribution, what: str) -> Line:
 
 
 def _parts(report: Attribution, token: str, top: int | None) -> Bars:
-    """The largest parts with a bar each, then the sum of the others, and of all."""
+    """The largest parts with a bar each, then the sum of the others, then the total."""
     parts = sorted(report.parts, key=lambda part: -abs(part.value))
-    kept, others = parts[:top], parts[top:] if top else []
-    rows = [(part.name, token if part.name == "embed.tokens" else part.kind, part.value, part.value) for part in kept]
-    if others:
-        rows.append((f"{len(others):,} more", "--all shows them", total(others), 0.0))
+    largest, rest = parts[:top], parts[top:] if top else []
+    rows = [
+        (part.name, token if part.name == "embed.tokens" else part.kind, part.value, part.value) for part in largest
+    ]
+    if rest:
+        rows.append((f"{len(rest):,} more", "--all shows them", total(rest), 0.0))
     rows.append(("sum", "", report.sum, 0.0))
     width = max(len(name) for name, *_ in rows)
     bars = [
@@ -73,10 +75,10 @@ def _parts(report: Attribution, token: str, top: int | None) -> Bars:
 
 
 def _check(report: Attribution) -> Line:
-    what = "the logit" if report.of == "logit" else report.of
+    subject = "the logit" if report.of == "logit" else report.of
     if report.versus is not None:
-        what = f"the two {report.of.removesuffix('s')}s' difference"
+        subject = f"the two {report.of.removesuffix('s')}s' difference"
     words: list[Piece] = [f"{len(report.parts):,} parts sum to ", Figure(report.sum, "%.5f")]
-    words += [f", {'' if report.holds else 'and '}{what} is ", Figure(report.logit, "%.5f"), ", off by "]
+    words += [f", {'' if report.holds else 'and '}{subject} is ", Figure(report.logit, "%.5f"), ", off by "]
     words += [Figure(report.difference, "%.1e"), f" (allowed {report.allowed:.0e})"]
     return verdict(report.holds, words)

@@ -15,32 +15,32 @@ from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Quantity
 from tinytf.trace.address import Address
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Span, Table, Values
-from tinytf_cli.views.parts import fold_note, middle_out, one_form
+from tinytf_cli.views.parts import fold_note, middle_out, note, one_form
 from tinytf_cli.views.steps import as_array, cell_block, labels, largest, signed_role, value_blocks
 
 Shown = Callable[[int], str]
-"""How a token or a class that the model predicts is shown."""
+"""The printable name of a predicted token or class."""
 
 
 def gradient_blocks(
-    found: Backward, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
+    report: Backward, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
 ) -> Iterator[Block]:
     """The gradient at one step of a layer (and head), under its formula."""
     where = Address(step, None if layer is None else (layer,), (head,) if step.is_split and head is not None else None)
-    yield Heading(f"∂loss/∂{where}", found.formula(where), step.role)
-    yield from value_blocks(found.trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked)
+    yield Heading(f"∂loss/∂{where}", report.formula(where), step.role)
+    yield from value_blocks(report.trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked)
 
 
-def vocabulary_blocks(found: Backward, step: Step, shown: Shown, dims: int, limit: int | None) -> Iterator[Block]:
+def vocabulary_blocks(report: Backward, step: Step, shown: Shown, dims: int, limit: int | None) -> Iterator[Block]:
     """The gradient of logits or probabilities at each position that predicts, for the ``dims`` largest tokens."""
-    trace = found.trace
-    yield Heading(f"∂loss/∂{step.name}", found.formula(Address(step)), step.role)
-    places = sorted(set(trace.targets.positions))
-    keep = middle_out(len(places), limit)
-    values = trace.grad.step(step.name)[places]  # (N, V)
-    names = [trace.tokens[places[i]].shown for i in keep]
+    trace = report.trace
+    yield Heading(f"∂loss/∂{step.name}", report.formula(Address(step)), step.role)
+    positions = sorted(set(trace.targets.positions))
+    keep = middle_out(len(positions), limit)
+    values = trace.grad.step(step.name)[positions]  # (N, V)
+    names = [trace.tokens[positions[i]].shown for i in keep]
     yield from _largest_tokens(values[keep], values, names, shown, dims)
-    yield from fold_note(places, keep, "tokens")
+    yield from fold_note(positions, keep, "tokens")
 
 
 def _largest_tokens(
@@ -54,18 +54,17 @@ def _largest_tokens(
     columns: list[Column] = [Column("", list(names), shrink=8, said="")]
     chosen = as_array(rows[:, tokens])
     limits = [largest(row if several else chosen) for row in chosen]
-    for place, token in enumerate(tokens.tolist()):
-        values = chosen[:, place].tolist()
+    for column, token in enumerate(tokens.tolist()):
+        values = chosen[:, column].tolist()
         cells: list[Cell] = [
             Figure(value, one_form([value] if several else values), signed_role(value, limit))
             for value, limit in zip(values, limits, strict=True)
         ]
-        columns.append(Column(shown(token), cells, "right", drop=place))
+        columns.append(Column(shown(token), cells, "right", drop=column))
     yield Table(columns)
     if not several:
         rest = "--dims shows more" if len(tokens) == dims else "the others are 0"
-        note = f"the largest {len(tokens)} of {rows.shape[-1]:,} tokens; {rest}"
-        yield Line(Span(note, "dim"), indent=2)
+        yield note(f"the largest {len(tokens)} of {rows.shape[-1]:,} tokens; {rest}")
 
 
 def _ranked(values: Tensor, dims: int) -> Tensor:
@@ -86,46 +85,46 @@ def cell_blocks(trace: GradientTrace, where: Address, dims: int, shown: Shown) -
         yield cell_block(trace.grad, tensor, where, dims)
 
 
-def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, shown: Shown) -> Iterator[Block]:
-    """A formula and the numbers of one row put into it."""
-    place = "" if found.row is None else f"row {found.row}, {trace.tokens[found.row].shown}"
-    head = "" if found.head is None else f"head {found.head}"
-    yield Heading(f"∂loss/∂{found.name}", ", ".join(part for part in (head, place) if part))
-    for line in found.formula:
-        yield Line(Span(line, "strong" if line == found.formula[0] else ""), indent=2)
-    for title, quantities in (("inputs", found.inputs), ("then", found.intermediates)):
+def derivation_blocks(trace: GradientTrace, derivation: Derivation, dims: int, shown: Shown) -> Iterator[Block]:
+    """A formula, and the numbers of one row in it."""
+    row = "" if derivation.row is None else f"row {derivation.row}, {trace.tokens[derivation.row].shown}"
+    head = "" if derivation.head is None else f"head {derivation.head}"
+    yield Heading(f"∂loss/∂{derivation.name}", ", ".join(part for part in (head, row) if part))
+    for line in derivation.formula:
+        yield Line(Span(line, "strong" if line == derivation.formula[0] else ""), indent=2)
+    for title, quantities in (("inputs", derivation.inputs), ("then", derivation.intermediates)):
         if quantities:
-            yield Line(Span(title, "dim"), indent=2)
-            yield from _quantities(trace, quantities, found, dims, shown)
-    yield Line(Span("result", "dim"), indent=2)
-    if found.step.is_vocabulary:
-        own = [found.formula[0].partition(" = ")[0]]
-        yield from _largest_tokens(found.result[None], found.result, own, shown, dims)
+            yield note(title)
+            yield from _quantities(trace, quantities, derivation, dims, shown)
+    yield note("result")
+    if derivation.step.is_vocabulary:
+        own = [derivation.formula[0].partition(" = ")[0]]
+        yield from _largest_tokens(derivation.result[None], derivation.result, own, shown, dims)
         return
-    keys = labels(trace) if found.step.is_map else ()
-    result = as_array(found.result).reshape(1, -1)
-    yield Values([found.formula[0].partition(" = ")[0]], result, dims, "output", columns=keys)
+    keys = labels(trace) if derivation.step.is_map else ()
+    result = as_array(derivation.result).reshape(1, -1)
+    yield Values([derivation.formula[0].partition(" = ")[0]], result, dims, "output", columns=keys)
 
 
 def _quantities(
-    trace: GradientTrace, quantities: Sequence[Quantity], found: Derivation, dims: int, shown: Shown
+    trace: GradientTrace, quantities: Sequence[Quantity], derivation: Derivation, dims: int, shown: Shown
 ) -> Iterator[Block]:
-    """Scalars a line each, vectors of one kind in one table; a row of a map has a number for each key."""
+    """A line per scalar, a table per kind of vector; a row of a map has a number for each key."""
 
     def kind(quantity: Quantity) -> tuple[int, bool]:
         step = trace.steps.by_name.get(quantity.name.removeprefix("∂"))
-        is_row = (found.step if step is None else step).is_map and quantity.values.numel() == len(trace.tokens)
+        is_row = (derivation.step if step is None else step).is_map and quantity.values.numel() == len(trace.tokens)
         return quantity.values.numel(), is_row
 
     for (size, is_row), group in groupby(quantities, key=kind):
         several = list(group)
         if size == 1:
-            for one in several:
-                yield Line([Span(f"  {one.name} = "), Figure(float(one.values), "%.6g", "strong")])
-        elif found.step.is_vocabulary:
-            rows = torch.stack([one.values for one in several])
-            yield from _largest_tokens(rows, found.result, [one.name for one in several], shown, dims, several=True)
+            for q in several:
+                yield Line([Span(f"  {q.name} = "), Figure(float(q.values), "%.6g", "strong")])
+        elif derivation.step.is_vocabulary:
+            rows = torch.stack([q.values for q in several])
+            yield from _largest_tokens(rows, derivation.result, [q.name for q in several], shown, dims, several=True)
         else:
-            values = np.stack([as_array(one.values) for one in several])
+            values = np.stack([as_array(q.values) for q in several])
             columns = labels(trace) if is_row else ()
-            yield Values([one.name for one in several], values, dims, "residual", several=True, columns=columns)
+            yield Values([q.name for q in several], values, dims, "residual", several=True, columns=columns)

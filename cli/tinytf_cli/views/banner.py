@@ -15,7 +15,7 @@ from tinytf_cli.views.parts import first_of, titled
 
 
 def heads_in_words(config: ModelConfig) -> str:
-    """``4 layers × 4 heads (2 key-value)``; where mixers differ, how many layers have each."""
+    """``4 layers × 4 heads (2 key-value)``; if mixers differ, the number of layers with each."""
 
     def heads(own: ModelConfig) -> str:
         return f"{own.n_heads} heads" + f" ({own.n_kv_heads} key-value)" * (own.n_kv_heads != own.n_heads)
@@ -25,8 +25,8 @@ def heads_in_words(config: ModelConfig) -> str:
     if len(kinds) == 1:
         return f"{plural(config.n_layers, 'layer')} × {heads(config)}"
     counts = Counter(own.mixer for own in layers)
-    each = (f"{counts[kind]} {kind.replace('_', ' ')} × {heads(own)}" for kind, own in kinds.items())
-    return f"{plural(config.n_layers, 'layer')}: {', '.join(each)}"
+    by_kind = (f"{counts[kind]} {kind.replace('_', ' ')} × {heads(own)}" for kind, own in kinds.items())
+    return f"{plural(config.n_layers, 'layer')}: {', '.join(by_kind)}"
 
 
 def number_words(model: Model) -> str:
@@ -36,7 +36,7 @@ def number_words(model: Model) -> str:
 
 
 def model_words(model: Model, computed: bool = True) -> list[Span]:
-    """One line about a model; with what it is ``computed`` in."""
+    """One line about a model; ``computed`` adds its number format and device."""
     config = model.config
     rest = [
         f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
@@ -49,8 +49,8 @@ def model_words(model: Model, computed: bool = True) -> list[Span]:
 
 def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None = None) -> list[Span]:
     """One line about a tokenizer and what it added to a text."""
-    said = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens" + (f" ({note})" if note else "")
-    return [Span(said, "dim"), Span(f" · {encoding.added}" if encoding else "", "dim")]
+    summary = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens" + (f" ({note})" if note else "")
+    return [Span(summary, "dim"), Span(f" · {encoding.added}" if encoding else "", "dim")]
 
 
 def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
@@ -61,14 +61,14 @@ def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
     yield from (replace(note, lead=True) for note in notes(model))
 
 
-def notes(of: Model | Info) -> Iterator[Line]:
+def notes(source: Model | Info) -> Iterator[Line]:
     """The notes of a model, a line each."""
-    for note in of.notes:
+    for note in source.notes:
         yield titled("note", f": {printable(note, spaces=False)}")
 
 
 def exchanged(model: Model) -> Iterator[str]:
-    """A line that names what was left out and replaced, for a view without a banner."""
+    """A line that names the parts left out or replaced, for a view without a banner."""
     names = (*model.lacks, *model.transformer.exchanged)
     if names:
         yield f"the model ran without {first_of(names, 6)}"

@@ -1,4 +1,4 @@
-"""Blame: what each tensor of another model does, as a map of layers × kinds and a table of the worst."""
+"""Blame: the damage of each tensor of another model, as a map of layers × kinds and a table of the worst."""
 
 import math
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import NO_NUMBER, full_scale, most_rows, note, numbered, signed_bars
 
 _ROWS = 6
-"""How many tensors the table has, unless more are asked for."""
+"""The most tensors of the table, unless more are asked for."""
 _MAPS = {"kl": "KL", "loss": "loss", "margin": "difference of the two logits"}
 """The measures that are drawn as maps."""
-_SETS = 3  # sets that are shown beside those that explain enough
+_SETS = 3  # sets shown besides the ones that explain enough
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BlameDisplay(Display):
 
 @draws(Blame, BlameDisplay)
 def blame(report: Blame, terminal: Terminal, display: BlameDisplay) -> Iterator[Block]:
-    """The whole damage, the tensors that do most of it, the sets put back, the map, and the errors of the steps."""
+    """The whole damage, the tensors that do most of it, the restored sets, the map, and the errors of the steps."""
     yield from banner(model_of(report), report.about.text if report.about else None)
     yield from _whole(report)
     if not report.blamed:
@@ -62,8 +62,8 @@ def _whole(report: Blame) -> Iterator[Block]:
     words = ["KL ", *estimated(whole.kl, "strong")]
     if whole.loss is not None:
         words += [" · loss ", *estimated(whole.loss, sign=True)]
-    a, b = ("top", "second") if report.pair is None else map(model_of(report).shown, report.pair)
-    words += [f" · logit {a} − {b} ", *estimated(whole.margin, sign=True)]
+    first, second = ("top", "second") if report.pair is None else map(model_of(report).shown, report.pair)
+    words += [f" · logit {first} − {second} ", *estimated(whole.margin, sign=True)]
     yield Line(words, indent=2)
     tensors = plural(len(report.blamed), "tensor")
     counts = f"{plural(report.positions, 'token')}; {len(report.measured)} of {tensors} measured"
@@ -73,12 +73,12 @@ def _whole(report: Blame) -> Iterator[Block]:
 
 
 def _map(report: Blame, display: BlameDisplay) -> Iterator[Block]:
-    """Kinds down, since there are fewer of them, and layers across: the KL, with --all the other measures too."""
+    """Kinds down, since they are fewer, and layers across: the KL, with --all the other measures too."""
     inside = [tensor for tensor in report.measured if tensor.layer is not None]
     if not inside:
         return
-    config, there = model_of(report).config, {tensor.kind for tensor in inside}
-    kinds = [kind for kind in table_of(config).parameters if kind in there]
+    config, kinds_inside = model_of(report).config, {tensor.kind for tensor in inside}
+    kinds = [kind for kind in table_of(config).parameters if kind in kinds_inside]
     for name, title in _MAPS.items() if display.all else [("kl", _MAPS["kl"])]:
         values = np.full((len(kinds), config.n_layers), np.nan, np.float32)
         for tensor in inside:
@@ -95,23 +95,23 @@ def _map(report: Blame, display: BlameDisplay) -> Iterator[Block]:
 
 
 def _table(report: Blame, display: BlameDisplay) -> Iterator[Block]:
-    shown = report.measured[: most_rows(display.rows, _ROWS)]
+    tensors = report.measured[: most_rows(display.rows, _ROWS)]
     yield Heading("most damage", "the tensor of the other model alone; what restoring it alone recovers", "output")
-    damages = [tensor.damage for tensor in shown if tensor.damage]
-    recovered = [tensor.recovered.kl.value if tensor.recovered else math.nan for tensor in shown]
+    damages = [tensor.damage for tensor in tensors if tensor.damage]
+    recovered = [tensor.recovered.kl.value if tensor.recovered else math.nan for tensor in tensors]
     yield Table(
         [
-            Column("", [Span(tensor.address, "strong") for tensor in shown], said=""),
+            Column("", [Span(tensor.address, "strong") for tensor in tensors], said=""),
             Column("KL", [estimated(damage.kl) for damage in damages], "left"),
             Column("loss", [Figure(d.loss.value, "%+.4f") if d.loss else "–" for d in damages], "right", drop=2),
             Column("Δ logit", [Figure(damage.margin.value, "%+.3f") for damage in damages], "right", drop=3),
             signed_bars("recovers", recovered, "%+.4f", full_scale(recovered)),
-            Column("moved", [f"{tensor.moved:.1%}" for tensor in shown], "right", drop=1),
-            Column("expected", [Figure(tensor.expected, "%.4f") for tensor in shown], "right", drop=4),
+            Column("moved", [f"{tensor.moved:.1%}" for tensor in tensors], "right", drop=1),
+            Column("expected", [Figure(tensor.expected, "%.4f") for tensor in tensors], "right", drop=4),
         ]
     )
-    if len(shown) < len(report.measured):
-        yield note(f"folded: {len(report.measured) - len(shown)} tensors that do less; --rows 0 shows them")
+    if len(tensors) < len(report.measured):
+        yield note(f"folded: {len(report.measured) - len(tensors)} tensors that do less; --rows 0 shows them")
 
 
 def _notes(report: Blame) -> Iterator[Block]:
@@ -121,19 +121,19 @@ def _notes(report: Blame) -> Iterator[Block]:
 
 
 def _sets(report: Blame) -> Iterator[Block]:
-    """The first sets, and the first that explain each of SHARES."""
+    """The first sets, and the first set that explains each of SHARES."""
     sets = report.sets
     if not sets:
         return
-    shown = [each for each in sets if each in sets[:_SETS] or each in map(report.explaining, SHARES)]
+    shown = [tensors for tensors in sets if tensors in sets[:_SETS] or tensors in map(report.explaining, SHARES)]
     on = "" if sets[0].texts == report.texts else f", on {plural(sets[0].texts, 'text')}: stopped"
     subtitle = f"the share of the KL that these tensors explain, chosen greedily{on}"
     yield Heading("restored together", subtitle, "output")
-    added = [", ".join([*(["…"] if each not in sets[:_SETS] else []), *each.added]) for each in shown]
+    added = [", ".join([*(["…"] if tensors not in sets[:_SETS] else []), *tensors.added]) for tensors in shown]
     yield Table(
         [
-            Column("tensors", [str(each.count) for each in shown], "right"),
-            Column("explain", [estimated(each.share, "strong", share=True) for each in shown]),
+            Column("tensors", [str(tensors.count) for tensors in shown], "right"),
+            Column("explain", [estimated(tensors.share, "strong", share=True) for tensors in shown]),
             Column("added", added, shrink=20),
         ]
     )
@@ -148,7 +148,9 @@ def _steps(report: Blame, display: BlameDisplay) -> Iterator[Block]:
         words = f"a step's error is {own:.1%} by its own tensors and {actual:.1%} with what it inherits"
         yield note(f"{words} (medians); --all shows them")
         return
-    yield Heading("error of each step", "‖error‖ ÷ ‖step‖ of a token: by its own tensors, and as it is", "output")
+    yield Heading(
+        "error of each step", "‖error‖ ÷ ‖step‖ of a token: by its own tensors, and with what it inherits", "output"
+    )
     names = list(dict.fromkeys(error.step for error in steps))
     groups = [[error for error in steps if error.step == name] for name in names]
     own_worst = [max(group, key=lambda error: error.own) for group in groups]

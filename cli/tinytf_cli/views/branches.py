@@ -1,4 +1,4 @@
-"""The tree of runs that branched off from others, and the losses of both futures in one chart."""
+"""The tree of runs that branched off from others, and their losses in one chart."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,19 +17,19 @@ _BEFORE = 0.25
 
 
 def branch_blocks(runs: Sequence[RunReport]) -> Iterator[Block]:
-    """Nothing where no run is a branch."""
+    """The table of the branches and the chart of their losses; nothing if no run is a branch."""
     nodes = tree_of(runs)
     if not nodes:
         return
-    roles = [_ROLES[place % len(_ROLES)] for place in range(len(nodes))]
+    roles = [_ROLES[index % len(_ROLES)] for index in range(len(nodes))]
     names = [Span(printable(node.run.name, spaces=False), role) for node, role in zip(nodes, roles, strict=True)]
-    yield Heading("branches", "where runs went on with something else")
+    yield Heading("branches", "runs that went on with other settings")
     yield Table(
         [
             Column("run", [[Span("  " * node.depth), name] for node, name in zip(nodes, names, strict=True)], shrink=8),
-            Column("from", [_where(node) for node in nodes], "right"),
-            Column("best held-out", [_best(node) for node in nodes], "right"),
-            Column("otherwise", [_otherwise(node) for node in nodes], shrink=12),
+            Column("from", [_branch_point(node) for node in nodes], "right"),
+            Column("best held-out", [_best_loss(node) for node in nodes], "right"),
+            Column("otherwise", [_changed_settings(node) for node in nodes], shrink=12),
         ]
     )
     first = min((node.parent.step for node in nodes if node.parent is not None), default=0)
@@ -45,20 +45,20 @@ def branch_blocks(runs: Sequence[RunReport]) -> Iterator[Block]:
         yield Curves(curves, "step", "loss", 8)
 
 
-def _where(node: Node) -> str:
+def _branch_point(node: Node) -> str:
     return "" if node.parent is None else f"step {node.parent.step:,}"
 
 
-def _best(node: Node) -> str:
+def _best_loss(node: Node) -> str:
     best = node.history.best
     return "" if best is None else loss_in_words(best[1])
 
 
-def _otherwise(node: Node) -> str:
+def _changed_settings(node: Node) -> str:
     if node.parent is None:
         return ""
-    said = [f"{name.replace('_', ' ')} {_value(value)}" for name, value in node.parent.differ.items()]
-    return printable(", ".join(said) or "nothing", spaces=False)
+    settings = [f"{name.replace('_', ' ')} {_value(value)}" for name, value in node.parent.differ.items()]
+    return printable(", ".join(settings) or "nothing", spaces=False)
 
 
 def _value(value: object) -> str:

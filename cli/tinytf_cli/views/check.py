@@ -1,4 +1,4 @@
-"""A student's module beside a reference: the verdict, the first wrong step and why, the names, the invariances."""
+"""A student's module beside a reference: the verdict, the first wrong step and its cause, names, invariances."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _MOST_LINES = 4
 
 
 def _safe(value: Any) -> Any:
-    """A part of an answer without characters that a terminal acts on: the code that is checked may have written it."""
+    """A part of a report without terminal control characters, which the checked code may have written."""
     if isinstance(value, str):
         return printable(value, spaces=False)
     if isinstance(value, tuple):
@@ -41,7 +41,7 @@ class CheckDisplay(Display):
 
 @draws(Checked, CheckDisplay)
 def check(report: Checked, terminal: Terminal, display: CheckDisplay) -> Iterator[Block]:
-    """What is wrong and why, the invariances, the parameters, every step with ``full``, and what was run."""
+    """The verdict and its cause, the invariances, the parameters, with ``full`` every step, and what was run."""
     printed = [_safe(line) for line in report.printed.splitlines()]
     report = _safe(report)
     name, total = Span(f"{report.file}:{report.target}", "strong"), len(report.steps)
@@ -82,9 +82,9 @@ def _wrong(report: Checked, wrong: Wrong, name: Span) -> Iterator[Block]:
         these = "this mistake" if len(report.mistakes) == 1 else "these mistakes"
         yield note(f"with {these} the reference returns what your code returns; {len(report.tried)} were tried")
     before = report.steps[: [step.step for step in report.steps].index(wrong.step)]
-    right = sum(step.state != "wrong" for step in before)
-    if right:
-        yield note(f"{plural(right, 'step')} before it {'is' if right == 1 else 'are'} right")
+    n_right = sum(step.state != "wrong" for step in before)
+    if n_right:
+        yield note(f"{plural(n_right, 'step')} before it {'is' if n_right == 1 else 'are'} right")
     if report.unheld:
         yield Line(
             [Span("✗ ", "bad"), "no parameter of yours holds ", Span(", ".join(report.unheld), "strong")], indent=2
@@ -125,7 +125,7 @@ def _steps(report: Checked) -> Iterator[Block]:
             ),
         ]
     )
-    yield note("· is computed inside another function, and right: what comes of it is")
+    yield note("· is computed inside another function; it counts as right, because what is computed from it is")
 
 
 def _about(report: Checked, printed: Sequence[str], display: CheckDisplay) -> Iterator[Block]:
@@ -135,7 +135,7 @@ def _about(report: Checked, printed: Sequence[str], display: CheckDisplay) -> It
     for argument in report.given:
         yield note(f"forward was handed {argument}")
     if printed:
-        yield note("until it had run once, it printed")
+        yield note("up to the end of its first run, it printed")
         most = len(printed) if display.full else _MOST_LINES
         yield from (Line(line, 4) for line in printed[:most])
         if len(printed) > most:
@@ -146,8 +146,8 @@ def _invariance(invariance: Invariance, full: bool) -> Line:
     what, holds, difference = invariance.what, invariance.holds, invariance.difference
     if difference is None:
         return Line([Span("– ", "dim"), Span(what, "dim")])
-    apart = Span("   differs by at most ", "dim") if holds else Span("   no: they differ by ", "bad")
-    figure: list[Piece] = [apart, Figure(difference, "%.1e")] if full or not holds else []
+    outcome = Span("   differs by at most ", "dim") if holds else Span("   no: they differ by ", "bad")
+    figure: list[Piece] = [outcome, Figure(difference, "%.1e")] if full or not holds else []
     return Line([Span("✓ ", "good") if holds else Span("✗ ", "bad"), what, *figure])
 
 
@@ -157,7 +157,7 @@ def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
 
 
 def _confirmed(mistake: Confirmed, later: bool) -> Iterator[Block]:
-    """A mistake, and the line where it is made."""
+    """A mistake, and the line that makes it."""
     where = f"{mistake.step}: " if later else ""
     where += "" if mistake.certain else "perhaps "
     tensors = f"{plural(mistake.explained, 'tensor')} of yours"

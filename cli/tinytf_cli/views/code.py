@@ -1,4 +1,4 @@
-"""The view of the code of each step, in the order of the forward pass: a program, with what it gives as comments."""
+"""The view of the code of each step, in the order of the forward pass: a program with its results as comments."""
 
 from collections.abc import Iterator
 
@@ -42,9 +42,9 @@ def code(report: Code, terminal: Terminal, display: Display) -> Iterator[Block]:
 
 
 def _outcome(line: CodeLine) -> Iterator[Span]:
-    """The shape of a step, the parameters in it, and how far it is off."""
-    given = "".join(f", {name} {shape}" for name, shape in line.parameters.items() if shape)
-    yield Span(f"  {line.shape}{given}  ", "dim")
+    """The shape of a step, its parameters, and how far it is off."""
+    parameters = "".join(f", {name} {shape}" for name, shape in line.parameters.items() if shape)
+    yield Span(f"  {line.shape}{parameters}  ", "dim")
     if line.difference is None:
         yield Span("replaced", "dim")
     elif not line.difference:

@@ -1,4 +1,4 @@
-"""A difference: where it begins, how it goes on step by step, and what it changes in the end."""
+"""A difference: where it begins, how it grows step by step, and what it changes in the end."""
 
 import math
 import re
@@ -44,15 +44,15 @@ from tinytf_cli.views.parts import (
 from tinytf_cli.views.steps import as_array, largest
 
 _STEPS, _ROWS, _MOVED, _TEXT, _VALUE = 6, 3, 5, 20, 40
-"""How many steps, rows, parameters and tokens of the texts are shown, unless more are asked for; a value's letters."""
+"""The most steps, rows, parameters and tokens of the texts, unless more are asked for; the most letters of a value."""
 _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
 
 @dataclass(frozen=True)
 class DifferenceDisplay(Display):
-    """``rows`` is the most positions: 0 shows all of them and everything else too, None what suits a screen.
+    """``rows`` is the most positions: 0 shows all of them and everything else too, None for what suits a screen.
 
-    ``full`` shows every step, ``head`` the weights of the head, ``top`` so many tokens of each prediction.
+    ``full`` shows every step, ``head`` the weights of the head, ``top`` limits the tokens of each prediction.
     """
 
     rows: int | None = None
@@ -96,7 +96,7 @@ class _Runs:
         return self.texts[0].ids == self.texts[1].ids
 
     def shown(self, token_id: int) -> str:
-        """A token by its name; without a model, by its number where it is not in the text."""
+        """A token by its name; without a model, by its number if it is not in the text."""
         if self.models:
             return self.models[0].shown(token_id)
         return next((token.shown for token in self.texts[0].tokens if token.id == token_id), f"#{token_id}")
@@ -111,7 +111,7 @@ class _Runs:
         return name if " / " in name else f"{index} {name}"
 
     def token(self, step: Compared) -> str:
-        """The token whose numbers differ most for their size."""
+        """The token with the largest relative difference; empty if none differs."""
         return "" if step.token is None or not step.relative else self.position(step.token)
 
     def cell(self, step: Compared) -> str:
@@ -129,7 +129,7 @@ class _Runs:
 
 @draws(Difference, DifferenceDisplay)
 def difference(report: Difference, terminal: Terminal, display: DifferenceDisplay) -> Iterator[Block]:
-    """What is compared, where it begins to differ, every step, and what comes of it."""
+    """The two sides, the first difference and its outcome, the steps, and the other tables."""
     runs = _Runs.of(report)
     yield from _banner(report, runs, display)
     yield Line("")
@@ -146,13 +146,13 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
     yield from _steps(report, runs, display)
     if report.attention is not None:
         if display.all:
-            yield from _apart(report.attention)
+            yield from _head_distances(report.attention)
         if display.all or display.head:
             yield from _weights(report.attention, runs)
     if display.all or not runs.dumps:
         yield from _positions(report, runs, display)
     if runs.two_models:
-        yield from _moved(report, display)
+        yield from _changed_weights(report, display)
     yield from _incomparable(report, runs, display)
     for dump in runs.dumps:
         yield from _read(dump)
@@ -178,8 +178,8 @@ def _banner(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iter
     else:
         yield from banner(runs.models[0], runs.texts[0])
     changed = set(report.alignment.changed)
-    both, each = [("A and B ", runs.texts[0], "")], zip(("A ", "B "), runs.texts, (_FIRST, _SECOND), strict=True)
-    for letter, text, role in both if runs.one_text else each:
+    both, separate = [("A and B ", runs.texts[0], "")], zip(("A ", "B "), runs.texts, (_FIRST, _SECOND), strict=True)
+    for letter, text, role in both if runs.one_text else separate:
         keep = set(middle_out(len(text.tokens), None if display.all else _TEXT))
         keep |= set(sorted(changed)[:_TEXT])
         spans = [Span(letter, role or "strong")]
@@ -194,22 +194,22 @@ def _banner(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iter
 
 
 def _dump(letter: str, side: Dumped, role: str) -> Iterator[Block]:
-    """What a dump holds, and what of it is compared."""
+    """What a dump holds, and how much of it is compared."""
     count, unmatched = len(side.dump.shapes), side.named.unmatched
     used = f"{plural(len(side.named.found), 'tensor')} of {count:,} are steps" if unmatched else plural(count, "tensor")
-    about = f" · {used} · names of {side.named.spelling}"
-    yield Line([Span(f"{letter} ", role), Span(side.dump.name, "strong"), Span(about)])
+    description = f" · {used} · names of {side.named.spelling}"
+    yield Line([Span(f"{letter} ", role), Span(side.dump.name, "strong"), Span(description)])
 
 
 def _read(side: Dumped) -> Iterator[Block]:
     """How the tensors of a dump were read, and which were not."""
     unmatched = side.named.unmatched
-    done = Counter(words for changes in side.said.values() for words in changes)
-    remarks = [f"{words} in {plural(times, 'step')}" for words, times in done.most_common(4)]
+    changes_made = Counter(words for changes in side.said.values() for words in changes)
+    remarks = [f"{words} in {plural(times, 'step')}" for words, times in changes_made.most_common(4)]
     if unmatched:
         alike = Counter(printable(re.sub(r"\d+", "N", name), spaces=False) for name in unmatched)
         names = [f"{name} ({plural(times, 'tensor')})" for name, times in alike.items()]
-        remarks.append(f"not compared, since no step is called so: {first_of(names, 3)}")
+        remarks.append(f"not compared, since no step has such a name: {first_of(names, 3)}")
     if remarks:
         yield note("; ".join(remarks))
 
@@ -217,22 +217,25 @@ def _read(side: Dumped) -> Iterator[Block]:
 def _settings(report: Difference, display: DifferenceDisplay) -> Iterator[Block]:
     """The settings that differ."""
     if report.settings:
-        words = [f"{each.name} {_value(each.first)} in A and {_value(each.second)} in B" for each in report.settings]
+        words = [
+            f"{setting.name} {_value(setting.first)} in A and {_value(setting.second)} in B"
+            for setting in report.settings
+        ]
         yield titled("settings", f": {first_of(words, len(words) if display.all else 4)}")
 
 
 def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iterator[Block]:
-    """The first difference beyond the tolerance, the largest, and the head whose weights differ most."""
+    """The first difference beyond the tolerance, the largest one, and the head whose weights differ most."""
     first, limit = report.first, f"{report.tolerance:.0e} of a token's largest number"
     if not report.steps:
         yield titled("no step", " of the two can be compared", "bad")
         return
     if first is None:
-        yield titled("within the tolerance", f": no step by more than {limit}", "good")
+        yield titled("within the tolerance", f": no step differs by more than {limit}", "good")
     else:
-        a, b = (Figure(value, "%.4g") for value in first.values)
+        first_value, second_value = (Figure(value, "%.4g") for value in first.values)
         where = f" at {first.name}, beyond {limit}: {runs.cell(first)} is "
-        yield titled("first difference", [where, a, " in A and ", b, " in B"])
+        yield titled("first difference", [where, first_value, " in A and ", second_value, " in B"])
         if first.unlike:
             total = math.prod(first.shape)
             yield titled("not finite", f": {first.unlike:,} of its {total:,} numbers are NaN or ∞ on one side alone")
@@ -241,17 +244,17 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
         at = f" at {runs.token(worst)}" if worst.token is not None else ""
         size = Figure(worst.relative, "%.3g")
         yield titled("largest difference", [f" at {worst.name}: ", size, f" of the largest number{at}"])
-    if (heads := report.attention) is not None and (apart := heads.apart[heads.layer]) is not None:
-        name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(apart[heads.head], "%.3f")
-        which = "" if display.head else ", more than in any other head"
-        yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{which}"])
+    if (heads := report.attention) is not None and (distances := heads.apart[heads.layer]) is not None:
+        name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(distances[heads.head], "%.3f")
+        comparison = "" if display.head else ", more than in any other head"
+        yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{comparison}"])
 
 
 def _cause(report: Difference) -> Iterator[Block]:
-    """Why it begins there, or where else it may begin."""
+    """The cause of the first difference, or the earlier steps where it may begin."""
     cause, rescaled = report.cause, report.rescaled
     if rescaled is not None:
-        words = f": {rescaled.step} of B is that of A only when multiplied by {rescaled.factor:.4g}, as done here"
+        words = f": {rescaled.step} of B matches A only when multiplied by {rescaled.factor:.4g}, as was done here"
         yield titled("rescaled", f"{words}; a program that lacks this factor would differ next, so no cause is named")
     if cause is None:
         return
@@ -263,7 +266,9 @@ def _cause(report: Difference) -> Iterator[Block]:
     if cause.unseen:
         names = f"{cause.unseen[0]} … {cause.unseen[-1]}" if len(cause.unseen) > 2 else " and ".join(cause.unseen)
         lacks = plural(len(cause.unseen), "step")
-        yield titled("or before", f": {names}, {lacks} that could not be compared; with them the place is certain")
+        yield titled(
+            "or before", f": {names}, {lacks} that could not be compared; with them the first step would be certain"
+        )
 
 
 def _outcome(report: Difference, runs: _Runs) -> Iterator[Block]:
@@ -281,7 +286,7 @@ def _outcome(report: Difference, runs: _Runs) -> Iterator[Block]:
 
 
 def _map(report: Difference) -> Iterator[Block]:
-    """Relative differences of the steps of all layers."""
+    """The relative differences of the steps of all layers."""
     inside = [step for step in report.steps if step.layer is not None]
     layers = sorted({step.layer for step in inside if step.layer is not None})
     if len(layers) < 2:
@@ -300,9 +305,9 @@ def _map(report: Difference) -> Iterator[Block]:
 
 
 def _telling(report: Difference) -> list[Compared]:
-    """The first difference, the step of each layer that differs most for its size, and those outside the layers.
+    """The first difference, the step of each layer that differs most for its size, and the steps outside the layers.
 
-    A step in which nothing differs is not among them, nor one before the first difference.
+    Equal steps are omitted, and so are the steps before the first difference.
     """
     steps = [step for step in report.steps if step.largest]
     if report.first is not None:
@@ -352,11 +357,11 @@ def _steps(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
         yield note(f"the step that differs most in each layer; --full shows {missing} more")
 
 
-def _apart(attention: Attention) -> Iterator[Block]:
-    """How far the weights of each head are apart."""
-    if any(heads is not None for heads in attention.apart):
-        n_heads = max(len(heads) for heads in attention.apart if heads is not None)
-        values = np.array([heads or (np.nan,) * n_heads for heads in attention.apart], dtype=np.float32)
+def _head_distances(attention: Attention) -> Iterator[Block]:
+    """How far apart the weights of each head are in A and B."""
+    if any(shares is not None for shares in attention.apart):
+        n_heads = max(len(shares) for shares in attention.apart if shares is not None)
+        values = np.array([shares or (np.nan,) * n_heads for shares in attention.apart], dtype=np.float32)
         subtitle = "0: the same weights, 1: weights on other keys; the mean over the queries"
         yield Heading("heads apart", subtitle, "attention")
         most = float(np.nanmax(values, initial=0.0)) or 1.0
@@ -416,21 +421,21 @@ def _predictions(report: Difference, runs: _Runs, display: DifferenceDisplay) ->
             yield note(f"the first {len(keep)} of {len(ids)} tokens; --all shows the others")
 
 
-def _moved(report: Difference, display: DifferenceDisplay) -> Iterator[Block]:
-    moved = [parameter for parameter in report.moved if parameter.change]
-    if not moved:
+def _changed_weights(report: Difference, display: DifferenceDisplay) -> Iterator[Block]:
+    changed = [parameter for parameter in report.moved if parameter.change]
+    if not changed:
         same = "all parameters that both have in one shape are the same"
         yield Heading("weights", same if report.moved else "no parameter is in both models in one shape")
         return
-    kept = moved[: None if display.all else _MOVED]
-    yield Heading("weights", f"the {len(kept)} that moved most for their size, of {len(moved)} that did")
+    shown = changed[: None if display.all else _MOVED]
+    yield Heading("weights", f"the {len(shown)} of {len(changed)} changed parameters that moved most for their size")
     yield Table(
         [
-            Column("parameter", [parameter.name for parameter in kept], shrink=14, said=""),
-            Column("shape", [" × ".join(map(str, parameter.shape)) for parameter in kept], drop=1),
-            Column("‖Δ‖", figures([parameter.change for parameter in kept]), "right", said="norm of the change"),
-            Column("‖W‖", figures([parameter.norm for parameter in kept]), "right", said="norm in A"),
-            size_column("‖Δ‖ ÷ ‖W‖", [parameter.ratio for parameter in kept], "ffn", said="change over norm"),
+            Column("parameter", [parameter.name for parameter in shown], shrink=14, said=""),
+            Column("shape", [" × ".join(map(str, parameter.shape)) for parameter in shown], drop=1),
+            Column("‖Δ‖", figures([parameter.change for parameter in shown]), "right", said="norm of the change"),
+            Column("‖W‖", figures([parameter.norm for parameter in shown]), "right", said="norm in A"),
+            size_column("‖Δ‖ ÷ ‖W‖", [parameter.ratio for parameter in shown], "ffn", said="change over norm"),
         ]
     )
 
@@ -459,7 +464,7 @@ def _incomparable(report: Difference, runs: _Runs, display: DifferenceDisplay) -
 
 
 def _limit(report: Difference) -> Iterator[Block]:
-    """Whether any step differs by more than --fail-over allows."""
+    """Whether a step differs by more than --fail-over allows; nothing without it."""
     limit, steps = report.fail_over, report.steps
     if limit is None:
         return
@@ -479,6 +484,6 @@ def _value(value: object) -> str:
 
 
 def _address(step: Compared) -> str:
-    """The cell that differs most as an address has it, ``H2[1,23]``."""
+    """The cell that differs most, as in an address: ``H2[1,23]``."""
     head = f"{step.step.letter}{step.at[0]}" if step.step.is_split else ""
     return f"{head}[{','.join(map(str, step.at[bool(head) :]))}]"

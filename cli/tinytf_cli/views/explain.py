@@ -42,8 +42,8 @@ def _check(report: Explained) -> Line:
         cells = f"the terms add up to the recorded numbers of {len(report)} cells, off by "
         return verdict(True, [cells, off, f" at {worst.address}"])
     summed = not worst.after and len(worst.terms) + worst.rest.count > 1
-    what = "the terms add up" if summed else "the arithmetic comes"
-    return verdict(True, [f"{what} to the recorded ", recorded, ", off by ", off])
+    clause = "the terms add up" if summed else "the arithmetic comes"
+    return verdict(True, [f"{clause} to the recorded ", recorded, ", off by ", off])
 
 
 def _explanation(cell: Explanation, into: str) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The film of a run as a table: a line a frame, what was learned when, and which heads appeared."""
+"""The film of a run as a table: a line per frame, what was learned when, and which heads appeared."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -40,23 +40,23 @@ def film(report: Film, terminal: Terminal, display: FilmDisplay) -> Iterator[Blo
 
 @draws(Films, FilmDisplay)
 def films(report: Films, terminal: Terminal, display: FilmDisplay) -> Iterator[Block]:
-    """What each of two runs has learned, both beside each other, then a line for each frame of each."""
+    """What each of two runs has learned, side by side, then a line for each frame of each."""
     return _films(report.films, terminal)
 
 
 def _films(films: Sequence[Film], terminal: Terminal) -> Iterator[Block]:
-    for each in films:
-        yield from _answer(each)
+    for film in films:
+        yield from _answer(film)
     yield from _kinds(films[0]) if len(films) == 1 else _beside(films)
-    for each in films:
-        yield from _frames(each, terminal, _where(each) if len(films) > 1 else "")
+    for film in films:
+        yield from _frames(film, terminal, _where(film) if len(films) > 1 else "")
     yield Line("")
     versus = f" --versus {_where(films[1])}" if len(films) > 1 else ""
     played = f"tinytf replay {_where(films[0])}{versus}"
-    kept = [frame for frame in films[0].frames if frame.model is not None]
+    saved = [frame for frame in films[0].frames if frame.model is not None]
     lines = [(played, "in a terminal: ← → and space play it, Enter opens a frame")]
-    if kept:
-        lines.append((f"tinytf explore -m {kept[-1].model}", f"the model of step {kept[-1].step:,}"))
+    if saved:
+        lines.append((f"tinytf explore -m {saved[-1].model}", f"the model of step {saved[-1].step:,}"))
     lines.append((f"{played} -o film.svg", "the film as an animated picture; .cast for a terminal"))
     yield from next_lines(terminal, *lines)
 
@@ -76,7 +76,7 @@ def _answer(film: Film) -> Iterator[Block]:
 
 
 def _most_risen(film: Film) -> str:
-    """The head whose score has risen most, and from what to what."""
+    """The head whose score has risen most, with its first and last score; empty if none is measured."""
     first, last = film.frames[0].heads, film.frames[-1].heads
     risen = {kind: last[kind] - first[kind] for kind in NAMES if kind in first and kind in last}
     risen = {kind: np.nan_to_num(rise, nan=-np.inf) for kind, rise in risen.items() if np.isfinite(rise).any()}
@@ -85,7 +85,7 @@ def _most_risen(film: Film) -> str:
     kind = max(risen, key=lambda kind: float(risen[kind].max()))
     layer, head = np.unravel_index(int(risen[kind].argmax()), risen[kind].shape)
     before, now = first[kind][layer, head], last[kind][layer, head]
-    return f"; the most has risen {kind} of L{layer}H{head}: {before:.2f} before, {now:.2f} now"
+    return f"; {kind} of L{layer}H{head} has risen most: {before:.2f} before, {now:.2f} now"
 
 
 def _kinds(film: Film) -> Iterator[Block]:
@@ -93,7 +93,7 @@ def _kinds(film: Film) -> Iterator[Block]:
     first = "before" if film.frames[0].step == 0 else f"step {film.frames[0].step:,}"
     learned = film.learned
     if not learned:
-        yield note("no probe tells: the run held no text out, or an older version filmed it")
+        yield note("no probe measures this: the run held out no text, or an older version filmed it")
         return
     yield Table(
         [
@@ -112,7 +112,7 @@ def _kinds(film: Film) -> Iterator[Block]:
 
 
 def _beside(films: Sequence[Film]) -> Iterator[Block]:
-    """What both runs have learned, by kind."""
+    """What both runs have learned, by kind of token."""
     words = f"nats gained per token at the end, and the step from which on it is at least {LEARNED:.1f}"
     yield Heading("what was learned when", words, "output")
     kinds = list(dict.fromkeys(learned.kind for film in films for learned in film.learned))
@@ -125,7 +125,7 @@ def _beside(films: Sequence[Film]) -> Iterator[Block]:
         columns.append(Column(f"{name} gain", gains, "right"))
         by = ["" if row is None or row.by is None else f"step {row.by:,}" for row in rows]
         columns.append(Column(f"{name} by", by, "right"))
-    yield Table(columns) if kinds else note("no probe tells: neither run held a text out")
+    yield Table(columns) if kinds else note("no probe measures this: neither run held out a text")
 
 
 def _frames(film: Film, terminal: Terminal, named: str) -> Iterator[Block]:

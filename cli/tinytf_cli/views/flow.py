@@ -1,4 +1,4 @@
-"""One block as a drawing: the residual stream down the side, what leaves it, what is added back."""
+"""One block as a drawing: the residual stream down the side, its branches, and what they add back."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,42 +17,44 @@ _CUT = 12  # columns that a formula keeps on a narrow screen
 
 
 class Drawing:
-    """The steps of a block: how each is made with the shapes of its weights, and its own shape.
+    """The steps of a block: the formula of each with the shapes of its weights, and its own shape.
 
-    It has so many ``lines``, and is ``narrow`` columns wide without the shapes that stand in another line, else
-    ``width``. Without ``rails`` no lines connect the steps.
+    It has ``lines`` lines of ``width`` columns, or of ``narrow`` ones without the shapes that another line shows.
+    Without ``rails`` no lines connect the steps.
     """
 
     def __init__(self, flow: Flow, *, rails: bool, ascii: bool) -> None:
-        rows = list(_rows(one for one in flow.steps if not one.step.from_stream))
+        rows = _rows(node for node in flow.steps if not node.step.from_stream)
         self.rails = _rails([row[0] for row in rows])
-        self.table = _drawn(rows, self.rails if rails else [])
+        self.table = _table(rows, self.rails if rails else [])
         self.lines = len(rows)
-        shape = 4 + max(len(rail.text) for rail in self.rails) + max(len(shape_text(row[-1].shape)) for row in rows)
+        with_shape = (
+            4 + max(len(rail.text) for rail in self.rails) + max(len(shape_text(row[-1].shape)) for row in rows)
+        )
         self.width, self.narrow = (
-            shape + 2 + max(_length(_made(row, brief), ascii=ascii) for row in rows) for brief in (False, True)
+            with_shape + 2 + max(_length(_working(row, brief), ascii=ascii) for row in rows) for brief in (False, True)
         )
 
     def blocks(self, *, cut: bool) -> Iterator[Block]:
         """The drawing; with ``cut``, a formula that is too long for a screen is cut."""
-        columns = [replace(one, shrink=one.shrink if cut else 0) for one in self.table.columns]
+        columns = [replace(column, shrink=column.shrink if cut else 0) for column in self.table.columns]
         yield replace(self.table, columns=columns)
 
 
 def _length(line: Iterable[Span], *, ascii: bool = False) -> int:
-    """How many columns a line takes; in 7 bits an arrow, for one, takes two."""
+    """The width of a line in columns; in 7 bits some signs, such as an arrow, take two."""
     return sum(len(span.text) + sum(span.text.count(sign) for sign in "→ᵀ…" if ascii) for span in line)
 
 
-def _drawn(rows: Sequence[Sequence[FlowStep]], rails: Sequence[Span], *, even: bool = False) -> Table:
-    """A line a row; ``even`` ones are alike in length, so that parts of the table are aligned."""
-    made, short = ([list(_made(row, brief)) for row in rows] for brief in (False, True))
-    longest = max(map(_length, made)) if even else 0
-    made = [[*line, Span(" " * (longest - _length(line)))] for line in made]
+def _table(rows: Sequence[Sequence[FlowStep]], rails: Sequence[Span], *, even: bool = False) -> Table:
+    """A table with a line per row; with ``even`` lengths, so that parts of the table are aligned."""
+    full, brief_lines = ([list(_working(row, brief)) for row in rows] for brief in (False, True))
+    longest = max(map(_length, full)) if even else 0
+    full = [[*line, Span(" " * (longest - _length(line)))] for line in full]
     return Table(
         [
             *([Column("", rails, said="")] if rails else []),
-            Column("", made, narrow=short, shrink=_CUT, said=""),
+            Column("", full, narrow=brief_lines, shrink=_CUT, said=""),
             Column("", [Span(shape_text(row[-1].shape), "dim") for row in rows], said="shape"),
         ],
         header=False,
@@ -67,26 +69,30 @@ def multi_head_blocks(
     *,
     rails: bool,
 ) -> Iterator[Block]:
-    """The ``steps`` of attention, by heads: what each takes, its map and its output, and how they are joined.
+    """The ``steps`` of attention by heads: the inputs of each, its map and its output, and how they are joined.
 
-    ``stream`` is what they begin and end with. ``maps`` are heads, the first to be shown first, each with its weights
-    and how much it adds.
+    ``stream`` is the first row. ``maps`` are (head, small map of its weights, how much it adds), in the order shown.
     """
-    last = max(place for place, one in enumerate(steps) if one.step.has_heads) + 1
-    split, joined = list(_rows(steps[:last])), list(_rows(steps[last:]))
+    last = max(index for index, node in enumerate(steps) if node.step.has_heads) + 1
+    split, joined = _rows(steps[:last]), _rows(steps[last:])
     projected, inside = ([row for row in split if row[0].has_matrix == matrix] for matrix in (True, False))
     above = [[stream], *(row for row in inside if not row[0].step.has_heads), *projected]
-    (weights,) = (one for one in steps if one.step.is_map and one.step.is_distribution)
-    given = steps[last - 1]
+    (weights,) = (node for node in steps if node.step.is_map and node.step.is_distribution)
+    output = steps[last - 1]
     lines = _rails([row[0] for row in (*above, *joined)])
-    drawn = _drawn([*above, *joined], lines if rails else [], even=True)
+    drawn = _table([*above, *joined], lines if rails else [], even=True)
     yield drawn.only(range(len(above)))
     yield Fan(
-        [one for _, one, _ in maps],
+        [small for _, small, _ in maps],
         f"{weights.name} {shape_text(weights.shape[1:])}",
-        [(f"takes {shape_text(projected[0][-1].shape[1:])}", [list(_taken(projected, head)) for head, _, _ in maps])],
         [
-            (given.name, [shape_text(given.shape[1:])] * len(maps)),
+            (
+                f"takes {shape_text(projected[0][-1].shape[1:])}",
+                [list(_projections_of(projected, head)) for head, _, _ in maps],
+            )
+        ],
+        [
+            (output.name, [shape_text(output.shape[1:])] * len(maps)),
             ("adds", [[Figure(share, "%.2f")] for _, _, share in maps]),
         ],
         "│ ",
@@ -95,45 +101,45 @@ def multi_head_blocks(
     yield drawn.only(range(len(above), len(above) + len(joined)))
 
 
-def _taken(projected: Sequence[Sequence[FlowStep]], head: int) -> Iterator[Span]:
-    """``q5 k1 v1``: which of the projections a head takes; several heads may share one."""
+def _projections_of(projected: Sequence[Sequence[FlowStep]], head: int) -> Iterator[Span]:
+    """``q5 k1 v1``: the projections that a head takes; several heads may share one."""
     heads = max(row[-1].shape[0] for row in projected)
-    for place, row in enumerate(projected):
-        one = row[-1]
-        number = head * one.shape[0] // heads
-        yield Span(f"{' ' * (place > 0)}{row[0].name}{number}", one.step.role)
+    for index, row in enumerate(projected):
+        projection = row[-1]
+        number = head * projection.shape[0] // heads
+        yield Span(f"{' ' * (index > 0)}{row[0].name}{number}", projection.step.role)
 
 
-def _rows(steps: Iterable[FlowStep]) -> Iterator[list[FlowStep]]:
-    """The steps of each line: what follows from one step with heads, or norms one, continues the line of that step."""
+def _rows(steps: Iterable[FlowStep]) -> list[list[FlowStep]]:
+    """The steps of each line: a step that follows a single step with heads, or its norm, continues that line."""
     rows: list[list[FlowStep]] = []
-    for one in steps:
-        sources = [name for name, _ in one.inputs]
-        before = next((row for row in rows if [row[-1].name] == sources), None)
-        if before and not one.has_matrix and (before[-1].step.has_heads or one.branch == one.name):
-            before.append(one)
+    for node in steps:
+        sources = [name for name, _ in node.inputs]
+        row = next((row for row in rows if [row[-1].name] == sources), None)
+        if row and not node.has_matrix and (row[-1].step.has_heads or node.branch == node.name):
+            row.append(node)
         else:
-            rows.append([one])
-    return iter(rows)
+            rows.append([node])
+    return rows
 
 
 def _rails(steps: Sequence[FlowStep]) -> list[Span]:
-    """The stream with its open branches, one line a step."""
-    found, open_branches = [], list[str]()
-    for one in steps:
-        if one.joins:
+    """The stream with its open branches, one line per step."""
+    rails, open_branches = [], list[str]()
+    for node in steps:
+        if node.joins:
             line = "⊕" + "─┴" * (len(open_branches) - 1) + "─╯"
-            open_branches = [branch for branch in open_branches if branch not in one.joins]
-        elif one.branch and one.branch not in open_branches:
+            open_branches = [branch for branch in open_branches if branch not in node.joins]
+        elif node.branch and node.branch not in open_branches:
             line = "├" + "─┼" * len(open_branches) + "─╮"
-            open_branches.append(one.branch)
+            open_branches.append(node.branch)
         else:
             line = "│" + " │" * len(open_branches)
-        found.append(Span(line, "residual"))
-    return found
+        rails.append(Span(line, "residual"))
+    return rails
 
 
-def _made(row: Sequence[FlowStep], brief: bool) -> Iterator[Span]:
+def _working(row: Sequence[FlowStep], brief: bool) -> Iterator[Span]:
     """``n (3, 128) · W_Q (128, 128) + b = q → q_rot``; if ``brief``, only the weights with their shapes."""
     first = row[0]
     yield from _formula(first, brief)
@@ -143,27 +149,27 @@ def _made(row: Sequence[FlowStep], brief: bool) -> Iterator[Span]:
     if brief and len(row) > 2:
         yield Span(" → …", "dim")
         row = row[-2:]
-    for before, one in pairwise(row):
-        if before.shape != one.shape and not brief:
-            yield Span(f" {shape_text(before.shape)}", "dim")
+    for previous, node in pairwise(row):
+        if previous.shape != node.shape and not brief:
+            yield Span(f" {shape_text(previous.shape)}", "dim")
         yield Span(" → ", "dim")
-        yield Span(one.name, one.step.role)
+        yield Span(node.name, node.step.role)
 
 
-def _formula(one: FlowStep, brief: bool) -> Iterator[Span]:
-    """The formula, with the shapes of the weights, and of what a matrix is multiplied with."""
-    formula, matrix = one.step.formula, one.step.matrix
-    if one.has_matrix:
-        before, _, after = formula.partition(f"·{matrix}")
-        (_, taken), *_ = one.inputs
-        (shape,) = (weight.shape for weight in one.weights if weight.name == matrix)
-        yield Span(before)
-        yield Span("" if brief else f" {shape_text(taken)}", "dim")
+def _formula(node: FlowStep, brief: bool) -> Iterator[Span]:
+    """The formula, with the shapes of the weights and of the other factor of a matrix product."""
+    formula, matrix = node.step.formula, node.step.matrix
+    if node.has_matrix:
+        prefix, _, suffix = formula.partition(f"·{matrix}")
+        (_, factor_shape), *_ = node.inputs
+        (shape,) = (weight.shape for weight in node.weights if weight.name == matrix)
+        yield Span(prefix)
+        yield Span("" if brief else f" {shape_text(factor_shape)}", "dim")
         yield Span(f" · {matrix}")
         yield Span(f" {shape_text(shape)}", "dim")
-        yield Span(after)
+        yield Span(suffix)
         return
     yield Span(formula)
-    if one.weights:
-        names = " and ".join(weight.name for weight in one.weights if weight.name not in formula)
-        yield Span((f", {names}" if names else "") + ("" if brief else f" {shape_text(one.weights[0].shape)}"), "dim")
+    if node.weights:
+        names = " and ".join(weight.name for weight in node.weights if weight.name not in formula)
+        yield Span((f", {names}" if names else "") + ("" if brief else f" {shape_text(node.weights[0].shape)}"), "dim")

@@ -36,20 +36,22 @@ LEARNED = {"punctuation": "k", "spelling": "v", "words": "q", "names": "output",
 
 
 def learned_words(film: Film) -> list[Span]:
-    """``punctuation by step 16, words by step 64; short of 1.0 nats: copying 0.03``: the first learned, the nearest."""
-    known = sorted((each for each in film.learned if each.by is not None), key=lambda each: each.by or 0)
+    """``punctuation by step 16, words by step 64; short of 1.0 nats: copying 0.03``: earliest first, then nearest."""
+    learned_kinds = sorted(
+        (learned for learned in film.learned if learned.by is not None), key=lambda learned: learned.by or 0
+    )
     words: list[Span] = []
-    for index, learned in enumerate(known):
+    for index, learned in enumerate(learned_kinds):
         words += [Span(", " if index else ""), Span(learned.kind, "strong"), Span(f" by step {learned.by:,}")]
     words = words or [Span("nothing yet")]
-    nearest = sorted((each for each in film.learned if each.by is None), key=lambda each: -each.gain)
-    lacking = ", ".join(f"{each.kind} {each.gain:.2f}" for each in nearest)
-    return [*words, Span(f"; short of {LEARNED_FROM:.1f} nats: {lacking}", "dim")] if lacking else words
+    nearest = sorted((learned for learned in film.learned if learned.by is None), key=lambda learned: -learned.gain)
+    short_of = ", ".join(f"{learned.kind} {learned.gain:.2f}" for learned in nearest)
+    return [*words, Span(f"; short of {LEARNED_FROM:.1f} nats: {short_of}", "dim")] if short_of else words
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The lines for ``maps``, the rows of the ``chart``, the most tokens of the ``text``, and whether layers stand."""
+    """Lines for the ``maps``, rows of the ``chart``, most tokens of the ``text``, and whether to list ``layers``."""
 
     maps: int = 14
     chart: int = 8
@@ -66,9 +68,9 @@ LAYOUTS = (
 
 @dataclass(frozen=True)
 class Sight:
-    """What is looked at: the ``step``, the ``probe``, a ``token`` of it, and a ``head`` by its number in the model.
+    """The selection: the ``step``, the ``probe``, a ``token`` of it, and a ``head`` by its number in the model.
 
-    Without a head, that with the largest score at the end.
+    Without a head, the one with the largest score in the last frame.
     """
 
     step: int
@@ -93,18 +95,20 @@ class FrameView:
         if self.layout.chart:
             charts = list(self._charts())
             layers = [self._layers(film.at(self.sight.step)) for film in self.films if self.layout.layers]
-            named = [[chart] for chart in charts] + ([[Line(""), *one] for one in layers if one] if charts else [])
-            yield Beside(named, _CHARTS_BESIDE, even=True)
+            parts_below = [[chart] for chart in charts] + (
+                [[Line(""), *table] for table in layers if table] if charts else []
+            )
+            yield Beside(parts_below, _CHARTS_BESIDE, even=True)
 
     def _film(self, film: Film, terminal: Terminal) -> Iterator[Block]:
         frame = film.at(self.sight.step)
         probe = film.probes[min(self.sight.probe, len(film.probes) - 1)]
-        place, when = film.frames.index(frame) + 1, "step" if frame.step <= self.sight.step else "begins at step"
+        number, when = film.frames.index(frame) + 1, "step" if frame.step <= self.sight.step else "begins at step"
         yield Line(
             [
                 Span(printable(film.name, spaces=False), "strong"),
                 Span(
-                    f" · {when} {frame.step:,} of {film.history.steps:,} · frame {place} of {len(film.frames)} · ",
+                    f" · {when} {frame.step:,} of {film.history.steps:,} · frame {number} of {len(film.frames)} · ",
                     "dim",
                 ),
                 Span(f"{probe.name} {frame.mean(probe.name):.3f}", "strong"),
@@ -123,12 +127,12 @@ class FrameView:
 
     @staticmethod
     def _held_out(film: Film, frame: Frame) -> list[Span]:
-        """The held-out loss as the board has it, where it was measured at this step."""
+        """The held-out loss, as on the board, if it was measured at this step."""
         loss = dict(film.history.held_out).get(frame.step)
         return [] if loss is None else [Span(f" · held-out {loss_in_words(loss)}", "dim")]
 
     def _text(self, probe: Probe, frame: Frame, token: int) -> Line:
-        """The first token, which nothing predicts, and what each predicts in the colour of its loss."""
+        """The first token, which nothing predicts, then each predicted token in the colour of its loss."""
         names, roles = [probe.tokens[0]], ["dim"]
         for target, after, loss in zip(probe.expected, [*probe.tokens[1:], None], frame.loss[probe.name], strict=True):
             name = target if target is not None else after
@@ -151,13 +155,13 @@ class FrameView:
         return Line(words, indent=2, single=True)
 
     def _heads(self, film: Film) -> list[int]:
-        """The heads by number, of many the strongest of the last frame first."""
+        """The heads by number; if they are many, the strongest of the last frame first."""
         layers, heads = film.frames[-1].maps[film.probes[0].name].shape[:2]
         if layers * heads <= _FEW_HEADS:
             return list(range(layers * heads))
         best = np.max([np.nan_to_num(scores).ravel() for kind, scores in film.frames[-1].heads.items()
                        if kind != "entropy"], axis=0)  # fmt: skip
-        return [int(one) for one in np.argsort(-best, kind="stable")]
+        return [int(head) for head in np.argsort(-best, kind="stable")]
 
     def _maps(self, film: Film, probe: Probe, frame: Frame) -> Miniatures:
         maps = frame.maps[probe.name]
@@ -165,30 +169,30 @@ class FrameView:
         causal = film.history.config is None or film.history.config.causal
         visible = np.tril(np.ones((length, length), dtype=bool)) if causal else None
         drawn = []
-        for one in self._heads(film):
-            layer, head = divmod(one, heads)
+        for head_index in self._heads(film):
+            layer, head = divmod(head_index, heads)
             scores = {kind: float(values[layer, head]) for kind, values in frame.heads.items()}
             name, score = max(
                 ((kind, value) for kind, value in scores.items() if kind != "entropy"),
                 key=lambda item: -1.0 if math.isnan(item[1]) else item[1],
                 default=("", math.nan),
             )
-            mark = "▸" if one == self.chosen(film) else ""
+            mark = "▸" if head_index == self.chosen(film) else ""
             word = f"{name[:4]} {number(score, '%.2f')}"
             drawn.append(Miniature(f"{mark}L{layer}H{head}", word, maps[layer, head], visible))
-        which = "in order" if layers * heads <= _FEW_HEADS else "the strongest at the end first"
+        order = "in order" if layers * heads <= _FEW_HEADS else "the strongest at the end first"
         title = f"attention of {probe.name}, the first {length} tokens"
-        return Miniatures(drawn, self.layout.maps, title, layers * heads, which, "a larger window shows more")
+        return Miniatures(drawn, self.layout.maps, title, layers * heads, order, "a larger window shows more")
 
     def chosen(self, film: Film) -> int:
         """The number of the head whose curves are drawn."""
         if self.sight.head is not None:
             return self.sight.head
-        scores = [np.nan_to_num(one) for kind, one in film.frames[-1].heads.items() if kind != "entropy"]
+        scores = [np.nan_to_num(scores) for kind, scores in film.frames[-1].heads.items() if kind != "entropy"]
         return int(np.max(scores, axis=0).argmax()) if scores else 0
 
     def _charts(self) -> Iterator[Curves]:
-        """Scores of a head, and losses: of each kind of token, or where two films are compared of the probe."""
+        """Scores of a head and losses of each kind of token; for two films, their induction and the probe's loss."""
         cursor = float(self.sight.step)
         if len(self.films) == 1:
             (film,) = self.films
@@ -202,15 +206,20 @@ class FrameView:
             ]
             yield Curves(scores, "step", f"L{layer}H{head}", self.layout.chart, log_x=True, cursor=cursor)
             losses = [
-                Curve(one.kind, steps, np.array([film.loss_of(one.kind, f) for f in film.frames]), LEARNED[one.kind])
-                for one in film.learned
+                Curve(
+                    learned.kind,
+                    steps,
+                    np.array([film.loss_of(learned.kind, f) for f in film.frames]),
+                    LEARNED[learned.kind],
+                )
+                for learned in film.learned
             ]
             yield Curves(losses, "step", "loss in nats", self.layout.chart, log_x=True, cursor=cursor)
             return
-        for title, of in (("induction, the strongest head", self._induction), ("loss of the probe", self._loss)):
+        for title, measure in (("induction, the strongest head", self._induction), ("loss of the probe", self._loss)):
             curves = [
                 Curve(printable(film.name, spaces=False), np.array([frame.step for frame in film.frames]),
-                      np.array([of(film, frame) for frame in film.frames]), role)
+                      np.array([measure(film, frame) for frame in film.frames]), role)
                 for film, role in zip(self.films, ("q", "k"), strict=True)
             ]  # fmt: skip
             yield Curves(curves, "step", title, self.layout.chart, log_x=True, cursor=cursor)
@@ -220,8 +229,8 @@ class FrameView:
 
     @staticmethod
     def _induction(film: Film, frame: Frame) -> float:
-        found = film.strongest("induction", frame)
-        return math.nan if found is None else found[1]
+        strongest = film.strongest("induction", frame)
+        return math.nan if strongest is None else strongest[1]
 
     @staticmethod
     def _layers(frame: Frame) -> list[Block]:

@@ -1,4 +1,4 @@
-"""The view of a backward pass: where the loss flows and what it depends on, then every gradient and the weights."""
+"""The view of a backward pass: how the gradient flows, what the loss depends on, then gradients and weights."""
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -53,19 +53,19 @@ from tinytf_cli.views.parts import (
 )
 from tinytf_cli.views.pipeline import layer_gaps, shape_words
 from tinytf_cli.views.predictions import fault_blocks
-from tinytf_cli.views.steps import labels, signed_role, tensors_at
+from tinytf_cli.views.steps import address_note, labels, signed_role, tensors_at
 
 _WORST = 10
-"""How many entries of the finite differences are shown."""
+"""The most entries of the finite differences."""
 _TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 2, 5, 3, 3, 40
-"""How many rows of each table a summary has, and how many tokens of the text."""
+"""The most rows of each table of a short summary, and the most tokens of its text."""
 
 
 @dataclass(frozen=True)
 class GradDisplay(Display):
     """``dims`` numbers of a row, ``rows`` tokens of a table; ``again`` makes command lines about a text.
 
-    ``sections`` are of ``summary`` (whole beside others), ``pipeline``, ``block`` and ``weights``.
+    ``sections`` are some of ``summary`` (long beside ``pipeline``), ``pipeline``, ``block`` and ``weights``.
     """
 
     dims: int = 8
@@ -80,7 +80,7 @@ class GradDisplay(Display):
 
 @draws(Backward, GradDisplay)
 def grad(report: Backward, terminal: Terminal, display: GradDisplay) -> Iterator[Block]:
-    """The verdict, what it rests on, and then, in the order in which the gradient goes back, what was asked for."""
+    """The verdict and its grounds, then the sections asked for, in the order of the backward pass."""
     model, trace, rows = model_of(report), report.trace, row_limit(terminal, display.rows)
     yield from banner(model, trace.encoding)
     yield from _verdict(report, model.shown)
@@ -116,7 +116,7 @@ def grad(report: Backward, terminal: Terminal, display: GradDisplay) -> Iterator
 
 
 def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
-    """The loss, where it flows, and what it depends on, a line each."""
+    """A line each for the loss, the gradient's flow, and what the loss depends on."""
     trace, worst, flow, names = report.trace, report.worst, report.flow, labels(report.trace)
     mean = f"mean of {len(report.targets)} cross-entropies; worst: " if len(report.targets) > 1 else ""
     where = f" {'after' if trace.config.causal else 'at'} {names[worst.position]}, p "
@@ -127,8 +127,8 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
     word = Span(flow.word, "good" if flow.word == "steady" else "bad")
     layer, factor = flow.steepest
     sizes = (flow.first, flow.last, flow.per_layer, factor)
-    first, last, each, most = (Figure(size, "%.3g") for size in sizes)
-    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", each, " times per layer"]
+    first, last, per_layer, most = (Figure(size, "%.3g") for size in sizes)
+    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", per_layer, " times per layer"]
     yield titled("gradient ", [word, *norms, f"; most through L{layer}, ", most, " times"], "residual")
     position, added = report.strongest_tokens[0]
     token = Span(f"{position} {names[position]}", "strong")
@@ -148,15 +148,14 @@ def _summary(report: Backward, shown: Shown, short: bool) -> Iterator[Block]:
 
 def _block(report: Backward, layer: int, dims: int, rows: int | None) -> Iterator[Block]:
     config = report.trace.config.at(layer)
-    note = f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
-    yield Heading(f"block L{layer}, head {report.head}", note)
+    subtitle = f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
+    yield Heading(f"block L{layer}, head {report.head}", subtitle)
     for step in reversed(report.trace.steps.in_layer(layer)):
         yield from gradient_blocks(report, step, layer, report.head, dims=dims, rows=rows, asked=False)
 
 
 def _address(report: Backward, address: Address, shown: Shown, dims: int, rows: int | None) -> Iterator[Block]:
-    if address.note:
-        yield Line(Span(address.note, "dim"))
+    yield from address_note(address)
     if address.step is None:
         yield Heading(f"block {address}", "the last step comes first")
     if address.cell:
@@ -169,9 +168,9 @@ def _address(report: Backward, address: Address, shown: Shown, dims: int, rows: 
             yield from gradient_blocks(report, step, layer, head, dims=dims, rows=rows, asked=True)
 
 
-def _targets(found: Backward, shown: Shown, most: int | None) -> Iterator[Block]:
-    """The targets, with the logits that each of them changes most."""
-    trace, rows = found.trace, found.targets
+def _targets(report: Backward, shown: Shown, most: int | None) -> Iterator[Block]:
+    """The targets, with the logits that each changes most."""
+    trace, rows = report.trace, report.targets
     yield Heading("targets", f"loss in nats; ∂logits = (p − onehot) / {len(rows)}", "output")
     pushed: list[Cell] = []
     fewer: list[Cell] = []
@@ -191,7 +190,7 @@ def _targets(found: Backward, shown: Shown, most: int | None) -> Iterator[Block]
                 [trace.tokens[row.position].shown for row in rows],
             ),
             Column("target", [Span(shown(row.id), "output") for row in rows]),
-            share_column("p", [one.probability for one in rows], "output"),
+            share_column("p", [row.probability for row in rows], "output"),
             Column("loss", figures([row.loss for row in rows]), "right"),
             Column(
                 "largest ∂loss/∂logits", pushed, narrow=fewer, drop=1, shrink=20, said="largest gradients of logits"
@@ -201,18 +200,18 @@ def _targets(found: Backward, shown: Shown, most: int | None) -> Iterator[Block]
     yield from folded(table, [str(row.position) for row in rows], most, "targets")
 
 
-def _backward(found: Backward) -> Iterator[Block]:
+def _backward(report: Backward) -> Iterator[Block]:
     """One line per step, last step first."""
-    rows, total = found.rows, len(found.trace.steps.rows)
+    rows, total = report.rows, len(report.trace.steps.rows)
     missing = [row.statistics.not_finite for row in rows]
     lost: list[Cell] = [Span(f"{count:,}" if count else "", "bad") for count in missing]
-    short = ["×".join(f"{size}" for _, size in one.row.shape) for one in rows]
+    short = ["×".join(f"{size}" for _, size in row.row.shape) for row in rows]
     yield Heading("backward", f"{len(rows)} of {total} steps have a gradient; the last step comes first")
     yield Table(
         [
-            Column("#", [str(one.row.number) for one in rows], "right", drop=3, said="step"),
-            Column("gradient of", [Span(f"∂{one.row.name}", one.row.step.role) for one in rows], said=""),
-            Column("shape", [shape_words(one.row.shape) for one in rows], narrow=short, drop=2),
+            Column("#", [str(row.row.number) for row in rows], "right", drop=3, said="step"),
+            Column("gradient of", [Span(f"∂{row.row.name}", row.row.step.role) for row in rows], said=""),
+            Column("shape", [shape_words(row.row.shape) for row in rows], narrow=short, drop=2),
             Column("‖∂‖", figures([row.norm for row in rows]), "right", said="norm"),
             Column("÷ step", figures([row.ratio for row in rows]), "right", said="divided by the step's norm"),
             Column("mean", figures([row.statistics.mean for row in rows]), "right", drop=1),
@@ -222,7 +221,7 @@ def _backward(found: Backward) -> Iterator[Block]:
             *([Column("not finite", lost, "right")] if any(missing) else []),
             Column("by hand", [_off(row.by_hand) for row in rows], "right", drop=4, said="by hand off by"),
         ],
-        rule_after=layer_gaps([one.row for one in rows]),
+        rule_after=layer_gaps([row.row for row in rows]),
     )
 
 
@@ -233,62 +232,62 @@ def _off(compared: Compared | None) -> str:
     return f"{compared.relative:.0e}" if compared.relative else "equal"
 
 
-def _flow(found: Flow, most: int | None) -> Iterator[Block]:
-    """The norm of the gradient at the input of each block, and of what its parts put out, last block first."""
+def _flow(flow: Flow, most: int | None) -> Iterator[Block]:
+    """The gradient's norm at the input of each block and at the outputs of its parts, last block first."""
     yield Heading("flow", "‖∂loss/∂·‖ in each layer, from the last to the first", "residual")
     parts = {
-        "stream in": ("residual", [one.into for one in found.layers]),
-        "attention out": ("attention", [one.attn for one in found.layers]),
-        "feed-forward out": ("ffn", [one.ffn for one in found.layers]),
+        "stream in": ("residual", [layer.into for layer in flow.layers]),
+        "attention out": ("attention", [layer.attn for layer in flow.layers]),
+        "feed-forward out": ("ffn", [layer.ffn for layer in flow.layers]),
     }
-    names = [f"L{one.layer}" for one in found.layers]
+    names = [f"L{layer.layer}" for layer in flow.layers]
     columns = [Column("", list(names), said="")]
     columns += [size_column(title, norms, role) for title, (role, norms) in parts.items()]
     yield from folded(Table(columns), names, most, "layers")
 
 
-def _tokens(found: Backward, short: bool) -> Iterator[Block]:
+def _tokens(report: Backward, short: bool) -> Iterator[Block]:
     """What each token adds to the log-probability of the targets."""
-    integrated, ranked, names = found.integrated, found.strongest_tokens, labels(found.trace)
+    integrated, ranked, names = report.integrated, report.strongest_tokens, labels(report.trace)
     shown = dict(ranked)
     most = full_scale(shown.values())
-    what = "integrated gradients" if integrated else "gradient × input"
-    yield Heading("tokens", f"{what}, in nats of the targets' mean log-probability")
-    roles = [signed_role(shown[place], most) for place in range(len(names))]
+    method = "integrated gradients" if integrated else "gradient × input"
+    yield Heading("tokens", f"{method}, in nats of the targets' mean log-probability")
+    roles = [signed_role(shown[position], most) for position in range(len(names))]
     yield coloured_text(names, roles, _TEXT if short else None)
     yield Scale("signed", most)
-    keep = sorted(place for place, _ in ranked[: _TOKENS if short else None])
+    keep = sorted(position for position, _ in ranked[: _TOKENS if short else None])
     columns = [
-        Column("#", [str(place) for place in keep], "right", said="token"),
-        Column("piece", [Span(names[place], roles[place]) for place in keep], said=""),
-        signed_bars("integrated" if integrated else "adds", [shown[place] for place in keep], "%+.4f", most),
+        Column("#", [str(position) for position in keep], "right", said="token"),
+        Column("piece", [Span(names[position], roles[position]) for position in keep], said=""),
+        signed_bars("integrated" if integrated else "adds", [shown[position] for position in keep], "%+.4f", most),
     ]
     if integrated:
-        columns.append(Column("gradient × input", [Figure(found.first_order[i], "%+.4f") for i in keep], "right"))
+        columns.append(Column("gradient × input", [Figure(report.first_order[i], "%+.4f") for i in keep], "right"))
     yield Table(columns)
     if len(keep) < len(names):
         yield note(f"the strongest {len(keep)} of {len(names)} tokens; --all shows the others")
     if integrated:
-        stopped = ", interrupted" if integrated.interrupted else ""
-        said: list[Piece] = [
+        interrupted = ", interrupted" if integrated.interrupted else ""
+        words: list[Piece] = [
             "they sum to ", Figure(integrated.sum, "%+.4f"),
             "; from the mean embedding to the text the log-probability goes from ",
             Figure(integrated.at_baseline, "%.4f"), " to ", Figure(integrated.at_input, "%.4f"), ", by ",
             Figure(integrated.difference, "%+.4f"),
-            f" (off by {integrated.relative_error:.2%}, {integrated.points} points{stopped})",
+            f" (off by {integrated.relative_error:.2%}, {integrated.points} points{interrupted})",
         ]  # fmt: skip
-        yield verdict(integrated.holds, said, "complete", "not complete", 2)
+        yield verdict(integrated.holds, words, "complete", "not complete", 2)
 
 
-def _heads(found: HeadSaliency, short: bool) -> Iterator[Block]:
+def _heads(saliency: HeadSaliency, short: bool) -> Iterator[Block]:
     """Attention × gradient: the strongest heads, or the map of all."""
-    values = np.array(found.absolute, dtype=np.float32)
+    values = np.array(saliency.absolute, dtype=np.float32)
     yield Heading("heads", "attention × gradient: Σ |w ⊙ ∂loss/∂w| of each head's map, in nats", "attention")
     most = float(np.nanmax(values, initial=0.0)) or 1.0
     if not short:
         yield from head_map(values, "unit", most, whole=True)
         return
-    best = found.ranked[:_HEADS]
+    best = saliency.ranked[:_HEADS]
     form = one_form(value for *_, value in best)
     yield Bars([Bar(f"L{layer}H{head}", value, Figure(value, form), "attention") for layer, head, value in best], most)
 
@@ -308,17 +307,17 @@ def _weights(rows: Sequence[ParameterRow], by: str, lr: float) -> Iterator[Block
         dead = [f"{row.dead_rows:,} of {row.rows:,}" if row.dead_rows else "" for row in rows]
         columns.append(Column("dead rows", dead, "right", drop=1))
     yield Table(columns)
-    yield Line(Span(f"update: lr · ‖∂‖ ÷ ‖W‖, for plain gradient descent with lr {lr:g}", "dim"), indent=2)
+    yield note(f"update: lr · ‖∂‖ ÷ ‖W‖, for plain gradient descent with lr {lr:g}")
 
 
 def _share(share: float) -> str:
     return "" if not share else f"{share:.1%}" if share >= 0.001 else "< 0.1%"
 
 
-def _differences(found: Differences) -> Iterator[Block]:
-    """The entries that are furthest off, and the outcome in one line."""
-    yield Heading("finite differences", f"the worst of {len(found.rows)} entries, in float64, by Ridders' method")
-    shown = sorted(found.rows, key=lambda row: -row.relative_error)[:_WORST]
+def _differences(differences: Differences) -> Iterator[Block]:
+    """The entries that are most off, and the outcome in one line."""
+    yield Heading("finite differences", f"the worst of {len(differences.rows)} entries, in float64, by Ridders' method")
+    shown = sorted(differences.rows, key=lambda row: -row.relative_error)[:_WORST]
     errors: list[Cell] = [
         Span(f"{row.relative_error:.1e}", "" if row.relative_error <= TOLERANCE else "bad") for row in shown
     ]
@@ -330,29 +329,29 @@ def _differences(found: Differences) -> Iterator[Block]:
             Column("relative error", errors, "right"),
         ]
     )
-    said: list[Piece] = [f"{len(found.rows)} of {found.asked} entries measured"]
-    if found.rows:
-        worst = Figure(found.worst.relative_error, "%.1e")
-        said += [", largest relative error ", worst, f" (allowed {TOLERANCE:.0e})"]
-    if found.redrawn:
-        said.append(f", {found.redrawn} drawn again because of a kink")
-    if found.unresolved:
-        said.append(f", {found.unresolved} with a gradient of 0 but for rounding")
-    yield verdict(found.holds, said, indent=2)
+    words: list[Piece] = [f"{len(differences.rows)} of {differences.asked} entries measured"]
+    if differences.rows:
+        worst = Figure(differences.worst.relative_error, "%.1e")
+        words += [", largest relative error ", worst, f" (allowed {TOLERANCE:.0e})"]
+    if differences.redrawn:
+        words.append(f", {differences.redrawn} drawn again because of a kink")
+    if differences.unresolved:
+        words.append(f", {differences.unresolved} with a gradient of 0 but for rounding")
+    yield verdict(differences.holds, words, indent=2)
 
 
 def _agreement(outcome: Agreement) -> Line:
-    """Whether the formulas give what autograd gave, in one line."""
-    told = outcome.telling
-    off, allowed = Figure(told.difference, "%.1e"), Figure(told.allowed, "%.1e")
+    """Whether the formulas agree with autograd, in one line."""
+    worst = outcome.telling
+    off, allowed = Figure(worst.difference, "%.1e"), Figure(worst.allowed, "%.1e")
     if outcome.holds:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
-        figures: list[Piece] = ["largest difference ", off, " where ", allowed, f" is allowed, at {told.step}"]
+        figures: list[Piece] = ["largest difference ", off, " where ", allowed, f" is allowed, at {worst.step}"]
         return verdict(True, [f"by hand, {compared} have autograd's gradient, ", *figures])
     if outcome.first_not_finite:
         return not_finite(outcome.first_not_finite, ", so no gradient can be compared")
-    if not told.is_finite:
-        said = "not all gradients are finite, so by hand and autograd cannot be compared"
-        return verdict(False, f"{said}, first at {told.step}")
-    said = f"by hand and autograd differ, first at {told.step}, by "
-    return verdict(False, [said, off, " where ", allowed, " is allowed"])
+    if not worst.is_finite:
+        words = "not all gradients are finite, so by hand and autograd cannot be compared"
+        return verdict(False, f"{words}, first at {worst.step}")
+    words = f"by hand and autograd differ, first at {worst.step}, by "
+    return verdict(False, [words, off, " where ", allowed, " is allowed"])

@@ -22,18 +22,18 @@ def _flops(number: int) -> str:
 
 
 def _both_widths(config: ModelConfig) -> str:
-    """The widths of a key and of a value, in letters."""
+    """The width of a key plus that of a value, as a formula."""
     return "2·d_head" if config.value_width == config.d_head else f"({config.d_head} + {config.value_width})"
 
 
-def _scored(config: ModelConfig) -> str:
-    """What the products with the embeddings of distances add to the formula of the work of attention."""
+def _distance_term(config: ModelConfig) -> str:
+    """The term of attention's compute formula for the products with distance embeddings."""
     times = "2 · " if config.distance_keys and config.distance_queries else ""
     return f" + L · 2 · {times}H·d_head · {2 * config.distances:,} distances" if config.distances else ""
 
 
-def _units(config: ModelConfig) -> str:
-    """The formula of the work of the feed-forward; of experts, only those that a token goes to count."""
+def _feed_forward_formula(config: ModelConfig) -> str:
+    """The compute formula of the feed-forward; of experts, only those that a token is routed to count."""
     times = f"2 · {3 if config.gated else 2} · d_model"
     if not config.experts:
         return f"L · {times} · d_ff"
@@ -108,8 +108,8 @@ def _parameters(report: Info) -> Table:
 def _figures(report: Info) -> list[tuple[str, str, str]]:
     c, work, memory = report.config, report.work, report.memory_bytes
     attending = len(table_of(c).attending)
-    some, layers = attending < c.n_layers, str(attending) if attending < c.n_layers else "L"
-    mixed = f"{layers} · 2 · H·{_both_widths(c)} · visible tokens{_scored(c)}"
+    is_mixed, layers = attending < c.n_layers, str(attending) if attending < c.n_layers else "L"
+    mixing = f"{layers} · 2 · H·{_both_widths(c)} · visible tokens{_distance_term(c)}"
     rows = [
         ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
         ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
@@ -117,10 +117,10 @@ def _figures(report: Info) -> list[tuple[str, str, str]]:
         (
             "  projections",
             _flops(work.projections),
-            "L · 2 · (their matrices)" if c.kv_rank or some else "L · 2 · d_model · (2·H + 2·G)·d_head",
+            "L · 2 · (their matrices)" if c.kv_rank or is_mixed else "L · 2 · d_model · (2·H + 2·G)·d_head",
         ),
-        ("  attention", _flops(work.attention), mixed + ", and states" * some),
-        ("  feed-forward", _flops(work.feed_forward), _units(c)),
+        ("  attention", _flops(work.attention), mixing + ", and states" * is_mixed),
+        ("  feed-forward", _flops(work.feed_forward), _feed_forward_formula(c)),
         ("  head", _flops(work.head), "2 · d_model · V"),
     ]
     if c.causal:

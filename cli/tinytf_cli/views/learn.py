@@ -1,4 +1,4 @@
-"""A lesson as blocks: what the step is for, its numbers, the question, and what the answer is."""
+"""A lesson as blocks: the purpose of the step, its numbers, the question, and the answer."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -34,21 +34,21 @@ _DIMS = 8
 _MARGIN = 9
 _MAP_LINES = 16
 _ROWS = 16
-"""Rows of a table or map in a text that is no screen."""
+"""The rows of a table or map off a screen."""
 
 
 def _labelled(label: Span, *words: Span) -> Line:
-    """A paragraph with a word in the margin that says what it is."""
+    """A paragraph with a label in the margin."""
     gap = Span(" " * (_MARGIN - cell_len(label.text)))
-    said = f"{label.text}: " + "".join(span.text for span in words)
-    return Line([label, gap, *words], hanging=_MARGIN, said=said)
+    spoken = f"{label.text}: " + "".join(span.text for span in words)
+    return Line([label, gap, *words], hanging=_MARGIN, said=spoken)
 
 
 class LessonView:
-    """One lesson; ``chosen`` is the choice that its question was answered with, from 0, or None.
+    """One lesson; ``chosen`` is the index of the reader's choice, from 0, or None.
 
-    The right one is marked once there is a choice, and where it is ``revealed``. Of every vector ``dims`` dimensions
-    are shown as numbers.
+    The right choice is marked once there is a choice, or if ``revealed``. ``dims`` dimensions of each vector are shown
+    as numbers.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LessonView:
         return bool(self.lesson.revealed or self.lesson.revealed_figures or self.lesson.revealed_maps)
 
     def why(self) -> Iterator[Block]:
-        """What the step is for, its formula, and the line of PyTorch."""
+        """The purpose of the step, its formula, and the line of PyTorch."""
         lesson = self.lesson
         yield _labelled(Span("why", "dim"), Span(lesson.why))
         yield _labelled(Span("formula", "dim"), Span(lesson.formula, lesson.role))
@@ -74,18 +74,18 @@ class LessonView:
         yield from self._numbers(self.lesson.figures, self.lesson.maps, self.lesson.shown, rows)
 
     def revealed(self, rows: int) -> Iterator[Block]:
-        """The numbers of the answer, where it has its own."""
+        """The numbers of the answer, if it has its own."""
         lesson = self.lesson
         yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
 
     def bare(self, rows: int) -> Iterator[Block]:
-        """The numbers of the answer without their pictures, where a screen is short."""
+        """The numbers of the answer without their pictures, for a short screen."""
         lesson = self.lesson
         figures, addresses = lesson.revealed_figures, lesson.revealed
         yield from self._numbers(figures, () if figures or addresses else lesson.revealed_maps, addresses, rows)
 
     def both(self, rows: int) -> Iterator[Block]:
-        """The numbers of the answer, after those shown before it where these are not among them."""
+        """The numbers of the answer, after the earlier ones unless the answer repeats them."""
         lesson = self.lesson
         if not (lesson.revealed_figures or lesson.revealed_maps or set(lesson.shown) <= set(lesson.revealed)):
             yield from self.numbers(rows)
@@ -102,46 +102,46 @@ class LessonView:
         rows_of_steps = [address for address in addresses if "[" in address]
         for _, group in groupby(rows_of_steps, lambda address: self.live.at(address).size):
             rows_alike = list(group)  # each has digits and a scale of its own
-            found = np.stack([self.live.at(address) for address in rows_alike]).astype(np.float32)
-            yield Values(rows_alike, found, self.dims, self.lesson.role, several=True)
+            values = np.stack([self.live.at(address) for address in rows_alike]).astype(np.float32)
+            yield Values(rows_alike, values, self.dims, self.lesson.role, several=True)
         for address in addresses:
             if address not in rows_of_steps:
                 yield from self._step(address, rows)
 
     def question(self, terminal: Terminal) -> Iterator[Block]:
-        """The question and its choices, side by side where they are short."""
-        asked = self.lesson.question
-        yield _labelled(Span("predict", "attention"), Span(asked.text, "strong"))
-        count, wide = len(asked.choices), max(map(cell_len, asked.choices)) + len(" ✓") + 3
-        abreast = max(1, (terminal.width - _MARGIN) // (wide + len("1 ")))
-        abreast = abreast if abreast >= count else min(2, abreast)
-        for first in range(0, count, abreast):
-            row = range(first, min(count, first + abreast))
-            spans = [span for place in row for span in self._choice(place, wide)]
-            yield Line(spans, indent=_MARGIN, single=abreast > 1)
+        """The question and its choices, side by side if they are short."""
+        question = self.lesson.question
+        yield _labelled(Span("predict", "attention"), Span(question.text, "strong"))
+        count, wide = len(question.choices), max(map(cell_len, question.choices)) + len(" ✓") + 3
+        per_row = max(1, (terminal.width - _MARGIN) // (wide + len("1 ")))
+        per_row = per_row if per_row >= count else min(2, per_row)
+        for first in range(0, count, per_row):
+            row = range(first, min(count, first + per_row))
+            spans = [span for choice in row for span in self._choice(choice, wide)]
+            yield Line(spans, indent=_MARGIN, single=per_row > 1)
 
-    def _choice(self, place: int, wide: int) -> Iterator[Span]:
+    def _choice(self, index: int, wide: int) -> Iterator[Span]:
         """A number and a choice, as wide before an answer as after it."""
-        choice = self.lesson.question.choices[place]
+        choice = self.lesson.question.choices[index]
         if not self.known:
             roles, mark = ("strong", ""), ""
-        elif place == self.lesson.question.answer:
+        elif index == self.lesson.question.answer:
             roles, mark = ("good", "good"), " ✓"
-        elif place == self.chosen:
+        elif index == self.chosen:
             roles, mark = ("bad", "bad"), " ✗"
         else:
             roles, mark = ("dim", "dim"), ""
-        yield Span(f"{place + 1} ", roles[0])
+        yield Span(f"{index + 1} ", roles[0])
         yield Span(f"{choice}{mark}", roles[1])
         yield Span(" " * (wide - cell_len(f"{choice}{mark}")))
 
     def answer(self) -> Line:
-        """Why the right choice is right, and whether it was the one that was chosen."""
-        asked, reveal = self.lesson.question, Span(self.lesson.question.reveal)
-        right = str(asked.answer + 1)
+        """Why the right choice is right, and whether it was chosen."""
+        question, reveal = self.lesson.question, Span(self.lesson.question.reveal)
+        right = str(question.answer + 1)
         if self.chosen is None:
             return _labelled(Span("answer", "dim"), Span(f"{right}  ", "strong"), reveal)
-        if self.chosen == asked.answer:
+        if self.chosen == question.answer:
             return _labelled(Span("right", "good"), reveal)
         return _labelled(Span(f"no, {right}", "bad"), reveal)
 
@@ -170,11 +170,11 @@ class LessonView:
         assert step is not None
         values = as_array(trace[where])
         names = labels(trace)
-        # The tokens up to the one that the question is about, and those after it where there is room.
+        # The tokens up to the one that the question is about, and later ones if there is room.
         first = max(0, min(self.lesson.focus, len(names) - 1) + 1 - rows)
         keep = list(range(first, min(len(names), first + rows)))
-        said = f"  {step.title} = {step.formula}" if step.formula else f"  {step.title}"
-        yield Line([Span(address, step.role), Span(said, "dim")], single=True)
+        title = f"  {step.title} = {step.formula}" if step.formula else f"  {step.title}"
+        yield Line([Span(address, step.role), Span(title, "dim")], single=True)
         if step.is_map:
             seen = visible_array(trace, step, 0)
             scale, limit = ("unit", 1.0) if step.is_distribution else ("signed", largest(values, seen))
@@ -183,31 +183,33 @@ class LessonView:
         else:
             yield Values([names[i] for i in keep], values[keep], self.dims, step.role)
         if len(keep) < len(names):
-            which = f"tokens {keep[0]} to {keep[-1]}" if len(keep) > 1 else f"token {keep[0]}"
-            yield Line(Span(f"  {which} of {len(names)}", "dim"))
+            tokens = f"tokens {keep[0]} to {keep[-1]}" if len(keep) > 1 else f"token {keep[0]}"
+            yield Line(Span(f"  {tokens} of {len(names)}", "dim"))
 
 
 def _miniatures(maps: Sequence[Map]) -> Miniatures:
-    drawn = []
-    for one in maps:
-        weights = np.array(one.weights, dtype=np.float32)
+    miniatures = []
+    for picture in maps:
+        weights = np.array(picture.weights, dtype=np.float32)
         seen = np.isfinite(weights)
-        drawn.append(Miniature(one.title, one.word, np.where(seen, weights, 0), None if seen.all() else seen))
-    return Miniatures(drawn, _MAP_LINES, "attention", len(drawn), "the first", "a wider terminal shows more")
+        miniatures.append(
+            Miniature(picture.title, picture.word, np.where(seen, weights, 0), None if seen.all() else seen)
+        )
+    return Miniatures(miniatures, _MAP_LINES, "attention", len(miniatures), "the first", "a wider terminal shows more")
 
 
 def _figures(figures: LiveTable, rows: int, role: str) -> Iterator[Block]:
     count = len(figures.rows)
     rows = min(rows, count)
     if figures.keep == "spread":
-        places = spread(count, rows)
+        indices = spread(count, rows)
     else:
-        places = list(range(count - rows, count) if figures.keep == "last" else range(rows))
-    kept = [figures.rows[place] for place in places]
+        indices = list(range(count - rows, count) if figures.keep == "last" else range(rows))
+    shown_rows = [figures.rows[index] for index in indices]
     columns = []
-    for place, title in enumerate(figures.titles):
-        cells = [row[place] for row in kept]
-        if figures.share == place:
+    for index, title in enumerate(figures.titles):
+        cells = [row[index] for row in shown_rows]
+        if figures.share == index:
             shares = [float(cell) for cell in cells]
             shown = [number(share, "%.4f" if share >= 1e-4 or not share else "%.1e") for share in shares]
             width = max(map(len, shown))
@@ -217,12 +219,12 @@ def _figures(figures: LiveTable, rows: int, role: str) -> Iterator[Block]:
             texts = all(isinstance(cell, str) for cell in cells)
             columns.append(Column(title, _cells(cells), "left" if texts else "right", shrink=8 if texts else 0))
     yield Table(columns, header=any(figures.titles))
-    if len(kept) < len(figures.rows):
-        yield Line(Span(f"  {len(figures.rows) - len(kept)} of {len(figures.rows)} rows are omitted", "dim"))
+    if len(shown_rows) < len(figures.rows):
+        yield Line(Span(f"  {len(figures.rows) - len(shown_rows)} of {len(figures.rows)} rows are omitted", "dim"))
 
 
 def _cells(values: Sequence[str | int | float]) -> list[Cell]:
-    """The cells of a column, its numbers with the same digits unless their sizes differ widely."""
+    """The cells of a column; its numbers have the same digits unless their sizes differ widely."""
     floats = [value for value in values if isinstance(value, float)]
     sizes = [abs(value) for value in floats if value]
     even = sizes and max(sizes) < 30 * min(sizes)

@@ -16,7 +16,7 @@ from tinytf_cli.views.parts import folded, not_finite, note, share_column, verdi
 from tinytf_cli.views.steps import as_array
 
 _STAGES = 11
-"""How many stages a table has, unless all are asked for."""
+"""The most stages of a table, unless all are asked for."""
 _TRACKED = 24  # columns that a tracked token takes: rank, probability, bar
 
 
@@ -36,7 +36,7 @@ class LensDisplay(Display):
 
 @draws(Lens, LensDisplay)
 def lens(report: Lens, terminal: Terminal, display: LensDisplay) -> Iterator[Block]:
-    """The grid of all positions, then each stage of those that are predicted or asked for."""
+    """The grid of all positions, then the stages of the predicted or named ones."""
     model, tokens, detailed = model_of(report), report.encoding.tokens, _in_detail(report, display.named)
     yield from banner(model, report.encoding)
     yield Heading("logit lens", "the most probable token, if this were the last layer", "output")
@@ -63,7 +63,7 @@ def lens(report: Lens, terminal: Terminal, display: LensDisplay) -> Iterator[Blo
 
 
 def _in_detail(report: Lens, named: bool) -> list[int]:
-    """Which of the report's positions are shown one by one: the named ones, else those that are predicted."""
+    """The indices of the positions shown one by one: the named ones, else the predicted ones."""
     model, indices = model_of(report), range(len(report.positions))
     if named or len(indices) == 1:
         return list(indices)
@@ -75,19 +75,21 @@ def _in_detail(report: Lens, named: bool) -> list[int]:
     return [index for index in indices if tokens[report.positions[index]].id == mask]
 
 
-def _grid(report: Lens, display: LensDisplay, at: Any, columns: Sequence[str], **settings: Any) -> Iterator[Block]:
-    """A word for each stage and column; ``at`` picks the columns from (positions, rank)."""
+def _grid(
+    report: Lens, display: LensDisplay, selection: Any, columns: Sequence[str], **settings: Any
+) -> Iterator[Block]:
+    """A word for each stage and column; ``selection`` indexes the columns in (positions, rank)."""
     model, stages = model_of(report), report.stages
     names = [stage.name for stage in stages]
-    words = [[model.shown(token_id) for token_id in stage.top_ids[at].tolist()] for stage in stages]
-    shares = as_array(torch.stack([stage.top_probabilities[at] for stage in stages]))
+    words = [[model.shown(token_id) for token_id in stage.top_ids[selection].tolist()] for stage in stages]
+    shares = as_array(torch.stack([stage.top_probabilities[selection] for stage in stages]))
     yield from folded(Grid(words, shares, names, columns, **settings), names, display.stages, "stages")
 
 
 def _position(report: Lens, index: int, terminal: Terminal, display: LensDisplay) -> Iterator[Block]:
     position, stages = report.positions[index], report.stages
-    said = "entropy here and KL(final ‖ here), in nats"
-    yield Heading(f"position {position} {report.encoding.tokens[position].shown}", said, "output")
+    subtitle = "entropy here and KL(final ‖ here), in nats"
+    yield Heading(f"position {position} {report.encoding.tokens[position].shown}", subtitle, "output")
     beside = [
         ("entropy", [Figure(float(stage.entropy[index]), "%.3f") for stage in stages]),
         ("KL", [Figure(float(stage.divergence[index]), "%.3f") for stage in stages]),
@@ -95,12 +97,12 @@ def _position(report: Lens, index: int, terminal: Terminal, display: LensDisplay
     ranks = [f"{rank + 1}." for rank in range(stages[0].top_ids.shape[1])]
     yield from _grid(report, display, index, ranks, beside=beside, many="tokens", asked=display.top or display.all)
     room = terminal.width if terminal.cuts else 10**6
-    each = max(1, (room - 14) // _TRACKED)
-    for first in range(0, len(report.tracked), each):
+    per_table = max(1, (room - 14) // _TRACKED)
+    for first in range(0, len(report.tracked), per_table):
         yield Line("")
         if not first:
             yield note("rank and probability of the tracked tokens")
-        table = _tracked(report, index, range(first, min(first + each, len(report.tracked))))
+        table = _tracked(report, index, range(first, min(first + per_table, len(report.tracked))))
         yield from folded(table, [stage.name for stage in stages], display.stages, "stages")
 
 

@@ -24,8 +24,8 @@ from tinytf_cli.views.parts import (
 )
 
 _ROWS = 28
-"""How many rows the table has, unless more are asked for."""
-_FEW = 3  # tokens of a direction in a row of the table
+"""The most rows of the table, unless more are asked for."""
+_FEW = 3  # tokens from each end of a direction in a row of the table
 
 Row = tuple[TokenUnits, Active]
 
@@ -44,8 +44,8 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
     model, tokens = model_of(report), report.tokens
     directions = {direction.unit: direction for direction in report.directions}
     yield from banner(model, report.encoding)
-    each = 1 if display.named else 1 + max((len(token.units) for token in tokens), default=0)
-    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // each)))
+    rows_per_token = 1 if display.named else 1 + max((len(token.units) for token in tokens), default=0)
+    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // rows_per_token)))
     if display.named:
         for unit in report.units:
             yield from _unit(report, model, unit, keep)
@@ -58,7 +58,7 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
     if model.transformer.head is not None:
         yield Line(Span(f"Δ logit: {report.contributing}", "dim"))
     if directions and not display.named:
-        words = "promotes, suppresses: what the unit does here; a negative activation turns its direction around"
+        words = "promotes, suppresses: what the unit does here; a negative activation reverses its direction"
         yield Line(Span(words, "dim"))
     if report.examples is not None:
         yield from _examples(model, report.examples)
@@ -68,12 +68,12 @@ def _table(report: Neurons, model: Model, directions: Mapping[Unit, Direction], 
     """The strongest units of each token in ``keep``."""
     tokens, names = report.tokens, report.encoding.tokens
     layers = (report.trace or model.trace_of(report.encoding)).recording.layers
-    kept = [(tokens[i], active, index) for i in keep for index, active in enumerate(tokens[i].units)]
-    rows = [(token, active) for token, active, _ in kept]
+    units = [(tokens[i], active, index) for i in keep for index, active in enumerate(tokens[i].units)]
+    rows = [(token, active) for token, active, _ in units]
     where = "all layers" if len(layers) == model.config.n_layers else f"layer {layers[0]}"
     yield Heading("units", f"the strongest of {where} at each token, by the size of their {report.by}", "ffn")
     first: list[Cell] = [
-        "" if index else Span(f"{token.position} {names[token.position].shown}", "strong") for token, _, index in kept
+        "" if index else Span(f"{token.position} {names[token.position].shown}", "strong") for token, _, index in units
     ]
     columns = [
         Column("token", first, shrink=8, said=""),
@@ -82,12 +82,15 @@ def _table(report: Neurons, model: Model, directions: Mapping[Unit, Direction], 
     ]
     if directions:
         for title, promoted, drop in (("promotes", True, 0), ("suppresses", False, 1)):
-            few, fewer = (
-                [_few(model, directions, active, promoted, most) for _, active in rows] for most in (_FEW, _FEW - 1)
+            cells, narrow = (
+                [_end_tokens(model, directions, active, promoted, most) for _, active in rows]
+                for most in (_FEW, _FEW - 1)
             )
-            columns.append(Column(title, few, narrow=fewer, shrink=12, drop=drop))
+            columns.append(Column(title, cells, narrow=narrow, shrink=12, drop=drop))
     ends = frozenset(
-        row for row, (token, _, index) in enumerate(kept[:-1]) if index == len(token.units) - 1 and len(token.units) > 1
+        row
+        for row, (token, _, index) in enumerate(units[:-1])
+        if index == len(token.units) - 1 and len(token.units) > 1
     )
     yield Table(columns, rule_after=ends)
     yield from fold_note(range(len(tokens)), keep, "tokens")
@@ -104,8 +107,8 @@ def _figures(model: Model, rows: Sequence[Row], full: float) -> Iterator[Column]
         yield Column("of", predicted, shrink=6, drop=2)
 
 
-def _few(model: Model, directions: Mapping[Unit, Direction], active: Active, promoted: bool, most: int) -> str:
-    """The tokens that a unit promotes or suppresses here: a negative activation turns its direction around."""
+def _end_tokens(model: Model, directions: Mapping[Unit, Direction], active: Active, promoted: bool, most: int) -> str:
+    """The tokens that a unit promotes or suppresses here; a negative activation reverses its direction."""
     direction = directions[active.unit]
     ends = direction.promoted if promoted == (active.activation >= 0) else direction.suppressed
     return "  ".join(model.shown(token_id) for token_id, _ in ends[:most])
@@ -115,12 +118,12 @@ def _unit(report: Neurons, model: Model, unit: Unit, keep: list[int]) -> Iterato
     """The activation of one unit at each token in ``keep``."""
     names = report.encoding.tokens
     rows = [(token, next(active for active in token.units if active.unit == unit)) for token in report.tokens]
-    kept = [rows[i] for i in keep]
+    visible = [rows[i] for i in keep]
     yield Heading(str(unit), "its activation at each token", "ffn")
     columns = [
-        Column("#", [str(token.position) for token, _ in kept], "right", said="token"),
-        Column("token", [names[token.position].shown for token, _ in kept], shrink=8, said=""),
-        *_figures(model, kept, full_scale(active.activation for _, active in rows)),
+        Column("#", [str(token.position) for token, _ in visible], "right", said="token"),
+        Column("token", [names[token.position].shown for token, _ in visible], shrink=8, said=""),
+        *_figures(model, visible, full_scale(active.activation for _, active in rows)),
     ]
     yield Table(columns)
     yield from fold_note(range(len(rows)), keep, "tokens")
@@ -138,11 +141,11 @@ def _direction(model: Model, direction: Direction) -> Iterator[Block]:
     yield Bars(bars, full, signed=True)
 
 
-def _examples(model: Model, found: TopExamples) -> Iterator[Block]:
+def _examples(model: Model, top: TopExamples) -> Iterator[Block]:
     """The places in the corpus where each unit is most active."""
-    corpus = printable(found.corpus, spaces=False)
-    counted = f"{plural(found.tokens, 'token')} in {plural(found.documents, 'document')} of {corpus}"
-    for unit, examples in found.units.items():
+    corpus = printable(top.corpus, spaces=False)
+    counted = f"{plural(top.tokens, 'token')} in {plural(top.documents, 'document')} of {corpus}"
+    for unit, examples in top.units.items():
         yield Heading(f"{unit} elsewhere", f"<<where it is most active>>, of {counted}", "ffn")
         if not examples:
             yield note("the corpus has no token")

@@ -1,7 +1,8 @@
-"""The first screen of a trace: the answer, a block as a drawing, a line a layer, the heads, what to ask next."""
+"""The first screen of a trace: the answer, a block as a drawing, a line per layer, the heads, what to ask next."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 from rich.cells import cell_len
 
@@ -48,14 +49,14 @@ _WIDE = 8  # columns that a small map takes, at least
 _CLOSEUP, _TABLE = 22, 76  # columns of the map and of the layers beside the drawing, at least
 _QUERIES = 8  # of the map; fewer where it is below the drawing
 _QUOTED = 60
-"""Most characters of a text that is repeated in a command line."""
+"""The most characters of a text that is repeated in a command line."""
 
 Again = Callable[..., str]
-"""Makes a command line about the same text, of a command and what it takes before it, and ``options``."""
+"""Makes a command line about the same text, from a command with its own arguments and ``options``."""
 
 
 def commands_about(report: Report) -> Callable[[str], Again]:
-    """Makes command lines as they are typed in a terminal: about a text, and the model of a report."""
+    """Return a maker of terminal command lines about a text and the model of a report."""
     name = report.about.model.name if report.about else "tiny"
     more = () if name == "tiny" else ("-m", name)
 
@@ -67,7 +68,7 @@ def commands_about(report: Report) -> Callable[[str], Again]:
 
 
 def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:
-    """The model in one line; the tokenizer, and what it added to the text, in another, with a note that fits it."""
+    """A line for the model; a line for the tokenizer and what it added to the text, with the notes if they fit."""
     config, name = model.config, printable(model.name, spaces=False)
     source = printable(model.source, spaces=False)
     parts = [f"{config.kind}, {heads_in_words(config)}", f"{count(model.n_parameters)} parameters"]
@@ -77,86 +78,84 @@ def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:
     yield Line([Span(name, "strong"), *(Span(f" · {part}") for part in parts)])
     tokenizer = model.tokenizer
     borrowed = f" ({model.tokenizer_note.partition(':')[0]})" if model.tokenizer_note and not model.notes else ""
-    said = f"{trace.encoding.added} · {tokenizer.kind} of {tokenizer.vocab_size:,}{borrowed}"
-    noted = "".join(f" · note: {printable(note, spaces=False)}" for note in model.notes)
-    if len(said + noted) <= width:
-        yield Line([Span(said, "dim"), Span(noted)])
+    summary = f"{trace.encoding.added} · {tokenizer.kind} of {tokenizer.vocab_size:,}{borrowed}"
+    note_words = "".join(f" · note: {printable(note, spaces=False)}" for note in model.notes)
+    if len(summary + note_words) <= width:
+        yield Line([Span(summary, "dim"), Span(note_words)])
     else:
-        yield Line(Span(said, "dim"))
+        yield Line(Span(summary, "dim"))
         yield from notes(model)
 
 
 def text_block(trace: Trace, width: int, *, every: bool = False) -> Pieces:
-    """The tokens in one line; a long text is folded in the middle, unless ``every`` token is asked for."""
+    """The tokens in one line; a long text is folded in the middle, unless ``every`` is set."""
     names = labels(trace)
     roles = token_roles(trace.encoding)
     room = width - 4
     if every or sum(cell_len(name) + 1 for name in names) <= room:
         return Pieces(names, roles)
     half = (room - len(f" … {len(names):,} more … ")) // 2
-    head, tail = _fitting(names, half), _fitting(names[::-1], half)
+    head, tail = _count_fitting(names, half), _count_fitting(names[::-1], half)
     fold = f" … {len(names) - head - tail:,} more … "
     last = len(names) - tail
     return Pieces([*names[:head], fold, *names[last:]], [*roles[:head], "dim", *roles[last:]])
 
 
-def _fitting(names: Sequence[str], room: int) -> int:
+def _count_fitting(names: Sequence[str], room: int) -> int:
     """How many names fit, at least one."""
-    used = 0
-    for place, name in enumerate(names):
-        used += cell_len(name) + 1
-        if used > room:
-            return max(1, place)
-    return len(names)
+    ends = accumulate(cell_len(name) + 1 for name in names)
+    return max(1, sum(end <= room for end in ends))
 
 
 def answer_blocks(
-    trace: Trace, found: Sequence[Prediction], top: int | None, *, digits: bool, every: bool = False
+    trace: Trace, predictions: Sequence[Prediction], top: int | None, *, digits: bool, every: bool = False
 ) -> Iterator[Block]:
-    """The most probable tokens or classes: ``top``, or until they have 99.9 % or are five; fewer each of several.
+    """The most probable tokens or classes: ``top`` of them, or until 99.9 % or five; fewer for each of several.
 
-    With ``digits`` the terminal says how many; of more than five [MASK] it takes ``every`` to show all.
+    ``digits`` uses the terminal's digits; ``every`` shows more than five [MASK].
     """
-    if not found and trace.model.head is not None:
+    if not predictions and trace.model.head is not None:
         yield Line(Span("  the text has no [MASK] to fill", "dim"))
     named = []
-    of_tokens = any(one.what == "token" for one in found)
-    read = found if every else found[: _TAGGED if of_tokens else _BARS]
-    titles = ["[MASK]" if one.what == "fills" and len(found) == 1 else one.title for one in read]
+    of_tokens = any(prediction.what == "token" for prediction in predictions)
+    visible = predictions if every else predictions[: _TAGGED if of_tokens else _BARS]
+    titles = [
+        "[MASK]" if prediction.what == "fills" and len(predictions) == 1 else prediction.title for prediction in visible
+    ]
     width = max(map(cell_len, titles), default=0)
-    for where, one in zip(titles, read, strict=True):
-        for place, likely in enumerate(_shown(one, top, max(1, _BARS // len(found)))):
-            title = where if place == 0 else ""
+    for heading, prediction in zip(titles, visible, strict=True):
+        for index, likely in enumerate(_shown(prediction, top, max(1, _BARS // len(predictions)))):
+            title = heading if index == 0 else ""
             named.append((f"{title}{' ' * (width - cell_len(title))}  {likely.shown}", likely))
     yield from likely_blocks(named, digits=digits)
-    if len(found) > len(read):
-        what = "tokens" if of_tokens else "[MASK]"
-        yield Line(Span(f"  and {len(found) - len(read)} more {what}; --all shows them", "dim"))
+    if len(predictions) > len(visible):
+        noun = "tokens" if of_tokens else "[MASK]"
+        yield Line(Span(f"  and {len(predictions) - len(visible)} more {noun}; --all shows them", "dim"))
 
 
-def _shown(one: Prediction, top: int | None, most: int) -> Sequence[Likely]:
+def _shown(prediction: Prediction, top: int | None, most: int) -> Sequence[Likely]:
     if top is not None:
-        return one.top[:top]
+        return prediction.top[:top]
     total = 0.0
-    for place, likely in enumerate(one.top, start=1):
+    for n, likely in enumerate(prediction.top, start=1):
         total += likely.probability or 0.0
-        if total >= _ENOUGH or place == most:
-            return one.top[:place]
-    return one.top
+        if total >= _ENOUGH or n == most:
+            return prediction.top[:n]
+    return prediction.top
 
 
 class Screen:
     """The first screen of one trace, below its answer."""
 
-    def __init__(self, model: Model, found: Traced, again: Again) -> None:
-        self.model, self.found, self.again = model, found, again
-        self.trace, self.overview = found.trace, found.overview
-        self.names = labels(found.trace)
+    def __init__(self, model: Model, report: Traced, again: Again) -> None:
+        self.model, self.report, self.again = model, report, again
+        self.trace, self.overview = report.trace, report.overview
+        self.names = labels(report.trace)
 
     def blocks(self, terminal: Terminal, rows: int | None, above: int) -> Iterator[Block]:
-        """One block drawn, a line a layer (as many as ``rows`` says, 0 for all), and the strongest heads.
+        """A drawing of one block, a line per layer (``rows`` of them, 0 for all), and the strongest heads.
 
-        ``above`` is how many lines the answer has; the heads get those that are left on a screen.
+        ``above`` is how many lines the answer has; the heads get the remaining lines of a screen.
         """
         overview = self.overview
         layer, head, value = overview.ranked[0]
@@ -181,13 +180,13 @@ class Screen:
         yield from self.heads(terminal.width, lines)
 
     def _heading(self, layer: int, width: int) -> Heading:
-        """Which block is drawn, and why."""
+        """The heading of the drawing: which block it is, and why."""
         overview, config = self.overview, self.trace.config
         predicted = overview.predicted
-        what = "stream" if predicted is None else f"logit of {shortened(predicted, 12)}"
-        said = f"of {config.n_layers}, with the head that adds most to the {what}"
+        target = "stream" if predicted is None else f"logit of {shortened(predicted, 12)}"
+        subtitle = f"of {config.n_layers}, with the head that adds most to the {target}"
         more = f" · {plural(len(self.names), 'token')} × d_model {config.d_model}"
-        return Heading(f"block L{layer}", said + (more if width >= 100 else ""))
+        return Heading(f"block L{layer}", subtitle + (more if width >= 100 else ""))
 
     @property
     def _where(self) -> str:
@@ -195,8 +194,8 @@ class Screen:
         if len(positions) == 1:
             return f"at {self.names[positions[0]]}"
         reading = self.overview.reading
-        each = "[MASK]" if self.trace.config.predicts_tokens else "token"
-        return "over all tokens" if reading is None else f"at each {each}; the lens at {reading}"
+        noun = "[MASK]" if self.trace.config.predicts_tokens else "token"
+        return "over all tokens" if reading is None else f"at each {noun}; the lens at {reading}"
 
     def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
         """A head, what it looks at most, and how much it adds."""
@@ -208,43 +207,43 @@ class Screen:
         """What the head looks at from the last position that is read, in words."""
         seen = self.overview.closeup(layer, head, 3, 1)
         (query,), (row,) = seen.queries, seen.weights.tolist()
-        does = "looks at" if self.trace.steps.map_of(layer).is_distribution else "reads"
-        words: list[Span | Figure | str] = [Span(f"   {shortened(self.names[query], 9)} {does}", "dim")]
-        for key, weight in sorted(zip(seen.keys, row, strict=True), key=lambda one: -one[1]):
+        verb = "looks at" if self.trace.steps.map_of(layer).is_distribution else "reads"
+        words: list[Span | Figure | str] = [Span(f"   {shortened(self.names[query], 9)} {verb}", "dim")]
+        for key, weight in sorted(zip(seen.keys, row, strict=True), key=lambda pair: -pair[1]):
             words += [f" {shortened(self.names[key], 9)} ", Figure(weight, "%.2f")]
         return Line([*self._named(layer, head, value), *words], indent=2)
 
     def _closeup(self, layer: int, head: int, value: float, room: int) -> Iterator[Block]:
-        """What the head looks at: as many keys as fit the room."""
+        """What the head looks at, as a map of as many keys as fit."""
         longest, widest = (6, 7) if room > 2 * _CLOSEUP else (4, 4)  # names of keys and queries
         seen = self.overview.closeup(layer, head, (room - 3 - widest) // (longest + 1), _QUERIES)
         step = self.trace.steps.map_of(layer)
         visible = visible_array(self.trace, step, layer)
         yield Line(self._named(layer, head, value, f".{step.name}" if room > 2 * _CLOSEUP else ""))
-        part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
-        rows, columns = ([shortened(self.names[place], most) for place in places] for places, most in (
+        seen_part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
+        rows, columns = ([shortened(self.names[position], most) for position in positions] for positions, most in (
             (seen.queries, widest), (seen.keys, longest)
         ))  # fmt: skip
         kind = "unit" if step.is_distribution else "signed"
-        yield Heat(as_array(seen.weights), rows, columns, kind, part, digits=2)
+        yield Heat(as_array(seen.weights), rows, columns, kind, seen_part, digits=2)
         total = len(self.names)
         if len(columns) < total:
-            whole = f"queries {seen.queries[0]} to {seen.queries[-1]} of {total}, " if len(rows) < total else ""
-            yield Line(Span(f"{whole}the {len(columns)} keys seen most", "dim"), indent=2, hanging=0)
+            query_range = f"queries {seen.queries[0]} to {seen.queries[-1]} of {total}, " if len(rows) < total else ""
+            yield Line(Span(f"{query_range}the {len(columns)} keys seen most", "dim"), indent=2, hanging=0)
 
     def layers(self, rows: int | None) -> Iterator[Block]:
-        """A line a layer, with at most ``rows`` lines the middle folded."""
-        every = self.overview.layers
-        names, keep = numbered("L", len(every)), middle_out(len(every), rows)
-        heads = [list(self._head(one)) if one.layer in keep else "" for one in every]
-        added = [[one.added[place] for one in every] for place in range(len(every[0].added))]
+        """A line per layer; the middle is folded to at most ``rows`` lines."""
+        layers = self.overview.layers
+        names, keep = numbered("L", len(layers)), middle_out(len(layers), rows)
+        heads = [list(self._head(layer)) if layer.layer in keep else "" for layer in layers]
+        added = [[layer.added[index] for layer in layers] for index in range(len(layers[0].added))]
         columns = [
             Column("", [Span(name, "residual") for name in names], said=""),
             *(self._sizes(column) for column in added),
             Column("head that adds most", heads, said="most from"),
         ]
         if self.overview.reading is not None:
-            reads = [one.read for one in every if one.read is not None]
+            reads = [layer.read for layer in layers if layer.read is not None]
             columns += [
                 Column("lens reads", [Span(read.token, "output") for read in reads], shrink=8),
                 Column("", [Meter(read.probability, Figure(read.probability, "%.3f"), "output") for read in reads]),
@@ -253,18 +252,20 @@ class Screen:
         yield from folded(Table(columns), names, rows, "layers")
 
     def _sizes(self, column: Sequence[Added]) -> Column:
-        """A whole bar is as much as the stream, or more."""
+        """The relative sizes of what a step adds; a whole bar is as much as the stream, or more."""
         role = self.trace.steps.by_name[column[0].step].role
-        return Column(f"{column[0].step} adds", [Meter(one.share, Figure(one.share, "%.2f"), role) for one in column])
+        return Column(
+            f"{column[0].step} adds", [Meter(added.share, Figure(added.share, "%.2f"), role) for added in column]
+        )
 
-    def _head(self, one: Layer) -> Iterator[Span]:
-        label = self.overview.most_seen(one.layer, one.strongest)
-        yield Span(f"H{one.strongest}", "attention")
-        yield Span(f" {number(one.heads[one.strongest], '%.2f')} {label}")
+    def _head(self, layer: Layer) -> Iterator[Span]:
+        label = self.overview.most_seen(layer.layer, layer.strongest)
+        yield Span(f"H{layer.strongest}", "attention")
+        yield Span(f" {number(layer.heads[layer.strongest], '%.2f')} {label}")
 
     def heads(self, width: int, lines: int) -> Iterator[Block]:
-        """The strongest heads, small, as many as fit the lines."""
-        table, places = self.trace.steps, self.overview.ranked
+        """Small maps of the strongest heads, as many as fit the lines."""
+        table, ranked = self.trace.steps, self.overview.ranked
         most = max(1, width // _WIDE) * max(1, lines // (2 + min(len(self.names), 5) // 2))
         maps = [
             Miniature(
@@ -273,33 +274,35 @@ class Screen:
                 as_array(self.overview.weights(layer, head)),
                 visible_array(self.trace, table.map_of(layer), layer),
             )
-            for layer, head, _ in places[:most]
+            for layer, head, _ in ranked[:most]
         ]
-        which = "stream" if self.overview.predicted is None else "logit"
-        which, marks = f"those that add most to the {which}", f"→ what each sees most {self._where}"
-        yield Miniatures(maps, lines, "heads", len(places), which, "--all shows all", marks)
+        target = "stream" if self.overview.predicted is None else "logit"
+        target, marks = f"those that add most to the {target}", f"→ what each sees most {self._where}"
+        yield Miniatures(maps, lines, "heads", len(ranked), target, "--all shows all", marks)
 
     def next(self, terminal: Terminal) -> Iterator[Block]:
-        """What to type next."""
+        """Command lines to type next."""
         layer, head, _ = self.overview.ranked[0]
-        asked = [(self.again("trace", options=("--block", f"L{layer}H{head}")), "that head in full")]
-        if self.found.predictions:
-            one = self.found.predictions[0]
-            best = one.top[0]
-            word = str(one.column)
-            if one.of_tokens:
+        lines = [(self.again("trace", options=("--block", f"L{layer}H{head}")), "that head in full")]
+        if self.report.predictions:
+            prediction = self.report.predictions[0]
+            best = prediction.top[0]
+            word = str(prediction.column)
+            if prediction.of_tokens:
                 word = best.shown if best.shown.lstrip("·").isalpha() else f"#{best.id}"
-            where = (
-                () if self.trace.config.head.kind in ("sequence", "lm", "mlm") else ("--position", str(one.position))
+            position = (
+                ()
+                if self.trace.config.head.kind in ("sequence", "lm", "mlm")
+                else ("--position", str(prediction.position))
             )
-            asked = [
-                (self.again("explain", f"logits[{one.position},{word}]"), "its arithmetic"),
-                *asked,
-                (self.again("attribute", options=where), "what speaks for it"),
+            lines = [
+                (self.again("explain", f"logits[{prediction.position},{word}]"), "its arithmetic"),
+                *lines,
+                (self.again("attribute", options=position), "what speaks for it"),
             ]
         else:
-            asked += [
+            lines += [
                 (self.again("trace", options=("--pipeline",)), "one line a step"),
                 (self.again("rollout"), "which tokens reach which"),
             ]
-        yield from next_lines(terminal, *asked)
+        yield from next_lines(terminal, *lines)

@@ -1,4 +1,4 @@
-"""The view of parameters: what each is and makes, its figures, and its numbers in one of several ways."""
+"""The view of parameters: what each is and which step it makes, its figures, and its numbers in several forms."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tinytf_cli.views.parts import fold_note, middle_out, note, row_limit
 from tinytf_cli.views.steps import as_array, largest
 
 _NAMED = 64
-"""Rows and columns of a map with a name of their own; more have numbers, since they are pooled."""
+"""The most rows or columns of a map that have names; more have numbers, since they are pooled."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ def parameters(report: Parameters, terminal: Terminal, display: ParametersDispla
 
 
 def parameter_blocks(model: Model, report: Parameters, dims: int, rows: int | None) -> Iterator[Block]:
-    """Each parameter, in the way that was asked for."""
+    """Each parameter, in the form that was asked for."""
     for parameter in report.found:
-        yield from _blocks(_Drawn(model, parameter, dims, rows))
+        yield from _blocks(_Drawing(model, parameter, dims, rows))
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _Drawing:
     """A parameter, and how much of it is shown."""
 
     model: Model
@@ -55,15 +55,15 @@ class _Drawn:
     rows: int | None
 
 
-def _blocks(drawn: _Drawn) -> Iterator[Block]:
-    parameter, values = drawn.parameter, drawn.parameter.values
+def _blocks(drawing: _Drawing) -> Iterator[Block]:
+    parameter, values = drawing.parameter, drawing.parameter.values
     where, axes = parameter.where, zip(parameter.where.axes, values.shape, strict=True)
     sizes = " × ".join(f"{axis} {size:,}" for axis, size in axes)
     yield Heading(str(where), f"{sizes} of {parameter.name}" if sizes else parameter.name, where.step.role)
     if where.note:
         yield note(where.note)
     for word, token in parameter.tokens.items():
-        yield note(f"{printable(word)} is token {token:,}, {drawn.model.tokenizer.shown(token)}")
+        yield note(f"{printable(word)} is token {token:,}, {drawing.model.tokenizer.shown(token)}")
     if not values.dim():
         yield from _number(parameter)
         return
@@ -72,7 +72,7 @@ def _blocks(drawn: _Drawn) -> Iterator[Block]:
     spread: list[Piece] = ["mean ", mean, ", std ", std, ", ", low, " … ", high, ", norm ", Figure(parameter.norm)]
     broken = f", {figures.not_finite:,} not finite" if figures.not_finite else ""
     yield Line([*spread, broken, f"; makes {', '.join(parameter.makes)}"], indent=2)
-    yield from _WAYS[parameter.way](drawn)
+    yield from _WAYS[parameter.way](drawing)
 
 
 def _number(parameter: ParameterValues) -> Iterator[Block]:
@@ -84,80 +84,80 @@ def _number(parameter: ParameterValues) -> Iterator[Block]:
     yield note(f"it makes {' and '.join(parameter.makes)}: {step.title} = {step.formula}")
 
 
-def _table(drawn: _Drawn) -> Iterator[Block]:
+def _table(drawing: _Drawing) -> Iterator[Block]:
     """Rows as numbers and strips of colour; a vector is one row."""
-    parameter, values = drawn.parameter, as_array(drawn.parameter.values)
+    parameter, values = drawing.parameter, as_array(drawing.parameter.values)
     matrix = np.atleast_2d(values)
-    keep = middle_out(len(matrix), drawn.rows)
-    names = _names(drawn, 0, keep) if values.ndim > 1 else [""]
+    keep = middle_out(len(matrix), drawing.rows)
+    names = _names(drawing, 0, keep) if values.ndim > 1 else [""]
     tokens = parameter.where.axes[-1] in ("vocab", "label")
-    across = _names(drawn, values.ndim - 1, range(min(drawn.dims, matrix.shape[1]))) if tokens else ()
-    yield Values(names, matrix[keep], drawn.dims, parameter.where.step.role, columns=across)
+    across = _names(drawing, values.ndim - 1, range(min(drawing.dims, matrix.shape[1]))) if tokens else ()
+    yield Values(names, matrix[keep], drawing.dims, parameter.where.step.role, columns=across)
     yield from fold_note(range(len(matrix)), keep, "rows")
 
 
-def _map(drawn: _Drawn) -> Iterator[Block]:
-    """A cell per number, or for the strongest of several."""
-    values = as_array(drawn.parameter.values)
+def _map(drawing: _Drawing) -> Iterator[Block]:
+    """A cell per number, or per strongest of several."""
+    values = as_array(drawing.parameter.values)
     rows, columns = (
-        _names(drawn, axis, range(size)) if size <= _NAMED else [str(i) for i in range(size)]
+        _names(drawing, axis, range(size)) if size <= _NAMED else [str(i) for i in range(size)]
         for axis, size in enumerate(values.shape)
     )
-    down, across = drawn.parameter.where.axes
+    down, across = drawing.parameter.where.axes
     yield note(f"{down} down, {across} across")
     yield Heat(values, rows, columns, "signed", None, largest(values))
 
 
-def _histogram(drawn: _Drawn) -> Iterator[Block]:
-    """How many numbers lie in each of some equal intervals."""
-    edges, counts = (part.numpy() for part in drawn.parameter.histogram)
+def _histogram(drawing: _Drawing) -> Iterator[Block]:
+    """How many numbers lie in each of several equal intervals."""
+    edges, counts = (part.numpy() for part in drawing.parameter.histogram)
     form = number_format(edges.astype(np.float32))
     names = [f"{number(float(low), form)} …" for low in edges[:-1]]
     width = max(map(len, names))
     most = max(int(counts.max()), 1)
     bars = [Bar(name.rjust(width), int(n), f"{n:,}", "residual") for name, n in zip(names, counts, strict=True)]
-    yield note(f"how many of {int(counts.sum()):,} numbers lie from each value on")
+    yield note(f"how many of {int(counts.sum()):,} numbers lie between each value and the next")
     yield Bars(bars, most)
 
 
-def _spectrum(drawn: _Drawn) -> Iterator[Block]:
+def _spectrum(drawing: _Drawing) -> Iterator[Block]:
     """The singular values, largest first, and how many of them carry most of the energy."""
-    values = drawn.parameter.singular_values.cpu().numpy()
+    values = drawing.parameter.singular_values.cpu().numpy()
     share = f"{ENERGY:.0%}".replace("%", " %")
-    carrying = f"{drawn.parameter.carrying:,} of {plural(len(values), 'singular value')}"
+    carrying = f"{drawing.parameter.carrying:,} of {plural(len(values), 'singular value')}"
     first, last = Figure(float(values[0])), Figure(float(values[-1]))
     yield Line([Span(f"{carrying} carry {share} of the energy (Σσ²)", "strong"), "; ", first, " to ", last], indent=2)
     yield Curves([Curve("σ", np.arange(1, len(values) + 1), values, "residual")], "singular value", "σ")
 
 
-def _norms(drawn: _Drawn) -> Iterator[Block]:
+def _norms(drawing: _Drawing) -> Iterator[Block]:
     """The L2 norm of each row, the largest first."""
-    norms, axis = drawn.parameter.row_norms.cpu().numpy(), drawn.parameter.row_axis
+    norms, axis = drawing.parameter.row_norms.cpu().numpy(), drawing.parameter.row_axis
     order = np.argsort(-norms, kind="stable")
-    keep = middle_out(len(order), drawn.rows)
+    keep = middle_out(len(order), drawing.rows)
     form = number_format(norms.astype(np.float32))
-    names = _names(drawn, axis, [int(order[i]) for i in keep])
+    names = _names(drawing, axis, [int(order[i]) for i in keep])
     values = [float(norms[order[i]]) for i in keep]
     bars = [Bar(name, value, Figure(value, form)) for name, value in zip(names, values, strict=True)]
-    yield note(f"norm by {drawn.parameter.where.axes[axis]}, the largest first")
+    yield note(f"norm by {drawing.parameter.where.axes[axis]}, the largest first")
     yield Bars(bars, float(norms.max()) or 1.0)
     yield from fold_note(range(1, len(order) + 1), keep, "ranks")
 
 
-def _names(drawn: _Drawn, axis: int, numbers: Sequence[int]) -> list[str]:
-    """What some numbers of an axis are called."""
-    name, chosen = drawn.parameter.where.axes[axis], drawn.parameter.places[axis]
-    numbers = [chosen[number] for number in numbers]
+def _names(drawing: _Drawing, axis: int, indices: Sequence[int]) -> list[str]:
+    """The names of some indices of an axis."""
+    name, chosen = drawing.parameter.where.axes[axis], drawing.parameter.places[axis]
+    indices = [chosen[index] for index in indices]
     if name == "vocab":
-        return [drawn.model.tokenizer.shown(i) for i in numbers]
+        return [drawing.model.tokenizer.shown(i) for i in indices]
     if name == "label":
-        return [drawn.model.shown(i) for i in numbers]
+        return [drawing.model.shown(i) for i in indices]
     if name in ("position", "type"):
-        return [f"{name} {i}" for i in numbers]
-    return [dimension(name, i, drawn.model.config) for i in numbers]
+        return [f"{name} {i}" for i in indices]
+    return [dimension(name, i, drawing.model.config) for i in indices]
 
 
-_WAYS: dict[str, Callable[[_Drawn], Iterator[Block]]] = {
+_WAYS: dict[str, Callable[[_Drawing], Iterator[Block]]] = {
     "table": _table,
     "map": _map,
     "histogram": _histogram,

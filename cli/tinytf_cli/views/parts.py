@@ -31,7 +31,7 @@ from tinytf_cli.views.blocks import (
 )
 
 LONG_STACK = 12
-"""More layers than these are folded, or drawn small, unless all are asked for."""
+"""A stack of more layers is folded, or drawn small, unless all are asked for."""
 
 
 def _pieces(words: Words) -> Sequence[Piece]:
@@ -39,23 +39,25 @@ def _pieces(words: Words) -> Sequence[Piece]:
 
 
 def note(words: Words) -> Line:
-    """What a reader should know about the numbers above or below."""
-    each = _pieces(words)
-    return Line([Span(one, "dim") if isinstance(one, str) else replace(one, role="dim") for one in each], indent=2)
+    """A dim line about the numbers above or below."""
+    pieces = _pieces(words)
+    return Line(
+        [Span(piece, "dim") if isinstance(piece, str) else replace(piece, role="dim") for piece in pieces], indent=2
+    )
 
 
-def titled(title: str, said: Words, role: str = "strong") -> Line:
-    """A line that begins with what it is about."""
-    return Line([Span(title, role), *_pieces(said)])
+def titled(title: str, words: Words, role: str = "strong") -> Line:
+    """A line that begins with its coloured subject."""
+    return Line([Span(title, role), *_pieces(words)])
 
 
-def verdict(holds: bool, said: Words, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
+def verdict(holds: bool, words: Words, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
     """The outcome of a check in one line."""
-    return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(said)], indent)
+    return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(words)], indent)
 
 
 def not_finite(step: str, also: str = "") -> Line:
-    """The outcome of a check of numbers that are none: the first step where they appear."""
+    """A failed check: the first step where a number is NaN or ∞."""
     return verdict(False, f"first at {step}, where not every number is finite{also}")
 
 
@@ -66,24 +68,24 @@ def first_of(names: Sequence[object], most: int) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name of at most that many columns."""
+    """A name cut to at most ``most`` columns."""
     return name if cell_len(name) <= most else f"{set_cell_size(name, most - 1).rstrip()}…"
 
 
-def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | None:
-    """The most rows of a table: as many as were asked for (0: all), else what suits a screen."""
-    return (asked if asked is not None else screen if terminal.cuts else 0) or None
+def row_limit(terminal: Terminal, requested: int | None, screen: int = 16) -> int | None:
+    """The most rows of a table: the requested number (0: all), else what suits a screen; None for all."""
+    return (requested if requested is not None else screen if terminal.cuts else 0) or None
 
 
-def most_rows(asked: int | None, usual: int) -> int | None:
-    """The most rows of a table that is folded in a pipe too: as many as were asked for (0: all), else as usual."""
-    return (usual if asked is None else asked) or None
+def most_rows(requested: int | None, usual: int) -> int | None:
+    """The most rows of a table that is folded in a pipe too: the requested number (0: all), else ``usual``."""
+    return (usual if requested is None else requested) or None
 
 
 def middle_out(count: int, most: int | None) -> list[int]:
-    """Which of ``count`` rows are shown where at most ``most`` are: as many of the first as of the last.
+    """The indices of at most ``most`` of ``count`` rows, half from the start and half from the end.
 
-    A single row is not folded: the line that says so would take its place.
+    A single row is not folded, since the note about it would take its line.
     """
     if most is None or count <= most + 1:
         return list(range(count))
@@ -91,54 +93,57 @@ def middle_out(count: int, most: int | None) -> list[int]:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Which of ``count`` rows stand for all: at most ``most``, evenly apart, the first and the last among them."""
+    """The indices of at most ``most`` of ``count`` rows, evenly spaced from the first to the last."""
     most = min(count, most)
-    return [round(place * (count - 1) / max(1, most - 1)) for place in range(most)]
+    return [round(i * (count - 1) / max(1, most - 1)) for i in range(most)]
 
 
 def folded(
     block: Table | Heat | Grid | Bars | Values,
     names: Sequence[object],
     most: int | None,
-    what: str,
+    noun: str,
     remedy: str = "--all",
 ) -> Iterator[Block]:
-    """A block of a row for each name, with at most ``most`` rows; a line below names those left out."""
+    """A block with one row per name, cut to at most ``most`` rows; a note names the rows left out."""
     keep = middle_out(len(names), most)
     yield block.only(keep)
-    yield from fold_note(names, keep, what, remedy)
+    yield from fold_note(names, keep, noun, remedy)
 
 
-def fold_note(names: Sequence[object], keep: Sequence[int], what: str, remedy: str = "--rows 0") -> Iterator[Block]:
-    """A line that says which rows of the middle are left out, where there are any."""
-    first, count = next((row for row, kept in enumerate(keep) if kept != row), len(keep)), len(names) - len(keep)
+def fold_note(names: Sequence[object], keep: Sequence[int], noun: str, remedy: str = "--rows 0") -> Iterator[Block]:
+    """A note on the rows of the middle that are left out, if any."""
+    first, count = (
+        next((row for row, index in enumerate(keep) if index != row), len(keep)),
+        len(names) - len(keep),
+    )
     if count:
         ends = f"{names[first]} to {names[first + count - 1]}"
-        yield note(f"folded: {count:,} of {len(names):,} {what}, {ends}; {remedy} shows them")
+        yield note(f"folded: {count:,} of {len(names):,} {noun}, {ends}; {remedy} shows them")
 
 
 def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:
-    """A text token by token, each in its colour; the middle of a long one is replaced by how many it has."""
+    """A text token by token, each in its colour; in a long text a count replaces the middle."""
     keep = middle_out(len(names), most)
     words: list[Span] = []
-    for before, token in zip([-1, *keep], keep, strict=False):
-        if token != before + 1:
-            words.append(Span(f" … {token - before - 1:,} tokens … ", "dim"))
+    for previous, token in zip([-1, *keep], keep, strict=False):
+        if token != previous + 1:
+            words.append(Span(f" … {token - previous - 1:,} tokens … ", "dim"))
         words += [Span(names[token], roles[token]), Span(gap)]
     return Line(words, indent=2)
 
 
 def next_lines(terminal: Terminal, *lines: tuple[str, str]) -> Iterator[Block]:
-    """What to type next: command lines, each with what it shows where there is room for that."""
-    width = max(len(typed) for typed, _ in lines)
-    short = width + 6 + max(len(said) for _, said in lines) <= terminal.width
-    for typed, said in lines:
-        more = [Span(f"   {said}", "dim")] if short or terminal.plain else []
-        yield Line([Span(f"  {typed.ljust(width)}"), *more], single=not terminal.cuts)
+    """Command lines to type next, each with what it shows if there is room."""
+    width = max(len(command) for command, _ in lines)
+    fits = width + 6 + max(len(purpose) for _, purpose in lines) <= terminal.width
+    for command, purpose in lines:
+        explanation = [Span(f"   {purpose}", "dim")] if fits or terminal.plain else []
+        yield Line([Span(f"  {command.ljust(width)}"), *explanation], single=not terminal.cuts)
 
 
 def full_scale(values: Iterable[float]) -> float:
-    """What a whole bar stands for: the largest finite magnitude, or 1 where all are 0."""
+    """The value of a whole bar: the largest finite magnitude, or 1 if all are 0."""
     return max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
 
 
@@ -148,7 +153,7 @@ def side(value: float) -> str:
 
 
 def signed(value: float | None, form: str = "%+.3f") -> str:
-    """A number with its sign, or nothing."""
+    """A number with its sign; empty for None."""
     return "" if value is None else number(value, form)
 
 
@@ -172,7 +177,7 @@ def share_column(
 ) -> Column:
     """Shares of 1, each with its bar, in one notation: three digits after the point, as many as the smallest needs.
 
-    Below one in a million all are powers of ten. They have the digits that suit the numbers ``like`` them too.
+    Below one in a million all are in powers of ten. The digits suit the shares in ``like`` too.
     """
     least = min((share for share in (*shares, *like) if share > 0), default=1.0)
     digits = max(3, -math.floor(math.log10(least)))
@@ -180,7 +185,7 @@ def share_column(
 
 
 def signed_bars(title: str, values: Sequence[float], form: str = "%+.3f", full: float | None = None) -> Column:
-    """Numbers, each with a bar on its side of 0, whole at ``full`` or at the largest."""
+    """Numbers, each with a bar on its own side of 0, whole at ``full`` or at the largest."""
     full = full_scale(values) if full is None else full
     return Column(title, [Signed(value, full, form) for value in values])
 
@@ -193,7 +198,7 @@ def one_form(values: Iterable[float | None], sign: bool = False) -> str:
 
 
 def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
-    """A column of figures of any size in one notation; nothing where there is none."""
+    """Cells with figures of any size in one notation; None is an empty cell."""
     form = one_form(values, sign)
     return ["" if value is None else Figure(value, form) for value in values]
 
@@ -204,7 +209,7 @@ def numbered(sign: str, count: int) -> list[str]:
 
 
 NO_NUMBER = "no number"
-"""What a cell of a map says whose layer, head or measure is not there."""
+"""The text of a map cell without a layer, head or measure."""
 
 
 def map_digits(most: float) -> int:
@@ -212,10 +217,10 @@ def map_digits(most: float) -> int:
     return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
 
 
-def stopped(interrupted: bool, done: int, of: int, what: str) -> Iterator[Block]:
-    """A line for a measurement that Ctrl-C ended."""
+def stopped(interrupted: bool, done: int, of: int, noun: str) -> Iterator[Block]:
+    """A note if Ctrl-C ended a measurement."""
     if interrupted:
-        yield note(f"stopped after {done:,} of {of:,} {what}; --resume FILE keeps what is measured")
+        yield note(f"stopped after {done:,} of {of:,} {noun}; --resume FILE keeps what is measured")
 
 
 def head_map(
@@ -223,7 +228,7 @@ def head_map(
 ) -> Iterator[Block]:
     """A number for every head: layers down, heads across. A long stack, unless ``whole``, is a small map of all.
 
-    Layers may have fewer heads than others, or none that have the number: it is NaN there.
+    NaN marks a head that a layer lacks, or that has no such number.
     """
     visible = ~np.isnan(values) if np.isnan(values).any() else None
     if whole or len(values) <= LONG_STACK:

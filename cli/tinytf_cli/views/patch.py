@@ -15,7 +15,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import LONG_STACK, first_of, head_map, map_digits, note, numbered, signed_bars, stopped
 from tinytf_cli.views.steps import as_array, largest
 
-_WHAT = {
+_ACTIVATIONS = {
     "residual": ("the stream into each block, at each position", "in"),
     "attn": ("the output of attention, at each position", "attn"),
     "ffn": ("the output of the feed-forward, at each position", "ffn"),
@@ -23,7 +23,7 @@ _WHAT = {
 }
 _SHOWN_DIFFERENCES = 8
 _ROWS = 12
-"""How many tokens a map has, unless all are asked for."""
+"""The most tokens of a map, unless all are asked for."""
 
 
 @draws(Patched)
@@ -58,7 +58,7 @@ def patch_sweep(report: PatchSweep, terminal: Terminal, display: PatchSweepDispl
     yield Heading("strongest", "share recovered: 1 is the clean run, 0 the corrupt one")
     yield from stopped(report.interrupted, report.measured, report.patches, "patches")
     yield _strongest(report, names, display.top)
-    yield Heading(report.what, _WHAT[report.what][0], "attention")
+    yield Heading(report.what, _ACTIVATIONS[report.what][0], "attention")
     if report.what == "heads":
         most = largest(values)
         yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
@@ -68,7 +68,7 @@ def patch_sweep(report: PatchSweep, terminal: Terminal, display: PatchSweepDispl
 
 
 def _comparison(report: Patched | PatchSweep) -> Iterator[Block]:
-    """The two texts, their logit differences, and which of their tokens are different."""
+    """The two texts, their logit differences, and their different tokens."""
     model, contrast, (clean, corrupt) = model_of(report), report.contrast, report.texts
     yield from banner(model, clean)
     differences = [Figure(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)]
@@ -80,58 +80,62 @@ def _comparison(report: Patched | PatchSweep) -> Iterator[Block]:
             Column(f"logit {model.shown(contrast.answer)} − {model.shown(contrast.versus)}", differences, "right"),
         ]
     )
-    different, said = (_different(clean, corrupt, sign) for sign in ("│", "against"))
-    yield Line(Span(different, "dim"), indent=2, said=said)
+    different, spoken = (_different_tokens(clean, corrupt, sign) for sign in ("│", "against"))
+    yield Line(Span(different, "dim"), indent=2, said=spoken)
 
 
 def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: bool) -> Iterator[Block]:
-    """A map with tokens down, since their text is longer than a layer's name, and layers across."""
+    """A map with layers across, and tokens down because their text is longer than a layer's name."""
     keep = [position for position in report.telling(len(names) if every else _ROWS) if position >= report.first]
     shown, layers, most = values[:, keep].T, numbered("L", len(values)), largest(values)
     asked = every or len(layers) <= LONG_STACK
     yield Heat(shown, [names[i] for i in keep], layers, "signed", None, most, asked, map_digits(most))
     axes = f"tokens down, layers 0 to {len(values) - 1} across"
-    left = len(names) - report.first - len(keep)
-    yield note(f"{axes}; folded: {left} tokens that recover less; --all shows them" if left else axes)
+    omitted = len(names) - report.first - len(keep)
+    yield note(f"{axes}; folded: {omitted} tokens that recover less; --all shows them" if omitted else axes)
     if report.first:
         same = "token 0 is" if report.first == 1 else f"tokens 0 to {report.first - 1} are"
         yield note(f"{same} the same in both texts, so patching there changes nothing")
 
 
 def _strongest(report: PatchSweep, names: Sequence[str], top: int) -> Table:
-    strongest, heads, step = report.strongest(top), report.what == "heads", _WHAT[report.what][1]
+    strongest, heads, step = report.strongest(top), report.what == "heads", _ACTIVATIONS[report.what][1]
     sites = [f"L{layer}H{column}" if heads else f"L{layer}.{step}" for layer, column, _ in strongest]
-    at = [] if heads else [Column("at", [f"{column} {names[column]}" for _, column, _ in strongest], shrink=10)]
+    position_column = (
+        [] if heads else [Column("at", [f"{column} {names[column]}" for _, column, _ in strongest], shrink=10)]
+    )
     logits = [float(report.differences[layer, column]) for layer, column, _ in strongest]
     return Table(
         [
             Column("", [Span(site, "strong") for site in sites], said=""),
-            *at,
+            *position_column,
             signed_bars("recovered", [value for *_, value in strongest], "%+.4f"),
             Column("logit difference", [Figure(value, "%+.4f") for value in logits], "right", drop=1),
         ]
     )
 
 
-def _different(clean: Encoding, corrupt: Encoding, sign: str) -> str:
-    """Which tokens of the two texts are different, with ``sign`` between them."""
+def _different_tokens(clean: Encoding, corrupt: Encoding, sign: str) -> str:
+    """The different tokens of the two texts, with ``sign`` between each pair."""
     pairs = list(zip(clean.tokens, corrupt.tokens, strict=True))
     different = [
-        f"{position} {one.shown} {sign} {other.shown}"
-        for position, (one, other) in enumerate(pairs)
-        if one.id != other.id
+        f"{position} {before.shown} {sign} {after.shown}"
+        for position, (before, after) in enumerate(pairs)
+        if before.id != after.id
     ]
-    left, same = len(different) - _SHOWN_DIFFERENCES, len(pairs) - len(different)
-    more = f" and {left} more" if left > 0 else ""
+    omitted, same = len(different) - _SHOWN_DIFFERENCES, len(pairs) - len(different)
+    more = f" and {omitted} more" if omitted > 0 else ""
     rest = f"; the other {same} are the same" if same > 1 else ("; the other is the same" if same else "")
     return f"different tokens: {', '.join(different[:_SHOWN_DIFFERENCES])}{more}{rest}"
 
 
 def aligned_lines(pairs: Sequence[tuple[str | None, str | None]], width: int, around: int = 3) -> list[str]:
-    """Two texts token above token, ``–`` where one has none: what is different, and some tokens around it."""
-    different = [place for place, (one, other) in enumerate(pairs) if one != other]
+    """The different tokens of two texts, token above token, and ``around`` tokens beside; ``–`` is no token."""
+    different = [index for index, (before, after) in enumerate(pairs) if before != after]
     first, last = max(0, different[0] - around), different[-1] + around + 1
-    shown = [("–" if one is None else one, "–" if other is None else other) for one, other in pairs[first:last]]
+    shown = [
+        ("–" if before is None else before, "–" if after is None else after) for before, after in pairs[first:last]
+    ]
     room = width - len("tinytf: corrupt  … ")
     cells: list[tuple[str, str]] = []
     for pair in shown:

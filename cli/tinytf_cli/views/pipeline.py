@@ -1,4 +1,4 @@
-"""The steps of a trace, one line each: all of them, or those around the place where a session stands."""
+"""The steps of a trace, one line each: all of them, or those around the current step of a session."""
 
 from collections.abc import Iterator, Sequence
 
@@ -35,14 +35,14 @@ def _figures(rows: Sequence[StepSummary], name: str) -> list[Cell]:
     return ["" if r.statistics is None else _figure(getattr(r.statistics, name), r.statistics) for r in rows]
 
 
-def _figure(value: float, among: Statistics) -> Figure:
+def _figure(value: float, statistics: Statistics) -> Figure:
     """A figure with the digits that its row's range needs; scientific where the range is too large for them."""
-    largest = max(abs(among.min), abs(among.max))
+    largest = max(abs(statistics.min), abs(statistics.max))
     return Figure(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
 
 
 def pipeline_blocks(trace: Trace, rows: Sequence[StepSummary], *, short: bool) -> Iterator[Block]:
-    """The table of some steps; where shapes will be ``short``, also what their letters mean."""
+    """The table of some steps; with ``short`` shapes, also the legend of their letters."""
     formulas = [row.step.formula if row.step.is_tensor else _tokens_or_ids(trace, row) for row in rows]
     shapes = [shape_words(row.shape) + (f" ({row.note})" if row.note else "") for row in rows]
     yield Table(
@@ -75,42 +75,42 @@ def _legend(config: ModelConfig) -> str:
 
 
 def _tokens_or_ids(trace: Trace, row: StepSummary) -> str:
-    """The formula column of a step that is no tensor: the tokens or ids themselves, as far as they fit."""
+    """The formula cell of a step that is not a tensor: the tokens or ids themselves, as far as they fit."""
     if row.step.name == "next":
         return row.step.formula
     texts = [token.shown if row.step.name == "tokens" else str(token.id) for token in trace.tokens]
     gap = "│" if row.step.name == "tokens" else " "
     text = ""
-    for place, one in enumerate(texts):
-        longer = text + (gap if place else "") + one
+    for index, piece in enumerate(texts):
+        longer = text + (gap if index else "") + piece
         if len(longer) > _TOKENS_WIDTH:
             return f"{text}{gap}…"
         text = longer
     return text
 
 
-def row_at(trace: Trace, place: int) -> StepSummary:
+def row_at(trace: Trace, index: int) -> StepSummary:
     """The row of the pipeline at an index."""
-    step, layer = trace.steps.rows[place]
-    return row_of(trace, place + 1, step, layer)
+    step, layer = trace.steps.rows[index]
+    return row_of(trace, index + 1, step, layer)
 
 
-def place_blocks(trace: Trace, place: int) -> Iterator[Block]:
+def place_blocks(trace: Trace, index: int) -> Iterator[Block]:
     """The step at an index, as the pipeline shows it."""
-    yield from pipeline_blocks(trace, [row_at(trace, place)], short=False)
+    yield from pipeline_blocks(trace, [row_at(trace, index)], short=False)
 
 
-def around(trace: Trace, place: int, count: int) -> list[StepSummary]:
-    """The rows of ``count`` steps around an index; near an end they reach further to the other side."""
+def around(trace: Trace, index: int, count: int) -> list[StepSummary]:
+    """The rows of ``count`` steps around an index; near one end they reach further to the other."""
     total = len(trace.steps.rows)
-    first = max(0, min(place - count // 2, total - count))
-    return [row_at(trace, at) for at in range(first, min(total, first + count))]
+    first = max(0, min(index - count // 2, total - count))
+    return [row_at(trace, row) for row in range(first, min(total, first + count))]
 
 
-def list_blocks(rows: Sequence[StepSummary], place: int, stops: Sequence[str]) -> Iterator[Block]:
-    """Some steps, with a mark at the current one and the numbers of the stops at each."""
+def list_blocks(rows: Sequence[StepSummary], current: int, stops: Sequence[str]) -> Iterator[Block]:
+    """Some steps, with a mark at the ``current`` index and the numbers of the stops at each."""
     columns = [
-        Column("", [Span("→" if row.number == place + 1 else "", "strong") for row in rows], said="here"),
+        Column("", [Span("→" if row.number == current + 1 else "", "strong") for row in rows], said="here"),
         Column("#", [str(row.number) for row in rows], "right", said="step"),
         Column("step", [Span(row.name, row.step.role) for row in rows], said=""),
         Column("what", [row.step.title for row in rows], shrink=12, drop=2),
@@ -137,15 +137,15 @@ def run_blocks(trace: Trace, model: TextModel) -> Iterator[Block]:
 
 
 def _predicted(trace: Trace, model: TextModel) -> Iterator[Span]:
-    found = predictions(trace, model, 1)
-    for one in found[:3]:
-        best = one.top[0]
-        yield Span(f" · {one.title} ", "dim")
+    answers = predictions(trace, model, 1)
+    for answer in answers[:3]:
+        best = answer.top[0]
+        yield Span(f" · {answer.title} ", "dim")
         yield Span(best.shown, "output")
         if best.probability is None:
             yield Span(f" {best.logit:.3g}")
         else:
             share = best.probability * 100
             yield Span(f" {share:.0f} %" if share >= 0.5 else " < 1 %")
-    if len(found) > 3:
-        yield Span(f" · and {len(found) - 3} more", "dim")
+    if len(answers) > 3:
+        yield Span(f" · and {len(answers) - 3} more", "dim")

@@ -38,22 +38,22 @@ def plan(report: TrainingPlan, terminal: Terminal, display: Display) -> Iterator
     if report.mfu is not None and report.peak_flops is not None:
         work = f"{report.flops_per_token / 1e6:,.3g} MFLOP a token; a matrix product here reaches"
         rows["MFU"] = f"{100 * report.mfu:.0f} %: {work} {report.peak_flops / 1e9:,.0f} GFLOP/s"
-    yield _named(rows)
+    yield _facts(rows)
     yield from _schedule(report)
     yield from _clipping(report)
     yield Heading("would write", f"to {where}; a dry run trains and writes nothing")
-    kept = f"the last {min(report.checkpoints, recipe.keep)} and the best stay"
+    retained = f"the last {min(report.checkpoints, recipe.keep)} and the best stay"
     files = {
         "tokens": in_bytes(report.token_bytes),
-        "checkpoints": f"{report.checkpoints:,} of {in_bytes(report.checkpoint_bytes)}, model and moments; {kept}",
+        "checkpoints": f"{report.checkpoints:,} of {in_bytes(report.checkpoint_bytes)}, model and moments; {retained}",
         "metrics": plural(recipe.steps, "line"),
         "model": f"{in_bytes(report.weight_bytes)}, with tokenizer and recipe",
     }
-    yield _named(files)
+    yield _facts(files)
 
 
 def _trained(report: TrainingPlan) -> str:
-    """How many of the parameters are trained, where that is not all of them."""
+    """How many of the parameters are trained; empty if all are."""
     if report.recipe.lora:
         return f", beside them {count(report.trained)} of LoRA to train"
     return f", {count(report.trained)} of them to train" if report.trained < report.parameters else ""
@@ -69,14 +69,14 @@ def _schedule(report: TrainingPlan) -> Iterator[Block]:
 
 
 def _clipping(report: TrainingPlan) -> Iterator[Block]:
-    """The factor that clips a gradient of each norm, and that of the first one."""
+    """The clipping factor by gradient norm, with the first gradient's."""
     norm, most, factor = report.gradient_norm, report.recipe.clip, report.clipped_by
-    did = f"is multiplied by {factor:.3f}" if factor < 1 else "stays as it is"
-    yield Heading("clipping", f"global norm at most {most:g}; the first gradient has {norm:.3f} and {did}", "k")
+    effect = f"is multiplied by {factor:.3f}" if factor < 1 else "stays as it is"
+    yield Heading("clipping", f"global norm at most {most:g}; the first gradient has {norm:.3f} and {effect}", "k")
     norms, factors = np.array(report.clipping).T
     first = Curve("first gradient", np.array([norm]), np.array([factor]), "output", points=True)
     yield Curves([first, Curve("any gradient", norms, factors, "k")], "gradient norm", "factor", 6)
 
 
-def _named(rows: Mapping[str, str]) -> Table:
+def _facts(rows: Mapping[str, str]) -> Table:
     return Table([Column("", [Span(name, "dim") for name in rows]), Column("", list(rows.values()))], header=False)

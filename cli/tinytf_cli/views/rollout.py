@@ -15,8 +15,9 @@ from tinytf_cli.views.parts import coloured_text, folded, most_rows, note, share
 from tinytf_cli.views.steps import as_array
 
 _ROWS, _MAP = 10, 12
-"""The most rows of the table and of a map, unless more are asked for."""
+"""The most rows of the table and of the map, unless more are asked for."""
 _ALL = 0.95
+"""A share above this is nearly all."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ def rollout(report: Rollout, terminal: Terminal, display: RolloutDisplay) -> Ite
     model, names = model_of(report), [token.shown for token in report.encoding.tokens]
     yield from banner(model, report.encoding)
     layers = f"layers 0 to {report.layer}" if report.layer else "layer 0"
-    how = f"{report.heads} of {model.config.n_heads} heads" if model.config.n_heads > 1 else "1 head"
-    yield Heading(f"what {names[report.query]} holds (token {report.query})", f"{layers}, {how}", "attention")
+    heads = f"{report.heads} of {model.config.n_heads} heads" if model.config.n_heads > 1 else "1 head"
+    yield Heading(f"what {names[report.query]} holds (token {report.query})", f"{layers}, {heads}", "attention")
     yield from _query(report, names, display.rows)
     yield Heading("rollout to every position", "shares of the tokens, across", "attention")
     seen = None if model.config.looks_ahead else np.tril(np.ones((len(names), len(names)), dtype=bool))
@@ -65,5 +66,5 @@ def _query(report: Rollout, names: list[str], rows: int | None) -> Iterator[Bloc
     ]
     yield from folded(Table(columns), positions, most_rows(rows, _ROWS), "tokens")
     if most > _ALL and first != report.query:
-        words = "nearly all is of one token: over many layers rollout ends where every position looks a little"
+        words = "nearly all is of one token: over many layers rollout gathers where every position looks a little"
         yield note(f"{words}; --layer stops earlier")

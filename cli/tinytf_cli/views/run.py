@@ -1,4 +1,4 @@
-"""One training run as it is now: progress, the last numbers, loss curves, every head, milestones; and its news."""
+"""One training run as it is now: progress, the last numbers, loss curves, every head, milestones; and its events."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ _QUIET = 30.0
 
 @dataclass(frozen=True)
 class Layout:
-    """``chart`` rows for the curves; with ``meters`` a line for each head if they are few, else one for each layer.
+    """``chart`` rows for the curves; with ``meters``, a line per head if they are few, else a line per layer.
 
     The last ``milestones`` are shown; ``tight`` omits gaps and what follows from the rest.
     """
@@ -78,15 +78,15 @@ _HEALTH = {
     "rms": ("RMS", "%.1f"),
     "dead": ("dead", "%.2f"),
 }
-"""What is said of each layer."""
+"""The measures shown for each layer: title and format."""
 
 
 @dataclass(frozen=True)
 class RunDisplay(Display):
-    """``seconds_left`` are those to the last step, None for what the run's own speed says; ``quiet`` are those since
-    its last line, None for a run that was stopped.
+    """``seconds_left`` to the last step, None to estimate them from the run's speed; ``quiet`` seconds since its last
+    line, None for a stopped run.
 
-    ``doing`` says what the run does where it does not train; ``log`` counts steps in powers of ten.
+    ``doing`` says what the run does when it does not train; ``log`` counts steps in powers of ten.
     """
 
     seconds_left: float | None = None
@@ -137,9 +137,9 @@ def _state(history: History, display: RunDisplay) -> str:
 
 
 def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
-    """Names and values of all numbers that are known."""
+    """Names and values of all known numbers."""
     logged, held_out, best = history.step.size > 0, history.held_out, history.best
-    left = history.seconds_left if display.seconds_left is None else display.seconds_left
+    seconds_left = history.seconds_left if display.seconds_left is None else display.seconds_left
     best = None if best is None or best[0] == held_out[-1][0] else best
     numbers = {
         "loss": loss_in_words(float(history.loss[-1]) if logged else None),
@@ -154,7 +154,7 @@ def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
         "MFU": f"{100 * history.mfu:.0f} %" if history.mfu is not None else "",
         "memory": in_bytes(history.memory_bytes) if history.memory_bytes is not None else "",
         "elapsed": duration(history.elapsed) if history.elapsed else "",
-        "left": duration(left) if left is not None and not history.finished else "",
+        "left": duration(seconds_left) if seconds_left is not None and not history.finished else "",
     }
     return [(title, shown) for title, shown in numbers.items() if shown]
 
@@ -189,24 +189,24 @@ def _held_out_numbers(history: History) -> dict[str, str]:
 
 
 def _risen(history: History) -> Iterator[Line]:
-    """A warning where the model has learned the text by heart."""
+    """A warning if the model has learned the text by heart."""
     if history.risen is not None and history.best is not None:
         words = f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}: it learns by heart"
         yield Line([Span(words, "bad")], indent=2)
 
 
 def _charts(history: History, terminal: Terminal, display: RunDisplay) -> Iterator[Block]:
-    """The loss; and beside it, where there is room, its tail, gradient norm, throughput and learning rate."""
+    """The loss; beside it, if there is room, its tail, gradient norm, throughput and learning rate."""
     height = display.layout.chart
     loss = Curves(_curves(history), "step", "loss", height, log_x=display.log)
-    others = list(_others(history, height))[: max(0, (terminal.width - _CHART) // (_CHART_BESIDE + 2))]
-    if terminal.plain or not others:
+    beside = list(_charts_beside(history, height))[: max(0, (terminal.width - _CHART) // (_CHART_BESIDE + 2))]
+    if terminal.plain or not beside:
         yield loss
     else:
-        yield Beside([[loss], *([chart] for chart in others)], _CHART_BESIDE)
+        yield Beside([[loss], *([chart] for chart in beside)], _CHART_BESIDE)
 
 
-def _others(history: History, height: int) -> Iterator[Curves]:
+def _charts_beside(history: History, height: int) -> Iterator[Curves]:
     if history.step.size >= 2 * _TAIL_NEEDS:
         first = int(history.step[-max(_TAIL_NEEDS, history.step.size // 5)])
         yield Curves(_curves(history, first), "step", "loss, the last fifth", height)
@@ -218,14 +218,14 @@ def _others(history: History, height: int) -> Iterator[Curves]:
          Curve("gradient norm", history.step[finite], history.grad_norm[finite], "v")],
         "step", "gradient norm", height,
     )  # fmt: skip
-    known = np.isfinite(history.speed.tokens_per_second)
-    speed = Curve("tokens/s", history.speed.step[known], history.speed.tokens_per_second[known], "k")
+    timed = np.isfinite(history.speed.tokens_per_second)
+    speed = Curve("tokens/s", history.speed.step[timed], history.speed.tokens_per_second[timed], "k")
     yield Curves([speed], "step", "tokens/s", height)
     yield Curves([Curve("learning rate", history.step, history.lr, "ffn")], "step", "learning rate", height)
 
 
 def _curves(history: History, first: int = 0) -> list[Curve]:
-    """The losses from a step on: held-out, the mean around each step, and behind them those of each step."""
+    """The losses from a step on: held-out, the mean around each step, and behind them the loss of each step."""
     step, loss = history.averaged
     raw = history.loss[np.isfinite(history.loss)]
     late = step >= first
@@ -234,47 +234,47 @@ def _curves(history: History, first: int = 0) -> list[Curve]:
         Curve("each step", step[late], raw[late], "dim", band=True),
     ]
     if held_out := [(at, value) for at, value in history.held_out if at >= first]:
-        at, values = zip(*held_out, strict=True)
-        curves.insert(0, Curve("held-out loss", np.array(at, dtype=np.int64), np.array(values), "k", points=True))
+        steps, values = zip(*held_out, strict=True)
+        curves.insert(0, Curve("held-out loss", np.array(steps, dtype=np.int64), np.array(values), "k", points=True))
     return curves
 
 
 def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: Layout) -> Iterator[Block]:
     layers, n_heads = shape = next(iter(heads.values())).shape
     kinds = [kind for kind in dict.fromkeys((*KINDS, *heads)) if kind in heads and heads[kind].shape == shape]
-    few = layers * n_heads <= _FEW_HEADS and layout.meters and terminal.width >= _METERS_NEED
-    each = few or terminal.plain
+    is_small = layers * n_heads <= _FEW_HEADS and layout.meters and terminal.width >= _METERS_NEED
+    per_head = is_small or terminal.plain
     measured = [layer for layer in range(layers) if any(np.isfinite(heads[kind][layer]).any() for kind in kinds)]
     if not measured:  # no layer has attention weights
         return
-    limit = None if each else row_limit(terminal, None, _LAYERS)
+    limit = None if per_head else row_limit(terminal, None, _LAYERS)
     keep = [layer for layer in _strongest(heads, kinds, layers, limit) if layer in measured]
-    few_of = f"; {len(keep)} of {len(measured)} layers, those with the largest scores"
-    folded = "" if len(keep) == len(measured) else few_of
+    fold_words = f"; {len(keep)} of {len(measured)} layers, those with the largest scores"
+    folded = "" if len(keep) == len(measured) else fold_words
     yield Heading("heads", f"at step {step:,}; a full bar is 1{folded}")
 
     def cells(kind: str) -> list[Cell]:
         scores, role = np.nan_to_num(heads[kind], nan=0.0, posinf=1.0, neginf=0.0), KINDS.get(kind, "embed")
-        if each:
+        if per_head:
             return [Meter(score, number(score, "%.2f"), role) for score in scores[keep].ravel().tolist()]
         counts = np.rint(_FULL * scores[keep].clip(0, 1)).astype(int).tolist()
         return [Histogram(tuple(row), _FULL, role) for row in counts]
 
     names = [f"L{layer}" for layer in keep]
-    names = [f"{name}H{head}" for name in names for head in range(n_heads)] if each else names
+    names = [f"{name}H{head}" for name in names for head in range(n_heads)] if per_head else names
     drops = [*range(len(kinds), 1, -1), 0]
     scored = [
         Column(printable(kind, spaces=False), cells(kind), drop=drop) for drop, kind in zip(drops, kinds, strict=True)
     ]
     yield Table([Column("", [Span(name, "dim") for name in names]), *scored])
-    if not (each or layout.tight):
+    if not (per_head or layout.tight):
         named = [kind for kind in kinds if kind != "entropy"]
         if words := [f"{printable(kind, spaces=False)} {_largest(heads[kind])}" for kind in named]:
             yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
 
 
 def _layers(step: int, health: Mapping[str, Series]) -> Iterator[Block]:
-    """Gradient, update, activations and dead units of each layer, in a line each number."""
+    """Gradient, update, activations and dead units of each layer, in one line."""
     words: list[Span] = []
     for name, (title, form) in _HEALTH.items():
         if (values := health.get(name)) is not None:

@@ -12,10 +12,10 @@ from tinytf.steps.operations.disentangled import distances_in_words, rows_in_tex
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace, visible
 from tinytf_cli.views.blocks import Array, Beside, Block, Figure, Heading, Heat, Line, RowBars, Span, Values, Visible
-from tinytf_cli.views.parts import fold_note, folded, middle_out, note
+from tinytf_cli.views.parts import fold_note, folded, middle_out, note, numbered
 
 _TABLE = 84
-"""Columns of a table of values that stands beside others."""
+"""The width of a table of values that is beside others, in columns."""
 
 
 def as_array(tensor: Tensor) -> Array:
@@ -39,7 +39,7 @@ def labels(trace: Trace) -> list[str]:
 
 
 def row_labels(trace: Trace, step: Step) -> list[str]:
-    """What the rows of a table of a step are of: tokens, or how far a key is from its query."""
+    """The labels of a step's rows: tokens, or the distances from a query to its keys."""
     return distances_in_words(trace.config) if "distance" in step.axes else labels(trace)
 
 
@@ -57,7 +57,7 @@ def largest(values: Array, seen: Visible = None) -> float:
 
 
 def query_blocks(weights: Array, names: Sequence[str], seen: Visible, most: int | None) -> Iterator[Block]:
-    """For each query its keys by falling weight; at most so many queries."""
+    """For each query its keys by falling weight; at most ``most`` queries."""
     keep, rows = middle_out(len(names), most), []
     for query in keep:
         order = np.argsort(-weights[query], kind="stable")
@@ -73,39 +73,39 @@ def step_heading(trace: Trace, step: Step, layer: int | None, head: int | None) 
 
 
 def block_blocks(trace: Trace, layer: int, head: int, *, dims: int, rows: int | None, width: int) -> Iterator[Block]:
-    """A block in full: its steps in their order, neighbours of the same axes side by side where ``width`` allows."""
-    own = [step for step, within in trace.steps.rows if within == layer]
-    for _, group in groupby(own, key=lambda step: step.axes):
+    """A block in full: its steps in order, neighbours with the same axes side by side if ``width`` allows."""
+    layer_steps = [step for step, step_layer in trace.steps.rows if step_layer == layer]
+    for _, group in groupby(layer_steps, key=lambda step: step.axes):
         steps = list(group)
         if steps[0].is_map:
             yield from _maps(trace, steps, layer, head, rows, width)
         else:
             parts = (
-                step_blocks(trace, one, layer, trace.shown_part(one, layer, head), dims=dims, rows=rows, asked=False)
-                for one in steps
+                step_blocks(trace, step, layer, trace.shown_part(step, layer, head), dims=dims, rows=rows, asked=False)
+                for step in steps
             )
             yield Beside([list(part) for part in parts], least=_TABLE, even=True)
 
 
 def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int | None, width: int) -> Iterator[Block]:
-    """What scores become, step by step: their formulas, the maps, and what each query looks at in the last."""
+    """From scores to weights, step by step: formulas, maps, and what each query looks at in the last map."""
     names = labels(trace)
     yield Line("")
-    formulas = [(Span(one.name, one.role), Span(f" = {one.formula}", "dim")) for one in steps]
-    yield Line([span for place, pair in enumerate(formulas) for span in (Span("   " if place else ""), *pair)])
-    drawn: list[list[Block]] = []
+    formulas = [(Span(step.name, step.role), Span(f" = {step.formula}", "dim")) for step in steps]
+    yield Line([span for index, pair in enumerate(formulas) for span in (Span("   " if index else ""), *pair)])
+    maps: list[list[Block]] = []
     for step in steps:
         values, seen = as_array(trace.step(step.name, layer, (head,)))[0], visible_array(trace, step, layer)
         scale, limit = ("unit", 1.0) if step.is_distribution else ("signed", largest(values, seen))
         title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
-        drawn.append([title, Heat(values, names, names, scale, seen, limit)])
-    yield Beside(drawn, least=_map_width(names, width), even=True)
+        maps.append([title, Heat(values, names, names, scale, seen, limit)])
+    yield Beside(maps, least=_map_width(names, width), even=True)
     if step.is_distribution:
         yield from query_blocks(values, names, seen, rows)
 
 
 def _map_width(names: Sequence[str], width: int) -> int:
-    """Columns of a map with its numbers, or with small cells where the numbers do not fit ``width`` either."""
+    """The width of a map with its numbers, or with small cells if the numbers do not fit ``width``."""
     label = min(14, max(map(len, names)))
     numbers = label + 3 + 7 * len(names)
     return numbers if numbers <= width else min(width, 12 + 2 * len(names))
@@ -131,7 +131,7 @@ def value_blocks(
     asked: bool,
     shares: bool = False,
 ) -> Iterator[Block]:
-    """The numbers of a step; with ``shares`` its maps hold shares of 1."""
+    """The numbers of a step; with ``shares``, its maps hold shares of 1."""
     heads = (head,) if head is not None and step.is_split else None
     names = labels(trace)
     if not step.is_tensor:
@@ -151,13 +151,10 @@ def value_blocks(
         else:
             yield Heat(values, names, names, "signed", seen, largest(values, seen), asked=asked)
     elif step.is_drawn:
-        kept = middle_out(len(names), rows)
-        experts = [f"E{number}" for number in range(values.shape[1])]
         unit = bool(((values >= 0) & (values <= 1)).all())
-        yield Heat(values, names, experts, "unit" if unit else "signed", None, 1.0 if unit else largest(values)).only(
-            kept
-        )
-        yield from fold_note(range(len(names)), kept, "tokens")
+        scale, limit = ("unit", 1.0) if unit else ("signed", largest(values))
+        heat = Heat(values, names, numbered("E", values.shape[1]), scale, None, limit)
+        yield from folded(heat, range(len(names)), rows, "tokens", "--rows 0")
     elif values.ndim == 1:
         yield Values(["[0]"], values[None], dims, step.role)
     else:
@@ -167,102 +164,108 @@ def value_blocks(
         elif asked:
             yield from folded(table, table.labels, rows, "distances", "--rows 0")
         else:
-            there = rows_in_text(trace.config, len(names))
-            yield from folded(table.only(there), there, rows, "distances in this text", "--rows 0")
-            yield note(f"{len(there)} of {len(table.labels):,} distances are in this text")
+            present = rows_in_text(trace.config, len(names))
+            yield from folded(table.only(present), present, rows, "distances in this text", "--rows 0")
+            yield note(f"{len(present)} of {len(table.labels):,} distances are in this text")
 
 
 def tensors_at(
     trace: Trace, where: Address, head: int | None = None, *, backward: bool = False
 ) -> Iterator[tuple[Step, int | None, int | None]]:
-    """Step, layer and head of every tensor at an address without a cell; of a block only ``head``, where given.
+    """Step, layer and head of every tensor at an address without a cell; of a block only ``head``, if given.
 
-    A key or value head that query heads share comes once, under its first query head.
+    A key or value head that several query heads share comes once, under its first query head.
     """
     for layer in where.layers if where.layers is not None else (None,):
-        named = (one for one in where.among(trace.steps.layer_steps) if trace.steps.has(one.name, layer))
-        steps = [trace.steps.at(one.name, layer) for one in named]
+        named = (row for row in where.among(trace.steps.layer_steps) if trace.steps.has(row.name, layer))
+        steps = [trace.steps.at(row.name, layer) for row in named]
         for step in reversed(steps) if backward else steps:
             heads: Sequence[int | None] = (None,)
             if step.is_split:
-                own = (trace.shown_part(step, layer, head),) if head is not None and where.step is None else None
-                heads = where.parts_of(step) or own or step.part_numbers(trace.config.at(layer))
-            for one in heads:
-                yield step, layer, one
+                chosen = (trace.shown_part(step, layer, head),) if head is not None and where.step is None else None
+                heads = where.parts_of(step) or chosen or step.part_numbers(trace.config.at(layer))
+            for part in heads:
+                yield step, layer, part
 
 
 def address_blocks(
     trace: Trace, where: Address, head: int, *, dims: int, rows: int | None, word: Word | None = None
 ) -> Iterator[Block]:
-    """What an address names: a cell, a step in each of its layers and heads, or a whole block.
+    """The tensors at an address: a cell, a step in each of its layers and heads, or a whole block.
 
     ``word`` names the tokens of the vocabulary.
     """
-    if where.note:
-        yield Line(Span(where.note, "dim"))
+    yield from address_note(where)
     if where.cell or (where.lens is not None and not where.lens.is_step):
         assert where.step is not None
         yield address_heading(where)
         yield cell_block(trace, trace[where], where, dims, word, trace.seen(where))
         return
-    for step, layer, one in tensors_at(trace, where, head):
+    for step, layer, part in tensors_at(trace, where, head):
         if step.is_vocabulary:
-            yield step_heading(trace, step, layer, one)
+            yield step_heading(trace, step, layer, part)
             yield vocabulary_values(trace, step, dims, word)
             continue
-        yield from step_blocks(trace, step, layer, one, dims=dims, rows=rows, asked=True)
+        yield from step_blocks(trace, step, layer, part, dims=dims, rows=rows, asked=True)
+
+
+def address_note(where: Address) -> Iterator[Line]:
+    if where.note:
+        yield Line(Span(where.note, "dim"))
 
 
 def address_heading(where: Address) -> Heading:
-    """The heading of a part of a step, or of what TransformerLens has of it."""
+    """The heading of a part of a step, or of its TransformerLens counterpart."""
     assert where.step is not None
     of_step = where.lens is None or where.lens.is_step
-    said = f"{where.step.title} = {where.step.formula}" if of_step else f"of the {where.step.title}"
-    return Heading(str(where), said, where.step.role)
+    title = f"{where.step.title} = {where.step.formula}" if of_step else f"of the {where.step.title}"
+    return Heading(str(where), title, where.step.role)
 
 
 def vocabulary_values(trace: Trace, step: Step, dims: int, word: Word | None = None) -> Values:
     """A step over the vocabulary at the positions that the forward pass read."""
     values, names = as_array(trace.at_logit_rows(step)), labels(trace)
-    columns = places(trace, step.axes[-1], min(dims, values.shape[1]), word)
+    columns = axis_labels(trace, step.axes[-1], min(dims, values.shape[1]), word)
     return Values([names[row] for row in trace.recording.logit_rows], values, dims, step.role, columns=columns)
 
 
 def cell_block(
     trace: Trace, tensor: Tensor, where: Address, dims: int, word: Word | None = None, seen: Tensor | None = None
 ) -> Block:
-    """One number, or the rows of a tensor; they are named by their axes where they have names.
+    """One number, or the rows of a tensor, with the labels of their axes.
 
-    Those of a map of which the mask leaves some, the ``seen`` ones, are drawn as the whole map is.
+    A masked map is drawn with only its ``seen`` cells visible, as the whole map is.
     """
     if tensor.dim() == 0:
         masked = seen is not None and not bool(seen)
         return Line([Span("  "), Figure(float(tensor), "%.9g", "strong"), Span("   masked" if masked else "", "dim")])
     assert where.step is not None
     values = as_array(tensor)
-    flat, some = values.reshape(-1, values.shape[-1]), trace.places(where)
+    flat, chosen = values.reshape(-1, values.shape[-1]), trace.places(where)
     sizes = [*values.shape[:-1], min(dims, flat.shape[1])]
-    named = (places(trace, axis, size, word, some.get(axis)) for axis, size in zip(where.axes, sizes, strict=True))
-    *names, columns = named
+    along = (
+        axis_labels(trace, axis, size, word, chosen.get(axis)) for axis, size in zip(where.axes, sizes, strict=True)
+    )
+    *names, columns = along
     rows = [" ".join(name) for name in product(*names)] if all(names) else [str(row) for row in range(len(flat))]
     if seen is not None and not bool(seen.all()):
-        left = seen.cpu().numpy().reshape(flat.shape)
-        scale, limit = ("unit", 1.0) if where.step.is_distribution else ("signed", largest(flat, left))
-        columns = places(trace, where.axes[-1], flat.shape[1], word, some.get(where.axes[-1]))
-        return Heat(flat, rows, columns, scale, left, limit)
+        visible_cells = seen.cpu().numpy().reshape(flat.shape)
+        scale, limit = ("unit", 1.0) if where.step.is_distribution else ("signed", largest(flat, visible_cells))
+        columns = axis_labels(trace, where.axes[-1], flat.shape[1], word, chosen.get(where.axes[-1]))
+        return Heat(flat, rows, columns, scale, visible_cells, limit)
     return Values(rows, flat, dims, where.step.role, columns=columns)
 
 
-def places(
-    trace: Trace, axis: str, count: int, word: Word | None = None, some: Sequence[int] | None = None
+def axis_labels(
+    trace: Trace, axis: str, count: int, word: Word | None = None, chosen: Sequence[int] | None = None
 ) -> list[str]:
-    """The names of the first ``count`` places on an axis, or of ``some``; none where they are numbers alone."""
-    numbers = range(count) if some is None else some[:count]
+    """The labels of the first ``count`` entries of an axis, or of the ``chosen`` ones; empty for plain numbers."""
+    numbers = range(count) if chosen is None else chosen[:count]
     if axis in ("token", "query", "key"):
-        return [labels(trace)[place] for place in numbers]
+        return [labels(trace)[index] for index in numbers]
     if axis == "label":
-        return [trace.config.labels[place] for place in numbers]
+        return [trace.config.labels[index] for index in numbers]
     if axis == "vocab":
-        return [] if word is None else [word(place) or f"#{place}" for place in numbers]
+        return [] if word is None else [word(index) or f"#{index}" for index in numbers]
     letter = {"layer": "L", "head": "H", "kv head": "H", "expert": "E"}.get(axis)
-    return [] if letter is None else [f"{letter}{place}" for place in numbers]
+    return [] if letter is None else [f"{letter}{index}" for index in numbers]

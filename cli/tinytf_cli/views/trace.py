@@ -21,8 +21,8 @@ from tinytf_cli.views.steps import address_blocks, block_blocks
 class TraceDisplay(Display):
     """``dims`` numbers of a row, ``rows`` tokens of a table, ``top`` predictions.
 
-    After the answer come the ``pipeline``, the ``blocks`` in full, or all ``layers`` and heads; the first screen, where
-    none of these is asked for. ``again`` makes command lines about a text.
+    After the answer come the ``pipeline``, the ``blocks`` in full, or all ``layers`` and heads; if none of these is
+    asked for, the first screen. ``again`` makes command lines about a text.
     """
 
     dims: int = 8
@@ -39,18 +39,18 @@ class TraceDisplay(Display):
 
 
 def _lines(block: Block, width: int) -> int:
-    """About how many lines bars or a paragraph take."""
+    """About how many lines a block of bars or a paragraph takes."""
     if isinstance(block, Bars):
         return len(block.bars)
     if not isinstance(block, Line) or isinstance(block.words, str):
         return 1
     words = [block.words] if isinstance(block.words, Span) else block.words
-    return 1 + sum(len(one.text) for one in words if isinstance(one, Span)) // width
+    return 1 + sum(len(span.text) for span in words if isinstance(span, Span)) // width
 
 
 @draws(Traced, TraceDisplay)
 def trace(report: Traced, terminal: Terminal, display: TraceDisplay) -> Iterator[Block]:
-    """The answer, then what it is made of, then whether it adds up."""
+    """The answer, then the parts that were asked for, then the self-check."""
     model = model_of(report)
     if report.addresses or report.parameters is not None:
         yield from banner(model, report.trace.encoding)

@@ -25,7 +25,7 @@ _POSITIONS, _BEFORE, _VOCABULARY = 8, 3, 100
 
 @draws(Training)
 def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """Vocabulary, first examples and their shift, losses, a sample, and the arithmetic of updates."""
+    """Vocabulary, first examples and their targets, losses, a sample, and the arithmetic of updates."""
     history, tokenizer = report.history, report.setup.tokenizer
     config = report.setup.model.config
     parameters = count(sum(p.numel() for p in report.setup.model.parameters()))
@@ -46,7 +46,7 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
     losses = {"the first batch, before": report.before, "the same, after": report.after}
     if held_out := history.held_out:
         first = "first measured" if held_out[0][0] else "before"
-        losses |= {f"held-out text, {first}": held_out[0][1], _in_the_end(report): held_out[-1][1]}
+        losses |= {f"held-out text, {first}": held_out[0][1], _last_label(report): held_out[-1][1]}
     numbers = [f"{loss:.4f}" for loss in losses.values()]
     yield Table([Column("", list(losses), said="of"), Column("", numbers, "right")], header=False)
     if history.milestones:
@@ -62,24 +62,24 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
 
 
 def _answer(history: History) -> Iterator[Line]:
-    """The best held-out loss and when, how long it took, what the heads became, and where it learned by heart."""
+    """The best held-out loss and its step, the effort, the strongest heads, and from where on it learned by heart."""
     best = history.best
     if best is not None:
         bits = history.bits_per_byte(best[1])
         words = [f"{best[1]:.4f} nats per token"] + ([f"{bits:.3f} bits per byte"] if bits is not None else [])
         yield Line([Span("best held-out ", "output"), Span(", ".join(words), "strong"), f" at step {best[0]:,}"])
-    took = [f"{history.step.size:,} steps"]
-    took += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
-    took += [duration(history.elapsed)] if history.elapsed is not None else []
-    took += [f"{history.tokens_per_second:,.0f} tokens/s"] if history.tokens_per_second is not None else []
-    took += [f"{100 * history.mfu:.0f} % of the matrix peak"] if history.mfu is not None else []
-    yield Line([Span("trained ", "output"), ", ".join(took)])
+    effort = [f"{history.step.size:,} steps"]
+    effort += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
+    effort += [duration(history.elapsed)] if history.elapsed is not None else []
+    effort += [f"{history.tokens_per_second:,.0f} tokens/s"] if history.tokens_per_second is not None else []
+    effort += [f"{100 * history.mfu:.0f} % of the matrix peak"] if history.mfu is not None else []
+    yield Line([Span("trained ", "output"), ", ".join(effort)])
     if heads := _heads(history):
         yield Line([Span("heads ", "output"), heads])
     if history.risen is not None and best is not None:
-        risen = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
+        rise = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
         better = "the checkpoint of that step was kept" if best[0] else "the model that it began from is better"
-        yield Line([Span("learned by heart ", "bad"), f"{risen}; {better}"])
+        yield Line([Span("learned by heart ", "bad"), f"{rise}; {better}"])
 
 
 def _spikes(report: Training) -> Iterator[Line]:
@@ -92,7 +92,7 @@ def _spikes(report: Training) -> Iterator[Line]:
 
 
 def _heads(history: History) -> str:
-    """The strongest head of each kind where the heads were last measured."""
+    """The strongest head of each kind in the last measurement."""
     if not history.heads:
         return ""
     words = []
@@ -105,7 +105,7 @@ def _heads(history: History) -> str:
 
 
 def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
-    """What to type next."""
+    """Command lines to type next."""
     run = printable(str(report.run), spaces=False)
     causal = report.setup.model.config.causal
     lines = [(f"tinytf generate -m {run} TEXT", "how it continues a text")] if causal else []
@@ -120,23 +120,23 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     yield from next_lines(terminal, *lines)
 
 
-def _in_the_end(report: Training) -> str:
-    """The label of the last held-out loss, with the number of batches if that is not all of the text."""
-    measured, there = held_out_batches(report.recipe), report.setup.examples.held_out_batches
-    return f"in the end, {measured:,} of {there:,} batches" if measured < there else "in the end"
+def _last_label(report: Training) -> str:
+    """The label of the last held-out loss, with the number of batches if not all were measured."""
+    measured, available = held_out_batches(report.recipe), report.setup.examples.held_out_batches
+    return f"in the end, {measured:,} of {available:,} batches" if measured < available else "in the end"
 
 
 def _examples(report: Training) -> Iterator[Block]:
     batch, shown = report.examples, report.setup.tokenizer.shown
-    asked = (batch.targets != IGNORED).any(0).nonzero().flatten().tolist()
-    first = max(0, min(asked, default=0) - _BEFORE)  # of a conversation, where the assistant begins
-    shown_to = min(first + _POSITIONS, batch.ids.shape[1])
-    length = shown_to - first
+    predicted = (batch.targets != IGNORED).any(0).nonzero().flatten().tolist()
+    first = max(0, min(predicted, default=0) - _BEFORE)  # of a conversation, where the assistant begins
+    last = min(first + _POSITIONS, batch.ids.shape[1])
+    length = last - first
     causal = report.recipe.objective != "masked"
-    note = "each y is the x that comes next" if causal else "y is what [MASK] hides, and what was changed"
-    yield Heading("first examples", f"{length} of {batch.ids.shape[1]} tokens; {note}", "q")
+    shift = "each y is the x that comes next" if causal else "y is what [MASK] hides, and what was changed"
+    yield Heading("first examples", f"{length} of {batch.ids.shape[1]} tokens; {shift}", "q")
     for row, (ids, targets) in enumerate(zip(batch.ids.tolist(), batch.targets.tolist(), strict=True)):
-        pairs = zip(ids[first:shown_to], targets[first:shown_to], strict=True)
+        pairs = zip(ids[first:last], targets[first:last], strict=True)
         columns = [
             Column(str(position), [shown(x), "·" if y == IGNORED else shown(y)])
             for position, (x, y) in enumerate(pairs, first)

@@ -1,4 +1,4 @@
-"""A worked example beside the truth: the verdict and what does not hold, or every cell; and the scores of several."""
+"""A worked example beside the truth: the verdict and the faults, or every cell; and the scores of several examples."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tinytf_cli.views.parts import next_lines, verdict
 from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, safe
 
 _MOST_STEPS = 16
-"""The most steps that do not hold in the digest."""
+"""The most faulty steps in the digest."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def verification(report: Verification, terminal: Terminal, display: Verification
             yield Line("")
             yield Line(safe(" ".join(example.about.split())))
         for checked in report.steps:
-            if display.full or not _sound(checked):
+            if display.full or not _is_sound(checked):
                 yield from _step(checked, terminal)
         return
     yield from _digest(report, terminal)
@@ -47,8 +47,8 @@ def verification(report: Verification, terminal: Terminal, display: Verification
 @draws(ExampleScores)
 def example_scores(report: ExampleScores, terminal: Terminal, display: Display) -> Iterator[Block]:
     """A table of the scores of several examples, a line each."""
-    about = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
-    yield Line([Span("worked examples", "strong"), about])
+    usage = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
+    yield Line([Span("worked examples", "strong"), usage])
     scores = report.examples
     yield Table(
         [
@@ -80,25 +80,25 @@ def _score(report: Verification) -> list[Span]:
 
 def _checked(report: Verification) -> Line:
     worst = report.worst
-    how = "agree on every step" if worst.agrees else "disagree"
-    words, apart = f"tinytf and float64 numpy {how}, largest difference ", Figure(worst.apart, "%.1e")
-    return verdict(worst.agrees, [words, apart, f" at {worst.step.name}"])
+    outcome = "agree on every step" if worst.agrees else "disagree"
+    words, size = f"tinytf and float64 numpy {outcome}, largest difference ", Figure(worst.apart, "%.1e")
+    return verdict(worst.agrees, [words, size, f" at {worst.step.name}"])
 
 
-def _sound(checked: CheckedStep) -> bool:
-    """Whether there is nothing to say against a step."""
+def _is_sound(checked: CheckedStep) -> bool:
+    """Whether a step holds, and tinytf and numpy agree on it."""
     return checked.right and checked.agrees
 
 
 def _digest(report: Verification, terminal: Terminal) -> Iterator[Block]:
     """For each step that does not hold, a line with as many of its wrong and carried cells as fit."""
-    faulty = [checked for checked in report.steps if not _sound(checked)]
-    results = [checked for checked in report.steps if checked.step.shown and _sound(checked)]
+    faulty = [checked for checked in report.steps if not _is_sound(checked)]
+    results = [checked for checked in report.steps if checked.step.shown and _is_sound(checked)]
     if faulty:
         yield Line("")
     for checked in faulty[:_MOST_STEPS]:
         head = _head(checked)
-        yield Line(head + list(_that_fit(checked, terminal, sum(cell_len(span.text) for span in head))))
+        yield Line(head + list(_fitting_cells(checked, terminal, sum(cell_len(span.text) for span in head))))
         yield from _remarks(checked)
     if results:
         yield Line("")
@@ -109,13 +109,13 @@ def _digest(report: Verification, terminal: Terminal) -> Iterator[Block]:
     yield Line("")
     if len(faulty) > _MOST_STEPS:
         yield Line(Span(f"{plural(len(faulty) - _MOST_STEPS, 'more step')} with claims that do not hold", "bad"))
-    held = f"{plural(len(faulty), 'step')} that {'does' if len(faulty) == 1 else 'do'} not hold"
-    wrong = [("--wrong", f"every number of the {held}")] if faulty else []
+    faults = f"{plural(len(faulty), 'step')} that {'does' if len(faulty) == 1 else 'do'} not hold"
+    wrong = [("--wrong", f"every number of the {faults}")] if faulty else []
     yield from next_lines(terminal, *wrong, ("--full", f"every number of all {plural(len(report.steps), 'step')}"))
 
 
-def _that_fit(checked: CheckedStep, terminal: Terminal, used: int) -> Iterator[Span]:
-    """The faulty cells for which the line has room, at least one, and how many are left."""
+def _fitting_cells(checked: CheckedStep, terminal: Terminal, used: int) -> Iterator[Span]:
+    """As many faulty cells as fit the line, at least one, and how many more there are."""
     cells = faulty_cells(checked, terminal)
     for index, cell in enumerate(cells):
         used += 2 + sum(cell_len(span.text) for span in cell)
@@ -128,7 +128,7 @@ def _that_fit(checked: CheckedStep, terminal: Terminal, used: int) -> Iterator[S
 
 
 def _verdict(checked: CheckedStep) -> tuple[str, str, str]:
-    """The sign of a step, what is said of its claims, and in which role."""
+    """The mark of a step, the summary of its claims, and the role of both."""
     claims, wrong, carried = checked.claims, checked.wrong, checked.carrying
     if checked.skipped:
         return "–", f"not checked: {checked.skipped}", "dim"

@@ -1,4 +1,4 @@
-"""What a token was chosen from: candidates, what the model looked at, and what its cache holds."""
+"""The choice of a token: its candidates, what the model looked at, and what its cache holds."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Line, Scale, Span, T
 from tinytf_cli.views.parts import note, share_column
 
 _LARGEST, _LAST = 4, 24
-"""How many of the largest shares are numbers; how many of the last tokens are always shown."""
+"""How many of the largest shares are written as numbers; how many of the last tokens are always shown."""
 
 
 def sampling_in_words(sampling: Sampling) -> str:
@@ -26,11 +26,11 @@ def sampling_in_words(sampling: Sampling) -> str:
 
 
 def scale_blocks(sampling: Sampling, whose: str) -> Iterator[Block]:
-    """What the tables of all steps have in common; ``whose`` attention is shown, if any."""
-    said = ["p: the model's own probability"]
-    said += [f"as drawn: after {sampling_in_words(sampling)}"] if _draws(sampling) else []
-    said += [f"saw: attention, {whose}"] if whose else []
-    yield note(" · ".join(said))
+    """The legend of all step tables; ``whose`` attention is shown, if any."""
+    legend = ["p: the model's own probability"]
+    legend += [f"as drawn: after {sampling_in_words(sampling)}"] if _draws(sampling) else []
+    legend += [f"saw: attention, {whose}"] if whose else []
+    yield note(" · ".join(legend))
     if whose:
         yield Scale("unit", 1.0)
 
@@ -39,62 +39,65 @@ def step_blocks(
     step: GeneratedToken, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int]
 ) -> Iterator[Block]:
     """One step: its candidates, and the tokens ``seen`` (their ids) coloured by the attention that they got."""
-    said = f"rank {step.rank:,} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"
-    which = f"sample {step.sample}, " if several else ""
-    yield Heading(f"{which}{step.number}  {tokenizer.shown(step.id)}", said, "output")
+    summary = f"rank {step.rank:,} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"
+    sample = f"sample {step.sample}, " if several else ""
+    yield Heading(f"{sample}{step.number}  {tokenizer.shown(step.id)}", summary, "output")
     if step.dropped:
         yield note(f"the context was full: the first {step.dropped:,} tokens are no longer seen")
-    names = [Span(tokenizer.shown(one.id), "output" if one.id == step.id else "") for one in step.candidates]
-    columns = [Column("candidate", names), share_column("p", [one.probability for one in step.candidates], "output")]
+    names = [Span(tokenizer.shown(c.id), "output" if c.id == step.id else "") for c in step.candidates]
+    columns = [
+        Column("candidate", names),
+        share_column("p", [c.probability for c in step.candidates], "output"),
+    ]
     if _draws(sampling):
-        columns.append(share_column("p as drawn", [one.drawn for one in step.candidates], "attention"))
+        columns.append(share_column("p as drawn", [c.drawn for c in step.candidates], "attention"))
     chosen = "taken" if sampling.greedy else "drawn"
-    marks = [Span(chosen if one.id == step.id else "", "output") for one in step.candidates]
+    marks = [Span(chosen if c.id == step.id else "", "output") for c in step.candidates]
     yield Table([*columns, Column("", marks)])
     if step.saw is not None:
         yield _seen([tokenizer.shown(token_id) for token_id in seen], step.saw.tolist())
 
 
 def _draws(sampling: Sampling) -> bool:
-    """Whether tokens are drawn from another distribution than the model's own."""
+    """Whether tokens are drawn from a distribution other than the model's own."""
     return sampling.changes and not (sampling.greedy and sampling.repetition_penalty == 1)
 
 
 def _seen(names: Sequence[str], shares: Sequence[float]) -> Line:
     """The text coloured by attention, with the largest shares in numbers; of a long text only these and its end."""
-    largest = sorted(range(len(names)), key=lambda place: -shares[place])[:_LARGEST]
+    largest = sorted(range(len(names)), key=lambda index: -shares[index])[:_LARGEST]
     words = [Span(f"{names[-1]} saw", "dim")]
-    left, heard = 0.0, []
-    for place, (name, share) in enumerate(zip(names, shares, strict=True)):
-        if place < len(names) - _LAST and place not in largest:
-            left += share
+    skipped, spoken = 0.0, []
+    for index, (name, share) in enumerate(zip(names, shares, strict=True)):
+        if index < len(names) - _LAST and index not in largest:
+            skipped += share
             continue
-        if left:
-            words.append(Span(f"  … {left:.2f}", "dim"))
-            left = 0.0
+        if skipped:
+            words.append(Span(f"  … {skipped:.2f}", "dim"))
+            skipped = 0.0
         words += [Span("  "), Span(name, f"unit:{round(255 * min(1.0, share))}")]
-        if place in largest:
+        if index in largest:
             words.append(Span(f" {share:.2f}"))
-            heard.append(f"{name} {share:.2f}")
-    return Line(words, indent=2, said=f"{names[-1]} saw {', '.join(heard)}.")
+            spoken.append(f"{name} {share:.2f}")
+    return Line(words, indent=2, said=f"{names[-1]} saw {', '.join(spoken)}.")
 
 
-_KEPT = "batch {} × head {} × token {} × d_head {}"
+_SHAPE = "batch {} × head {} × token {} × d_head {}"
 
 
 def cache_blocks(layers: Sequence[LayerUse]) -> Iterator[Block]:
-    """How much of every layer's room is taken, and what one more token takes."""
-    used, allocated = (sum(getattr(one, name) for one in layers) for name in ("used_bytes", "allocated_bytes"))
-    growth = sum(one.bytes_per_token for one in layers)
+    """How much of each layer's cache is used, and what one more token takes."""
+    used, allocated = (sum(getattr(use, name) for use in layers) for name in ("used_bytes", "allocated_bytes"))
+    growth = sum(use.bytes_per_token for use in layers)
     yield Heading(
         "cache", f"{in_bytes(used)} of {in_bytes(allocated)} used, {in_bytes(growth)} more with every token", "k"
     )
     yield Table(
         [
-            Column("layer", [f"L{one.layer}" for one in layers]),
-            Column("keys and values, each", [_KEPT.format(*one.shape) if one.shape else "a state" for one in layers]),
-            Column("tokens", [f"{one.used} of {one.shape[2]}" if one.shape else "" for one in layers], "right"),
-            Column("bytes", [f"{one.used_bytes:,} of {one.allocated_bytes:,}" for one in layers], "right"),
-            Column("a token", [f"{one.bytes_per_token:,}" for one in layers], "right", drop=1),
+            Column("layer", [f"L{use.layer}" for use in layers]),
+            Column("keys and values, each", [_SHAPE.format(*use.shape) if use.shape else "a state" for use in layers]),
+            Column("tokens", [f"{use.used} of {use.shape[2]}" if use.shape else "" for use in layers], "right"),
+            Column("bytes", [f"{use.used_bytes:,} of {use.allocated_bytes:,}" for use in layers], "right"),
+            Column("a token", [f"{use.bytes_per_token:,}" for use in layers], "right", drop=1),
         ]
     )

@@ -1,4 +1,4 @@
-"""The view of a model with parts of attention left out, beside the whole one: what it says now, and what changed."""
+"""The view of a model without parts of attention, beside the whole model: its prediction, and what changed."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,7 +30,7 @@ _LAYERS = 6
 _QUERIES = 6
 _WORDS = 24
 _SMALL = 36
-"""Columns of a map of small cells."""
+"""The width of a map of small cells, in columns."""
 
 
 @draws(LeftOut)
@@ -53,12 +53,12 @@ def without(report: LeftOut, terminal: Terminal, display: Display) -> Iterator[B
 
 
 def _title(report: LeftOut) -> str:
-    """What the run without some parts is called."""
+    """The title of the run without some parts."""
     return "without " + " and ".join(report.parts)
 
 
 def _answer(report: LeftOut) -> Iterator[Block]:
-    """What becomes of the prediction, in a sentence."""
+    """The change of the prediction, in a sentence."""
     predictions, shown = report.difference.predictions, model_of(report).shown
     words: list[Piece]
     if predictions:
@@ -66,8 +66,8 @@ def _answer(report: LeftOut) -> Iterator[Block]:
         (_, before), (_, after) = (
             max(zip(shares, prediction.ids, strict=True)) for shares in (prediction.first, prediction.second)
         )
-        how = "is still" if before == after else f"becomes {shown(after)} where it was"
-        words = [f": the prediction {how} {shown(before)}, KL ", Figure(prediction.kl, "%.3g"), " nats"]
+        outcome = "is still" if before == after else f"becomes {shown(after)} where it was"
+        words = [f": the prediction {outcome} {shown(before)}, KL ", Figure(prediction.kl, "%.3g"), " nats"]
     else:
         off = Figure(report.layers[-1].stream, "%.2g")
         words = [": the last layer's stream is off by ", off, " of its largest number"]
@@ -94,11 +94,13 @@ def _maps(report: LeftOut, names: Sequence[str], terminal: Terminal) -> Iterator
     """The weights of the head that moved most, in both runs side by side."""
     weights = report.difference.attention
     assert weights is not None
-    apart = weights.apart[weights.layer]
-    assert apart is not None
-    moved, most = apart[weights.head], max(layer.moved for layer in report.layers)
-    which = "of all heads the one that moves most: " if moved == most else ""
-    yield Heading(f"L{weights.layer}H{weights.head}.weights", f"{which}{moved:.2f} of its weight moved", "attention")
+    distances = weights.apart[weights.layer]
+    assert distances is not None
+    moved, most = distances[weights.head], max(layer.moved for layer in report.layers)
+    superlative = "of all heads the one that moves most: " if moved == most else ""
+    yield Heading(
+        f"L{weights.layer}H{weights.head}.weights", f"{superlative}{moved:.2f} of its weight moved", "attention"
+    )
     queries, keys = ([shortened(name, most) for name in names] if terminal.cuts else names for most in (7, 4))
     maps: list[list[Block]] = []
     runs = (("whole", _WHOLE, weights.first), (_title(report), _WITHOUT, weights.second))
@@ -126,7 +128,7 @@ def _layers(report: LeftOut) -> Iterator[Block]:
 
 
 def _sharpness(sharpness: Sharpness, names: Sequence[str]) -> Iterator[Block]:
-    """The softmax of the head's live scores, divided and not."""
+    """The softmax of the head's live scores, divided and undivided."""
     columns = [Column("query", names[-_QUERIES:], shrink=8)]
     for title, weights, role in (
         (f"/ {sharpness.expression}", sharpness.scaled, _WHOLE),
@@ -148,16 +150,16 @@ def _sharpness(sharpness: Sharpness, names: Sequence[str]) -> Iterator[Block]:
 
 
 def _order(report: LeftOut, order: Order, names: Sequence[str]) -> Iterator[Block]:
-    """The text in another order: where the outputs are the same, the order is lost."""
+    """The text in another order: if the outputs are the same, the order is lost."""
     shown = model_of(report).shown
 
     def words(best: tuple[int, float] | None) -> str:
         return "" if best is None else f"{shown(best[0])} {best[1]:.3f}"
 
     permutation, runs = order.permutation, order.runs
-    other = " ".join(names[position] for position in permutation[:_WORDS]) + " …" * (len(permutation) > _WORDS)
+    reordered = " ".join(names[position] for position in permutation[:_WORDS]) + " …" * (len(permutation) > _WORDS)
     yield Heading("order", "the same tokens in another order: are their outputs the same?")
-    yield note(other)
+    yield note(reordered)
     table = [
         Column("without", [" and ".join(run.lacks) or "nothing" for run in runs]),
         Column("outputs differ by", [Figure(run.difference, "%.3g") for run in runs], "right"),
@@ -174,10 +176,10 @@ def _order(report: LeftOut, order: Order, names: Sequence[str]) -> Iterator[Bloc
 
 
 def _checks(report: LeftOut) -> Iterator[Block]:
-    """The checks of both traces in one line; one that does not add up, alone."""
-    wrong = next((check for check in report.checks if not check.holds), None)
-    if wrong is not None:
-        yield from check_blocks(wrong)
+    """The checks of both traces in one line; if one fails, that one alone."""
+    failed = next((check for check in report.checks if not check.holds), None)
+    if failed is not None:
+        yield from check_blocks(failed)
         return
     words: list[Piece] = ["both runs add up, largest differences "]
     for index, check in enumerate(report.checks):
@@ -187,7 +189,7 @@ def _checks(report: LeftOut) -> Iterator[Block]:
 
 
 def _map_width(queries: Sequence[str], keys: Sequence[str], width: int) -> int:
-    """Columns of a map with its numbers, or with small cells where those do not fit ``width`` either."""
+    """The width of a map with its numbers, or with small cells if the numbers do not fit ``width``."""
     label, key = (max(map(len, names)) for names in (queries, keys))
     numbers = min(14, label) + 3 + (min(8, max(4, key)) + 1) * len(keys)
     return numbers if numbers <= width else _SMALL

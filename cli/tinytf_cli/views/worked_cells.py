@@ -30,40 +30,40 @@ def safe(text: str) -> str:
 
 
 def claimed_cells(checked: CheckedStep, terminal: Terminal) -> Iterator[Block]:
-    """The cells, matrix by matrix where there are more than two axes."""
+    """The cells of a step; with more than two axes, matrix by matrix."""
     claim, true = checked.step.claim, checked.true
     assert true is not None
     if not true.size:
         yield Line(Span("no numbers", "dim"), indent=2)
         return
     shape = claim.shape if claim is not None and len(claim.shape) != true.ndim else true.shape
-    for place in np.ndindex(shape[:-2]):
-        if place:
-            yield Line(Span(f"[{', '.join(map(str, place))}]", "dim"), indent=2)
-        yield from _matrix(checked, place, terminal)
+    for index in np.ndindex(shape[:-2]):
+        if index:
+            yield Line(Span(f"[{', '.join(map(str, index))}]", "dim"), indent=2)
+        yield from _matrix(checked, index, terminal)
 
 
 def faulty_cells(checked: CheckedStep, terminal: Terminal) -> list[list[Span]]:
-    """Each cell that does not hold: where it is, what is claimed, and the truth."""
+    """Each cell that does not hold: its index, the claim, and the truth."""
     claim, true, states = checked.step.claim, checked.true, _states(checked)
     if claim is None or true is None:
         return []
     form, marks = _form(checked), _marks(terminal)
-    found = []
-    for place in map(tuple, np.argwhere(states)):
-        state = int(states[place])
-        truth = f" (true {_true(true[place], form)})" if true.ndim == len(place) else ""
-        where = f"[{','.join(_names(checked, place))}] " if place else ""
-        said = Span(f"{safe(str(claim.shown[place]))}{marks[state]}", _ROLES[state])
-        found.append([Span(where, "dim"), said, Span(truth)])
-    return found
+    cells = []
+    for index in map(tuple, np.argwhere(states)):
+        state = int(states[index])
+        truth = f" (true {_true(true[index], form)})" if true.ndim == len(index) else ""
+        where = f"[{','.join(_names(checked, index))}] " if index else ""
+        claimed = Span(f"{safe(str(claim.shown[index]))}{marks[state]}", _ROLES[state])
+        cells.append([Span(where, "dim"), claimed, Span(truth)])
+    return cells
 
 
-def _names(checked: CheckedStep, place: tuple[int, ...]) -> Iterator[str]:
-    """What a cell is called along each axis: the name of its row or column, or a number."""
+def _names(checked: CheckedStep, index: tuple[int, ...]) -> Iterator[str]:
+    """The label of a cell along each axis: the name of its row or column, or a number."""
     step = checked.step
-    named = [*[()] * (len(place) - 2), *([step.rows] if len(place) > 1 else []), step.columns]
-    return (safe(names[at]) if at < len(names) else str(at) for names, at in zip(named, place, strict=True))
+    named = [*[()] * (len(index) - 2), *([step.rows] if len(index) > 1 else []), step.columns]
+    return (safe(names[i]) if i < len(names) else str(i) for names, i in zip(named, index, strict=True))
 
 
 def _marks(terminal: Terminal) -> tuple[str, ...]:
@@ -71,17 +71,17 @@ def _marks(terminal: Terminal) -> tuple[str, ...]:
 
 
 def _states(checked: CheckedStep) -> NDArray[np.int_]:
-    """Of each claimed cell 0 where it holds, 1 where it is carried, 2 where it is wrong."""
+    """0 for each claimed cell that holds, 1 for a carried one, 2 for a wrong one."""
     if checked.holds is None or checked.carried is None:
         return np.zeros(0, dtype=int)
     return np.where(checked.holds, 0, np.where(checked.carried, 1, 2))
 
 
-def _matrix(checked: CheckedStep, place: tuple[int, ...], terminal: Terminal) -> Iterator[Block]:
-    """Claimed, true and difference side by side, or below each other where the width is short."""
+def _matrix(checked: CheckedStep, index: tuple[int, ...], terminal: Terminal) -> Iterator[Block]:
+    """Claimed, true and difference side by side, or below each other if the width is too small."""
     step = checked.step
     names = [safe(name) for name in step.columns]
-    cells_of = _parts(checked, place, _marks(terminal))
+    cells_of = _parts(checked, index, _marks(terminal))
     parts: list[Part] = [(title, cells, names) for title, cells in cells_of if cells]
     rows = max(len(cells) for _, cells, _ in parts)
     labels = [safe(label) for label in step.rows[:rows]] or [""] * (rows == 1)
@@ -89,16 +89,16 @@ def _matrix(checked: CheckedStep, place: tuple[int, ...], terminal: Terminal) ->
     side = max(cell_len(label) for label in labels) + _GAP
     widths = [_widths(cells, names) for _, cells, _ in parts]
     beside = sum(
-        sum(each) - each[0] + max(each[0], cell_len(title)) + _GAP * len(each)
-        for (title, *_), each in zip(parts, widths, strict=True)
+        sum(part_widths) - part_widths[0] + max(part_widths[0], cell_len(title)) + _GAP * len(part_widths)
+        for (title, *_), part_widths in zip(parts, widths, strict=True)
     )
     if terminal.plain or side + beside + (1 + _GAP) * (len(parts) - 1) <= terminal.width:
         yield _table(labels, parts, rule=not terminal.plain)
         return
-    for (title, cells, _), each in zip(parts, widths, strict=True):
-        for first, last in _strips(each, terminal.width - side):
-            which = f", {first} to {last - 1}" if last - first < len(each) else ""
-            yield Line(Span(f"{title or 'cells'}{which}", "dim"), indent=2)
+    for (title, cells, _), part_widths in zip(parts, widths, strict=True):
+        for first, last in _strips(part_widths, terminal.width - side):
+            columns = f", {first} to {last - 1}" if last - first < len(part_widths) else ""
+            yield Line(Span(f"{title or 'cells'}{columns}", "dim"), indent=2)
             yield _table(labels[: len(cells)], [("", [row[first:last] for row in cells], names[first:last])])
 
 
@@ -108,7 +108,7 @@ def _widths(cells: Cells, names: Sequence[str]) -> list[int]:
 
 
 def _strips(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """Runs of columns that fit, at least one in each."""
+    """Runs of columns (first, end) that fit, with at least one column each."""
     first, used = 0, 0
     for c, width in enumerate(widths):
         if c > first and used + width + _GAP > room:
@@ -119,12 +119,12 @@ def _strips(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
 
 
 def _table(labels: Sequence[str], parts: Sequence[Part], *, rule: bool = True) -> Table:
-    """Groups of columns with a rule between them; names of columns are a first row."""
+    """Groups of columns with a rule between them; the names of columns are the first row."""
     named = rule and any(names for *_, names in parts)
     first: list[Cell] = [""] if named else []
     columns = [Column("", first + [Span(label, "dim") for label in labels], said="row")]
-    for place, (title, cells, names) in enumerate(parts):
-        if place and rule:
+    for index, (title, cells, names) in enumerate(parts):
+        if index and rule:
             columns.append(Column("", [Span("│", "dim")] * (len(labels) + named), said=""))
         for c in range(len(cells[0])):
             name = names[c] if c < len(names) else ""
@@ -134,40 +134,40 @@ def _table(labels: Sequence[str], parts: Sequence[Part], *, rule: bool = True) -
     return Table(columns, header=any(column.title for column in columns))
 
 
-def _parts(checked: CheckedStep, place: tuple[int, ...], marks: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
-    """The matrices of what is claimed, of what is true, and of the differences that matter."""
+def _parts(checked: CheckedStep, index: tuple[int, ...], marks: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
+    """The matrices of the claims, of the truth, and of the differences that matter."""
     claim, form = checked.step.claim, _form(checked)
-    true = _two_axes(checked.true, place)
+    true = _two_axes(checked.true, index)
     if claim is None:
         yield "", _cells(lambda value: [Span(_true(value, form))], true)
         return
-    states = _two_axes(_states(checked), place)
+    states = _two_axes(_states(checked), index)
 
     def marked(text: Any, state: int) -> list[Span]:
         return [Span(safe(str(text)), _ROLES[state]), Span(marks[state], _ROLES[state])]
 
-    def apart(value: Any, state: int) -> list[Span]:
+    def difference(value: Any, state: int) -> list[Span]:
         return [Span(_off(float(value), not state, form), _ROLES[state] if state else "dim")]
 
-    yield "claimed", _cells(marked, _two_axes(claim.shown, place), states)
+    yield "claimed", _cells(marked, _two_axes(claim.shown, index), states)
     yield "true", _cells(lambda value: [Span(_true(value, form))], true)
     if not (claim.words or true.dtype.kind in "US" or claim.truths or checked.off is None):
-        yield "off by", _cells(apart, _two_axes(checked.off, place), states)
+        yield "off by", _cells(difference, _two_axes(checked.off, index), states)
 
 
 def _cells(make: Callable[..., list[Span]], *matrices: NDArray[Any]) -> Cells:
-    """A cell for each place of matrices of one shape."""
+    """A cell for each index of matrices of one shape."""
     return [[make(*values) for values in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
 
 
-def _two_axes(array: NDArray[Any] | None, place: tuple[int, ...]) -> NDArray[Any]:
+def _two_axes(array: NDArray[Any] | None, index: tuple[int, ...]) -> NDArray[Any]:
     assert array is not None
-    part = np.atleast_2d(array[place] if len(place) <= max(0, array.ndim - 2) else array)
+    part = np.atleast_2d(array[index] if len(index) <= max(0, array.ndim - 2) else array)
     return part.reshape(-1, part.shape[-1])
 
 
 def _form(checked: CheckedStep) -> str:
-    """Digits enough to see how far a claim is off: two more than it prints."""
+    """A format with two digits more than the claim, enough to see how far it is off."""
     true, claim = checked.true, checked.step.claim
     assert true is not None
     if true.dtype.kind in "US":
@@ -178,7 +178,7 @@ def _form(checked: CheckedStep) -> str:
     if finite.size and (finite == np.rint(finite)).all() and np.abs(finite).max() < 1e15:
         return "whole"
     if claim is None or claim.words:
-        return "%.6g"  # as many as show that a weight has moved by a thousandth
+        return "%.6g"  # enough to show that a weight has moved by a thousandth
     digits = max((len(text.partition(".")[2]) for text in claim.shown.flat if "e" not in text.lower()), default=2)
     largest = float(np.abs(finite).max(initial=0.0))
     return f"%.{digits + 2}f" if not largest or 10.0 ** -(digits + 1) <= largest < 1e6 else "%.4g"
@@ -195,7 +195,7 @@ def _true(value: Any, form: str) -> str:
 
 
 def _off(value: float, holds: bool, form: str) -> str:
-    """Claimed − true, with its sign; nothing where there is nothing to subtract."""
+    """Claimed − true, with its sign; empty if there is no difference to compute."""
     if math.isnan(value):
         return ""
     text = _true(value, form if form != "whole" or value.is_integer() else "%.3g")
