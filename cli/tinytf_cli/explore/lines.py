@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.repl.addressing import Offer
-from tinytf_cli.repl.completing import offered
+from tinytf_cli.repl.completing import find_offers
 from tinytf_cli.repl.session import Session
 from tinytf_cli.views.blocks import Column, Span, Table
 
@@ -59,7 +59,7 @@ class CommandLine(BurstInput):
         """Offer what the line can become."""
         before = self.value[: self.cursor_position]
         lead = "" if self.sign == ":" else "goto "
-        self._start, offers = offered(self._session, lead + before)
+        self._start, offers = find_offers(self._session, lead + before)
         self.offers = list(itertools.islice(offers, _MOST)) if before else []
         self._choice = 0
         self._show()
@@ -80,7 +80,7 @@ class CommandLine(BurstInput):
     def action_take(self) -> None:
         if self.offers:
             one, at = self.offers[self._choice], self.cursor_position
-            begun = self.value[: at + self._start] + one.word + (" " if one.whole and self.sign == ":" else "")
+            begun = self.value[: at + self._start] + one.word + (" " if one.complete and self.sign == ":" else "")
             self.value, self.cursor_position = begun + self.value[at:], len(begun)
 
     def action_choose(self, by: int) -> None:

@@ -22,7 +22,7 @@ from rich.cells import cell_len, set_cell_size
 from tinytf import __version__
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.numbers import in_bytes, plural
-from tinytf_cli.repl.colouring import LineLexer, style_of
+from tinytf_cli.repl.colouring import LineLexer, prompt_style
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history import FileHistory, history_path
 from tinytf_cli.repl.keys import bindings, bracketed, listed
@@ -165,7 +165,7 @@ class Prompt:
         """Read once, and run what was typed; whether that ends the session."""
         self._bar = bar_of(self.session)
         terminal = self.session.terminal()
-        self._prompt.color_depth, self._prompt.style = _DEPTHS[terminal.depth], style_of(terminal.theme)
+        self._prompt.color_depth, self._prompt.style = _DEPTHS[terminal.depth], prompt_style(terminal.theme)
         self._prompt.editing_mode = EditingMode.VI if self.session.settings.vi else EditingMode.EMACS
         begun, self._begun = self._begun, Document()
         typed = self._prompt.prompt(default=begun)
