@@ -565,7 +565,7 @@ def test_what_was_done_is_a_script_that_runs_again(tmp_path: Path) -> None:
     driver = explore(act)
     again = replayed(driver.app, tmp_path / "look.session")
     assert again.state == driver.app.session.state
-    assert again.place == driver.app.look.place.row, "the session is left where the screen was"
+    assert again.row == driver.app.look.place.row, "the session is left where the screen was"
     assert torch.equal(again.trace["logits"], driver.app.trace["logits"])
 
 

@@ -163,8 +163,8 @@ class Explorer(App[int]):
         self._arrange()
         look, panes = self.look, self.panes
         rows = self.trace.steps.rows
-        stops = [stop for stop in self.session.state.stops if stop.where]
-        held = frozenset(row for row in range(len(rows)) if any(stop.is_at(rows, row) for stop in stops))
+        stops = [stop for stop in self.session.state.stops if stop.address]
+        held = frozenset(row for row in range(len(rows)) if any(stop.applies_at(rows, row) for stop in stops))
         self.look = look = replace(look, stops=held)
         panes["text"].show([text_line(look, self.size.width, _BANNER, self._banner())])
         self._outlined, steps = outline(look)

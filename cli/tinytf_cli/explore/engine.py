@@ -100,7 +100,7 @@ class Engine:
         trace, self._typed = self._typed, None
         session = self.session
         if trace is not None and (session.run is None or trace.encoding.text != session.run.text):
-            session.models.keep_trace(Run(session.state.spec, trace.encoding.text), trace)
+            session.models.add_trace(Run(session.state.spec, trace.encoding.text), trace)
             session.execute(f"run --quiet -- {shell_quoted(trace.encoding.text)}")
 
     def line(self, line: str, place: Place, width: int) -> tuple[Outcome, Scene | None]:
@@ -128,7 +128,7 @@ class Engine:
         beside = copy.copy(session)
         beside.streams, beside.log = Streams(Capture()), Log()
         beside.streams.stderr = None
-        session.models.keep_trace(scene.run, scene.trace)
+        session.models.add_trace(scene.run, scene.trace)
         runs = (scene.run,) if scene.earlier is None else (scene.earlier, scene.run)
         beside.change(spec=scene.run.spec, runs=runs)
         with self._cancellable(number):
@@ -147,7 +147,7 @@ class Engine:
     def _go(self, place: Place) -> None:
         """Move the session to a place, where it is not there yet."""
         session = self.session
-        if session.run is not None and place.row != session.place:
+        if session.run is not None and place.row != session.row:
             session.execute(f"goto {place.address(session.trace)}")
 
     def _require_latest(self, number: int) -> None:

@@ -21,7 +21,7 @@ from tinytf_cli.options import available_names
 from tinytf_cli.repl.addressing import Offer, addresses, parameters, tokens, vocabulary, with_prefix
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.helping import PAGES
-from tinytf_cli.repl.line import PYTHON, Piece, escaped, pieces_of
+from tinytf_cli.repl.line import PYTHON, Piece, escape, pieces_of
 from tinytf_cli.repl.looking import FLAGS
 from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
@@ -92,7 +92,7 @@ def _quoted(word: str, typed: str) -> str:
     quote = typed[:1] if typed[:1] in ('"', "'") else ('"' if set(word) & _NEEDS_QUOTES or word.startswith("#") else "")
     if not quote:
         return word
-    content = escaped(word) if quote == '"' else word
+    content = escape(word) if quote == '"' else word
     return f"{quote}{content}{'' if word.endswith('/') else quote}"  # a folder may go on, so its quote stays open
 
 
@@ -104,7 +104,7 @@ def _first_words(session: Session, prefix: str) -> Iterator[Offer]:
     if slash:
         yield from (Offer(f"{word}{offer.word}", offer.about, True) for offer in with_prefix(f"/{flag}", _FLAGS))
         return
-    for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.own.values())):
+    for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.built_in.values())):
         if name.startswith(prefix) and name != "repl":
             yield Offer(name, _summary(session, name), True)
     yield from with_prefix(prefix, session.state.aliases.items())
@@ -305,7 +305,7 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
     ),
     "alias": lambda session, prefix, words: with_prefix(prefix, session.state.aliases.items()),
     "run": lambda session, prefix, words: with_prefix(
-        prefix, ((name, str(run.text)) for name, run in session.state.kept.items())
+        prefix, ((name, str(run.text)) for name, run in session.state.named_runs.items())
     ),
     "condition": _conditions,
     "setting": _settings,

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.main import COMMANDS
-from tinytf_cli.repl.line import begun_name
+from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
@@ -90,7 +90,7 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
     if name := session.lexicon.meaning(topic):
         return _of_name(session, name)
     known = [*dict.fromkeys((*PAGES, *TOPICS, _COMMANDS, *session.lexicon.names.values()))]
-    if page := begun_name(topic, known):
+    if page := complete_name(topic, known):
         return help_blocks(session, page)
     raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known, otherwise="help lists what there is"))
 

@@ -11,7 +11,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address, parse_tensor
 from tinytf_cli.output import Result
-from tinytf_cli.repl.line import begun_name
+from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import answer, made_of, verb
 from tinytf_cli.views.blocks import Line
@@ -49,7 +49,7 @@ def print_address(session: Session, words: tuple[str, ...], rows: int | None) ->
 
 
 def _flag(word: str) -> str:
-    flag = begun_name(word, FLAGS)
+    flag = complete_name(word, FLAGS)
     if not flag:
         raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
     return flag
@@ -205,7 +205,7 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
     """
     trace, chosen = session.trace, session.settings
     if not word:
-        one, layer = trace.steps.rows[session.require_place()]
+        one, layer = trace.steps.rows[session.require_row()]
         if step and not one.is_tensor:
             one, layer = trace.steps.by_name[step], chosen.layer if layer is None else layer
         present = chosen.head if session.state.head is None else session.state.head

@@ -30,7 +30,7 @@ def alias(session: Session) -> Result:
     name, text = (*session.typed.rest.split(maxsplit=1), "", "")[:2]
     if not text:
         return _listed(session, *([_known(session, name)] if name else session.state.aliases))
-    own, words = session.lexicon.own, session.typed.words
+    own, words = session.lexicon.built_in, session.typed.words
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:60]!r} is no name", "letters, digits, _ and -, a letter first: alias pw print")
     if name in own:

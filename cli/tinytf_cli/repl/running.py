@@ -12,7 +12,7 @@ from tinytf_cli.command import FloatRange
 from tinytf_cli.inputs import read_conversations
 from tinytf_cli.options import Extent
 from tinytf_cli.output import Result
-from tinytf_cli.repl.moving import NO_STOP, forward, standing
+from tinytf_cli.repl.moving import NO_STOP, run_to_stop, step_result
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run
 from tinytf_cli.repl.verbs import answer, verb
@@ -36,12 +36,12 @@ def run(
     """
     if words:
         text = read_conversations(words, lines=False)[0] if chat else " ".join(words)
-        session.follow(Run(session.state.spec, text, truncate, force))
+        session.set_run(Run(session.state.spec, text, truncate, force))
     else:
         session.models.trace(session.require_run())
-    session.change(place=0, stops=tuple(replace(stop, hits=0) for stop in session.state.stops))
-    said = (forward(session, 0, len(session.table.rows) - 1) or NO_STOP) if session.state.stops else ""
-    return None if quiet else standing(session, said, begun=True)
+    session.change(row=0, stops=tuple(replace(stop, hits=0) for stop in session.state.stops))
+    said = (run_to_stop(session, 0, len(session.table.rows) - 1) or NO_STOP) if session.state.stops else ""
+    return None if quiet else step_result(session, said, new_run=True)
 
 
 @verb("keep", topic="session", takes=("run",), examples=("keep cat", "keep"))
@@ -56,7 +56,7 @@ def keep(session: Session, name: str | None) -> Result:
         if not _NAME.fullmatch(name):
             hint = "letters, digits, _ . and -, beginning with a letter, at most 40: keep cat"
             raise UsageError(f"{name[:60]!r} is no name of a run", hint)
-        session.change(kept={**session.state.kept, name: session.require_run()})
+        session.change(named_runs={**session.state.named_runs, name: session.require_run()})
     return _kept(session)
 
 
@@ -69,15 +69,15 @@ def use(session: Session, name: str) -> Result:
     first.
     """
     wanted, before = _find(session, name), session.state.spec
-    session.follow(wanted)
+    session.set_run(wanted)
     if wanted.spec.name != before.name:
-        session.change(place=0, head=None)
-    return standing(session, begun=True)
+        session.change(row=0, head=None)
+    return step_result(session, new_run=True)
 
 
 def _find(session: Session, name: str) -> Run:
     """A run by its name; UsageError for one that is not kept."""
-    kept = session.state.kept
+    kept = session.state.named_runs
     if name not in kept:
         hint = did_you_mean(name, kept) if kept else "keep NAME keeps the present one"
         raise UsageError(f"no run is kept as {name[:60]!r}", hint)
@@ -86,7 +86,7 @@ def _find(session: Session, name: str) -> Run:
 
 def _kept(session: Session) -> Result:
     """The runs that are kept, and which of them is the present one."""
-    kept = session.state.kept
+    kept = session.state.named_runs
     data = [
         {"name": name, "model": run.spec.short, "text": str(run.text), "present": run == session.run}
         for name, run in kept.items()
@@ -104,7 +104,7 @@ def _kept(session: Session) -> Result:
 
 def _names(context: click.Context, _: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
     """The words, if they are names of runs; others are texts, for the command."""
-    if len(words) > 2 or not all(word in context.obj.state.kept for word in words):
+    if len(words) > 2 or not all(word in context.obj.state.named_runs for word in words):
         raise click.BadParameter("it is not a run that is kept")
     return words
 

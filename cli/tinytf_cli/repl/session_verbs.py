@@ -23,14 +23,14 @@ from tinytf_cli.repl.log import Entry
 from tinytf_cli.repl.looking import LOOKING
 from tinytf_cli.repl.moving import MOVING
 from tinytf_cli.repl.naming import NAMING
-from tinytf_cli.repl.python import spelled, statements
+from tinytf_cli.repl.python import script_lines, statements
 from tinytf_cli.repl.running import diff, keep, run, use
 from tinytf_cli.repl.session import Leave, Outcome, Session
 from tinytf_cli.repl.settings import SETTINGS, find_setting
-from tinytf_cli.repl.state import Without
+from tinytf_cli.repl.state import Ablation
 from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.trust import Trust
-from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
+from tinytf_cli.repl.verbs import Verb, ablation_line, answer, verb
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
 _DEEPEST = 10
@@ -58,15 +58,15 @@ def without(session: Session, addresses: tuple[str, ...], how: str | None, refer
     """
     spec = session.state.spec
     if addresses or how or reference:
-        session.take(replace(spec, without=_asked(session, addresses, how, reference)))
+        session.set_spec(replace(spec, without=_asked(session, addresses, how, reference)))
     gone = session.state.spec.without
     if gone is None:
         return answer("without", {"without": None}, Line("the model is whole"))
     compare = [] if session.run is None else [Line(Span("diff compares this run with the one before", "dim"))]
-    return answer("without", {"without": gone.to_dict()}, without_line(gone), *compare)
+    return answer("without", {"without": gone.to_dict()}, ablation_line(gone), *compare)
 
 
-def _asked(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Without | None:
+def _asked(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Ablation | None:
     """What the words leave out or ablate, tried on the model; None is the whole model."""
     before = session.state.spec.without
     if addresses == (_NONE,):
@@ -81,7 +81,7 @@ def _asked(session: Session, addresses: tuple[str, ...], how: str | None, refere
     kind = how or ("mean" if reference else "zero")
     if reference and kind != "mean":
         raise UsageError("zeros have no --reference", "--how mean has one")
-    wanted = Without(at, kind, reference)
+    wanted = Ablation(at, kind, reference)
     if how and not wanted.steps:
         raise UsageError(f"--how says what replaces a step, and {' and '.join(at)} are left out", "leave --how out")
     session.models.model(replace(session.state.spec, without=wanted))
@@ -109,8 +109,8 @@ def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
     except AddressError as error:  # of an ablated step that this model does not have
         raise AddressError(error.message, "some steps are ablated; restore them first: without none") from None
     if spec != session.state.spec:
-        session.take(spec)
-        session.change(place=0 if session.run else None, head=None)
+        session.set_spec(spec)
+        session.change(row=0 if session.run else None, head=None)
     return None if quiet else answer("model", {"model": opened.to_dict()}, Line(model_words(opened)), *notes(opened))
 
 
@@ -157,7 +157,7 @@ def _shown(session: Session, *names: str) -> Result:
     gone = session.state.spec.without
     if gone is None or len(names) < len(SETTINGS):
         return answer("settings", {"settings": values}, table)
-    return answer("settings", {"settings": values, "without": gone.to_dict()}, table, without_line(gone))
+    return answer("settings", {"settings": values, "without": gone.to_dict()}, table, ablation_line(gone))
 
 
 @_verb("undo", "u", examples=("undo",))
@@ -222,7 +222,7 @@ def save(session: Session, path: Path, force: bool) -> Result:
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "choose another name, or overwrite it with --force")
     lines = session.log.transcript()
-    lines = [one for line in lines for one in (spelled(line) if PYTHON.match(line) else [line])]
+    lines = [one for line in lines for one in (script_lines(line) if PYTHON.match(line) else [line])]
     broken = next((line for line in lines if "\n" in line), None)
     if broken is not None:
         raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
@@ -253,7 +253,7 @@ def source(session: Session, path: Path, allow_code: bool, write_to: Path | None
         raise UsageError(f"{where} names a stop by its number, and there are stops already", "delete removes them")
     session.streams.depth += 1
     try:
-        for where, outcome in outcomes(
+        for where, outcome in run_each(
             session, session.streams.of_file(statements(lines), Trust(allow_code, write_to))
         ):
             if outcome.leave:
@@ -268,27 +268,27 @@ def source(session: Session, path: Path, allow_code: bool, write_to: Path | None
         session.streams.depth -= 1
 
 
-def outcomes(session: Session, lines: Lines, *, echo: bool = False) -> Iterator[tuple[str, Outcome]]:
+def run_each(session: Session, lines: Lines, *, echo: bool = False) -> Iterator[tuple[str, Outcome]]:
     """Run whole statements in turn, without blank ones: the place of each, and its outcome."""
     for where, line in lines:
         if not line.strip():
             continue
         if echo:
-            echoed(session, line)
+            echo_line(session, line)
         yield where, session.execute(line)
 
 
-def echoed(session: Session, line: str) -> None:
+def echo_line(session: Session, line: str) -> None:
     """Show what is run as it would be typed."""
     terminal = session.terminal()
-    for mark, part in zip(itertools.chain([PROMPT], itertools.repeat("")), spelled(line.rstrip()), strict=False):
+    for mark, part in zip(itertools.chain([PROMPT], itertools.repeat("")), script_lines(line.rstrip()), strict=False):
         session.streams.write(f"{mark}{shown(printable(part, spaces=False), terminal)}\n")
 
 
 def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:
     """Run whole statements in turn, and return 0, 1 if one failed, or 130; ``stop`` ends at the first that fails."""
     status = 0
-    for where, outcome in outcomes(session, lines, echo=echo):
+    for where, outcome in run_each(session, lines, echo=echo):
         if outcome.leave:
             break
         if outcome.status == 130:  # the caller says so

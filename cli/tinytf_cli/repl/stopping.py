@@ -59,7 +59,7 @@ def _broken(session: Session, *, once: bool) -> Result:
 @verb(
     "watch", topic="stopping", usage="[ADDRESS if] CONDITION", takes=("condition",), raw=True,
     examples=("watch nan", "watch max > 100", "watch L*.ffn if norm > 50"),
-    leaves=lambda words: bool(words) and (words[0].startswith("--") or Path(words[0]).is_dir()),
+    left_to_command=lambda words: bool(words) and (words[0].startswith("--") or Path(words[0]).is_dir()),
 )  # fmt: skip
 def watch(session: Session) -> Result:
     """Stop at any step where a condition holds.
@@ -100,7 +100,7 @@ def ignore(session: Session, number: int, count: int) -> Result:
     """
     _require_stop(session, number)
     stops = session.state.stops
-    ignored = (replace(one, passed=count and one.hits + count) if one.number == number else one for one in stops)
+    ignored = (replace(one, ignore_count=count and one.hits + count) if one.number == number else one for one in stops)
     session.change(stops=tuple(ignored))
     return _listed(session)
 
