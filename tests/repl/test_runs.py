@@ -52,8 +52,8 @@ def test_a_step_stays_where_it_is_in_another_run(ran: Talk) -> None:
     ("line", "said"),
     [
         ("use nothing", "no run is kept as 'nothing'"),
-        ("keep 2nd", "'2nd' is no name of a run"),
-        ("keep 'a b'", "is no name of a run"),
+        ("keep 2nd", "'2nd' cannot name a run"),
+        ("keep 'a b'", "cannot name a run"),
         ("diff --top 0", "--top"),
     ],
 )

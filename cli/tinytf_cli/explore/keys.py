@@ -1,4 +1,4 @@
-"""The keys of the explorer: what each does, once, for the screen, the help and the documentation."""
+"""The keys of the explorer and their actions, for the screen, the help and the documentation."""
 
 from tinytf_cli.explore import acting
 from tinytf_cli.explore.app import Key
@@ -17,7 +17,7 @@ KEYS = (
     Key("home", "Home", acting.edge(-1), "the first step"),
     Key("end", "End", acting.edge(1), "the last step"),
     Key("enter", "Enter", acting.arithmetic, "the arithmetic of the cell; again: of its largest term"),
-    Key("backspace", "Backspace", acting.before, "back to the cell before"),
+    Key("backspace", "Backspace", acting.retrace, "back to the cell before"),
     Key("escape", "Esc", acting.back, "back to the map; again: close the panes that were opened"),
     Key("t", "t", acting.edit, "edit the text; the model follows"),
     Key("n", "n", acting.numbers, "numbers, or a map in small cells"),
@@ -26,10 +26,10 @@ KEYS = (
     Key("L", "L", acting.panel("lens"), "the logit lens at this token"),
     Key("a", "a", acting.panel("attribution"), "what each part adds to the logit at this token"),
     Key("b", "b", acting.panel("block"), "this block and head, every step in full"),
-    Key("d", "d", acting.against, "every pane against the run before, or not"),
+    Key("d", "d", acting.compare, "every pane against the run before, or not"),
     Key("D", "D", acting.panel("difference"), "where this run and the one before begin to differ"),
     Key("s", "s", acting.sort, "sort the heads by another measure"),
-    Key("tab", "Tab", acting.turn, "the next pane"),
+    Key("tab", "Tab", acting.next_pane, "the next pane"),
     Key("space", "Space", acting.page, "scroll this pane by a page, or to its beginning"),
     Key("z", "z", acting.zoom, "this pane large, or all panes"),
     Key("m", "m + letter", acting.wait("mark"), "mark this place"),
