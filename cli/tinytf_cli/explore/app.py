@@ -32,6 +32,7 @@ from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.paint.heat import SMALL, cell_widths
 from tinytf_cli.repl.session import Outcome, Session
+from tinytf_cli.repl.state import find_row
 from tinytf_cli.repl.verbs import answer
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Piece, Span
@@ -444,9 +445,8 @@ class Explorer(App[int]):
         step, layer = self.look.cursor.at(self.trace)
         cursor = self.look.cursor
         if scene.trace.steps is not self.trace.steps:
-            rows = scene.trace.steps.rows
-            matches = (n for n, (other, of_layer) in enumerate(rows) if (other.name, of_layer) == (step.name, layer))
-            cursor = replace(cursor, row=next(matches, first_row(scene.trace)))
+            same_step = find_row(scene.trace.steps.rows, step.name, layer)
+            cursor = replace(cursor, row=first_row(scene.trace) if same_step is None else same_step)
         self.look = replace(self.look, scene=scene, cursor=cursor)
 
     # The text, lines and finding

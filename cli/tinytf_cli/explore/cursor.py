@@ -12,6 +12,7 @@ from tinytf.look.values import tensor_at
 from tinytf.parts.row import Step
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace
+from tinytf_cli.repl.state import find_row
 from tinytf_cli.views.steps import row_labels
 
 
@@ -85,12 +86,10 @@ class Cursor:
         """Move to an address: its first layer and head, and its cell if it names one. Raises AddressError."""
         layer = address.layers[0] if address.layers else None
         name = address.step.name if address.step else trace.steps.map_of(layer or 0).name
-        matches = [
-            row for row, (step, of_layer) in enumerate(trace.steps.rows) if (step.name, of_layer) == (name, layer)
-        ]
-        if not matches:
+        row = find_row(trace.steps.rows, name, layer)
+        if row is None:
             raise AddressError(f"{address} is no step of this model")
-        cursor = replace(self, row=matches[0], part=address.heads[0] if address.heads else self.part)
+        cursor = replace(self, row=row, part=address.heads[0] if address.heads else self.part)
         step, _ = cursor.at(trace)
         if address.cell:
             sizes = shape(trace, cursor)
@@ -138,8 +137,8 @@ def window(count: int, center: int, size: int) -> slice:
 
 def first_row(trace: Trace) -> int:
     """The row of the first step shown: the attention map of the last layer."""
-    target = trace.steps.map_of(trace.config.n_layers - 1).name, trace.config.n_layers - 1
-    return next(row for row, (step, layer) in enumerate(trace.steps.rows) if (step.name, layer) == target)
+    layer = trace.config.n_layers - 1
+    return find_row(trace.steps.rows, trace.steps.map_of(layer).name, layer) or 0
 
 
 def find_cursor(trace: Trace, cursor: Cursor, word: str) -> Cursor:

@@ -29,7 +29,7 @@ from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.python import evaluate, format_traceback
 from tinytf_cli.repl.settings import Settings
-from tinytf_cli.repl.state import Run, Spec, State
+from tinytf_cli.repl.state import Run, Spec, State, find_row
 from tinytf_cli.repl.streams import Capture, Streams
 from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
 from tinytf_cli.screen import Terminated
@@ -198,8 +198,8 @@ class Session(Outlet):
         rows = self.models.trace(run).steps.rows
         if index is not None:
             step, layer = previous_rows[index]
-            matches = (n for n, (other, of_layer) in enumerate(rows) if (other.name, of_layer) == (step.name, layer))
-            index = next(matches, min(index, len(rows) - 1))
+            same_step = find_row(rows, step.name, layer)
+            index = min(index, len(rows) - 1) if same_step is None else same_step
         self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), row=index)
 
     def undo(self) -> str:

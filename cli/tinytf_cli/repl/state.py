@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 Rows = Sequence[tuple[Step, int | None]]
 """The steps of a model in order, each with its layer (None outside the layers)."""
 
+
+def find_row(rows: Rows, name: str, layer: int | None) -> int | None:
+    """The index of a step among the rows, by its name and layer; None if the model lacks it."""
+    return next((row for row, (step, of_layer) in enumerate(rows) if (step.name, of_layer) == (name, layer)), None)
+
+
 _SCHEMES = ("preset:", "hub:", "ollama:", "lmstudio:")
 _MOST_HEADS = 3
 """The most heads that the message of a stop describes."""
