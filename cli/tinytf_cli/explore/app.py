@@ -26,7 +26,7 @@ from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.lists import head_blocks, head_order, next_blocks, outline, text_line, token_spans
 from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
 from tinytf_cli.explore.pane import Pane
-from tinytf_cli.explore.panels import LINES, USUAL, Asked, Panel
+from tinytf_cli.explore.panels import LINES, USUAL, Panel, Query
 from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
@@ -191,10 +191,10 @@ class Explorer(App[int]):
             if panel.id in self.visible_panes:
                 panel.repaint()
         if self.focused is self.edit:
-            asked = self.engine.asked
-            self.set_timer(_TYPING_PAUSE, lambda: self._ask_panels() if asked == self.engine.asked else None)
+            number = self.engine.text_number
+            self.set_timer(_TYPING_PAUSE, lambda: self._query_panels() if number == self.engine.text_number else None)
         else:
-            self._ask_panels()
+            self._query_panels()
         self.draw_status()
 
     def _arrange(self) -> None:
@@ -358,46 +358,46 @@ class Explorer(App[int]):
 
     def _show_answer(self, line: str, outcome: Outcome) -> None:
         panel = self.panels["output"]
-        panel.asked = Asked(line, self.look.scene, False)
+        panel.query = Query(line, self.look.scene, False)
         self.zoomed = True
         self.open("output")
         panel.top = 0
         panel.answer(self.look, outcome)
         self.draw()
 
-    def _ask_panels(self) -> None:
+    def _query_panels(self) -> None:
         """Run the lines of visible panes that do not show the present view yet."""
         for name in LINES:
             panel = self.panels[name]
-            against = self.look.comparing and self.look.scene.previous is not None and name != "difference"
-            asked = Asked(LINES[name](self.look), self.look.scene, against)
-            if name in self.visible_panes and asked != panel.asked:
-                panel.asked = asked
-                self._ask(panel, asked, self.look, self.engine.asked)
+            comparing = self.look.comparing and self.look.scene.previous is not None and name != "difference"
+            query = Query(LINES[name](self.look), self.look.scene, comparing)
+            if name in self.visible_panes and query != panel.query:
+                panel.query = query
+                self._query(panel, query, self.look, self.engine.text_number)
             elif name in self.visible_panes and not panel.noted and panel.succeeded:
                 panel.noted = True
-                self.engine.submit(partial(self.engine.log_line, asked.line, self.look.cursor), lambda *_: None)
+                self.engine.submit(partial(self.engine.log_line, query.line, self.look.cursor), lambda *_: None)
 
-    def _ask(self, panel: Panel, asked: Asked, look: Look, number: int) -> None:
+    def _query(self, panel: Panel, query: Query, look: Look, number: int) -> None:
         def work() -> list[Outcome]:
-            if panel.asked is not asked:
+            if panel.query is not query:
                 raise Superseded
-            outcomes = self.engine.answers(asked.line, asked.scene, asked.comparing, number)
+            outcomes = self.engine.answers(query.line, query.scene, query.comparing, number)
             if not panel.noted and outcomes[0].failure is None:
                 panel.noted = True
-                self.engine.log_line(asked.line, look.cursor)
+                self.engine.log_line(query.line, look.cursor)
             return outcomes
 
         def done(outcomes: Any, error: Exception | None) -> None:
             if error is None:
-                self._on_screen(lambda: self._show_answered(panel, asked, look, outcomes))
-            elif panel.asked is asked:
-                panel.asked = None
+                self._on_screen(lambda: self._show_answered(panel, query, look, outcomes))
+            elif panel.query is query:
+                panel.query = None
 
         self.engine.submit(work, done)
 
-    def _show_answered(self, panel: Panel, asked: Asked, look: Look, outcomes: list[Outcome]) -> None:
-        if panel.asked is asked:
+    def _show_answered(self, panel: Panel, query: Query, look: Look, outcomes: list[Outcome]) -> None:
+        if panel.query is query:
             panel.answer(look, *outcomes)
 
     # Lines of the session
@@ -453,7 +453,7 @@ class Explorer(App[int]):
 
     def edit_text(self) -> None:
         """Open the line that edits the text."""
-        self.engine.asked += 1
+        self.engine.text_number += 1
         self._last_text = self.edit.value = self.trace.encoding.text
         self._open_input(self.edit)
 
@@ -491,8 +491,8 @@ class Explorer(App[int]):
         if text == self._last_text:
             return
         self._last_text = text
-        self.engine.asked += 1
-        number, start = self.engine.asked, time.perf_counter()
+        self.engine.text_number += 1
+        number, start = self.engine.text_number, time.perf_counter()
         self.engine.submit(
             lambda: self.engine.run_live(text, number),
             lambda scene, error: self._on_screen(lambda: self._text_done(scene, error, start)),

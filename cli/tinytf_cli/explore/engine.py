@@ -28,13 +28,13 @@ class Engine:
     """Runs texts and lines of a session in one thread, so that the screen never waits.
 
     A text that is still being typed is not a line of the session yet: ``run_live`` runs it outside the session, and
-    ``run_line`` makes it a line before it runs another. ``asked`` counts the texts; work on an older one is cancelled.
-    ``waiting`` counts unfinished jobs.
+    ``run_line`` makes it a line before it runs another. ``text_number`` counts the texts; work on an older one is
+    cancelled. ``waiting`` counts unfinished jobs.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.asked = self.waiting = 0
+        self.text_number = self.waiting = 0
         self._live_trace: Trace | None = None
         self._thread = ThreadPoolExecutor(1, "explore")
         self._busy_thread: int | None = None
@@ -70,7 +70,7 @@ class Engine:
 
     def close(self, cursor: Cursor) -> None:
         """Cancel all jobs, and leave the session at the cursor."""
-        self.asked += 1
+        self.text_number += 1
         self.interrupt()
         self._thread.shutdown(wait=True, cancel_futures=True)
         self.commit_live()
@@ -151,7 +151,7 @@ class Engine:
             session.execute(f"goto {cursor.address(session.trace)}")
 
     def _require_latest(self, number: int) -> None:
-        if number != self.asked:
+        if number != self.text_number:
             raise Superseded
 
     @contextmanager

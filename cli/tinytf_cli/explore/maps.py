@@ -115,13 +115,13 @@ def _row_bars(
 ) -> list[Block]:
     """Bars of the keys that the chosen query looks at, or of the changes since the run before, largest first."""
     order = [k for k in np.argsort(-np.abs(values), kind="stable").tolist() if visible is None or visible[k]]
-    labels = [f"{k} {keys[k]}" for k in order[:limit]]
+    bar_labels = [f"{k} {keys[k]}" for k in order[:limit]]
     if not comparing:
-        bars = [Bar(label, float(values[k]), "", "attention") for label, k in zip(labels, order, strict=False)]
+        bars = [Bar(label, float(values[k]), "", "attention") for label, k in zip(bar_labels, order, strict=False)]
         return [Heading(f"{row} {name}", "looks at"), Bars(bars)]
     bars = [
         Bar(label, float(values[k]), Figure(float(values[k]), "%+.3f"))
-        for label, k in zip(labels[:-1], order, strict=False)
+        for label, k in zip(bar_labels[:-1], order, strict=False)
     ]
     return [Heading(f"{row} {name}", "what it looks at more, and less"), Bars(bars, full_scale(values[order]), True)]
 

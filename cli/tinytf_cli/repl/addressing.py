@@ -15,7 +15,7 @@ from tinytf.trace.parameters import is_split
 from tinytf_cli.repl.session import Session
 
 _LAYER_OR_HEAD = re.compile(rf"(L{NUMBERS})([HE]{NUMBERS})?")
-_TYPEABLE = re.compile(r"[A-Za-z_.0-9]+")  # a token that needs no index in its place
+_TYPEABLE = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
 
 VOCABULARY_LIMIT = 100
 """The most tokens of the vocabulary that are offered."""

@@ -168,7 +168,7 @@ def _require_closed(line: str, word: Piece) -> Piece:
 def _redirect_target(line: str, column: int) -> str:
     """The word after a ``>``; empty if there is none, PlacedError if there are more."""
     if line[column + 1 : column + 2] == ">":
-        raise PlacedError("there is no >>: a file is written whole", line, column, "use > FILE")
+        raise PlacedError(">> is not supported: a file is written whole", line, column, "use > FILE")
     word = _require_closed(line, _word(line, _skip_blanks(line, column + 1)))
     rest = _skip_blanks(line, word.end)
     if rest < len(line) and line[rest] != "#":

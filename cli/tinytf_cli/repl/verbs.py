@@ -29,8 +29,8 @@ TOPICS = {
     "moving": "through the steps",
     "looking": "at numbers",
     "stopping": "where something happens",
-    "session": "model, text, settings, and what was done",
-    "lines": "what else a line can be",
+    "session": "model, text, settings and history",
+    "lines": "other kinds of line",
 }
 
 OUTPUT_OPTIONS = [
