@@ -26,7 +26,7 @@ from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.lists import head_blocks, head_order, next_blocks, outline, text_line, token_spans
 from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
 from tinytf_cli.explore.pane import Pane
-from tinytf_cli.explore.panels import LINES, USUAL, Panel, Query
+from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
 from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
@@ -192,9 +192,9 @@ class Explorer(App[int]):
                 panel.repaint()
         if self.focused is self.edit:
             number = self.engine.text_number
-            self.set_timer(_TYPING_PAUSE, lambda: self._query_panels() if number == self.engine.text_number else None)
+            self.set_timer(_TYPING_PAUSE, lambda: self._send_requests() if number == self.engine.text_number else None)
         else:
-            self._query_panels()
+            self._send_requests()
         self.draw_status()
 
     def _arrange(self) -> None:
@@ -358,46 +358,46 @@ class Explorer(App[int]):
 
     def _show_answer(self, line: str, outcome: Outcome) -> None:
         panel = self.panels["output"]
-        panel.query = Query(line, self.look.scene, False)
+        panel.request = Request(line, self.look.scene, False)
         self.zoomed = True
         self.open("output")
         panel.top = 0
         panel.answer(self.look, outcome)
         self.draw()
 
-    def _query_panels(self) -> None:
+    def _send_requests(self) -> None:
         """Run the lines of visible panes that do not show the present view yet."""
         for name in LINES:
             panel = self.panels[name]
             comparing = self.look.comparing and self.look.scene.previous is not None and name != "difference"
-            query = Query(LINES[name](self.look), self.look.scene, comparing)
-            if name in self.visible_panes and query != panel.query:
-                panel.query = query
-                self._query(panel, query, self.look, self.engine.text_number)
+            request = Request(LINES[name](self.look), self.look.scene, comparing)
+            if name in self.visible_panes and request != panel.request:
+                panel.request = request
+                self._send_request(panel, request, self.look, self.engine.text_number)
             elif name in self.visible_panes and not panel.noted and panel.succeeded:
                 panel.noted = True
-                self.engine.submit(partial(self.engine.log_line, query.line, self.look.cursor), lambda *_: None)
+                self.engine.submit(partial(self.engine.log_line, request.line, self.look.cursor), lambda *_: None)
 
-    def _query(self, panel: Panel, query: Query, look: Look, number: int) -> None:
+    def _send_request(self, panel: Panel, request: Request, look: Look, number: int) -> None:
         def work() -> list[Outcome]:
-            if panel.query is not query:
+            if panel.request is not request:
                 raise Superseded
-            outcomes = self.engine.answers(query.line, query.scene, query.comparing, number)
+            outcomes = self.engine.answers(request.line, request.scene, request.comparing, number)
             if not panel.noted and outcomes[0].failure is None:
                 panel.noted = True
-                self.engine.log_line(query.line, look.cursor)
+                self.engine.log_line(request.line, look.cursor)
             return outcomes
 
         def done(outcomes: Any, error: Exception | None) -> None:
             if error is None:
-                self._on_screen(lambda: self._show_answered(panel, query, look, outcomes))
-            elif panel.query is query:
-                panel.query = None
+                self._on_screen(lambda: self._show_answered(panel, request, look, outcomes))
+            elif panel.request is request:
+                panel.request = None
 
         self.engine.submit(work, done)
 
-    def _show_answered(self, panel: Panel, query: Query, look: Look, outcomes: list[Outcome]) -> None:
-        if panel.query is query:
+    def _show_answered(self, panel: Panel, request: Request, look: Look, outcomes: list[Outcome]) -> None:
+        if panel.request is request:
             panel.answer(look, *outcomes)
 
     # Lines of the session

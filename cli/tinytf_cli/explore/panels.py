@@ -41,7 +41,7 @@ USUAL = ("arithmetic", "lens", "attribution")
 """The panes that open by themselves if there is room beside the map."""
 
 
-class Query(NamedTuple):
+class Request(NamedTuple):
     """What a pane should show: a line about a scene (compared by identity), and whether also about the run before."""
 
     line: str
@@ -50,14 +50,14 @@ class Query(NamedTuple):
 
 
 class Panel(Pane):
-    """A pane with the answer to a line of the session, as wide as the pane. ``query`` is what it should show.
+    """A pane with the answer to a line of the session, as wide as the pane. ``request`` is what it should show.
 
     ``noted`` says whether the line is in the session's log; the line of a pane that opened by itself is not.
     """
 
-    query: Query | None = None
+    request: Request | None = None
     noted = True
-    _shown: Query | None = None
+    _shown: Request | None = None
     _outcome: Outcome | None = None
     _before: Outcome | None = None
     _look: Look | None = None
@@ -65,7 +65,7 @@ class Panel(Pane):
     @property
     def answered(self) -> bool:
         """Whether the pane shows what it should."""
-        return self._shown == self.query
+        return self._shown == self.request
 
     @property
     def succeeded(self) -> bool:
@@ -83,9 +83,9 @@ class Panel(Pane):
     def answer(self, look: Look, outcome: Outcome, previous: Outcome | None = None) -> None:
         """Show an answer about the view, beside the answer about the run before, if given."""
         verb = self._shown.line.split()[:1] if self._shown else []
-        if self.query is None or self.query.line.split()[:1] != verb:
+        if self.request is None or self.request.line.split()[:1] != verb:
             self.top = 0
-        self._look, self._outcome, self._before, self._shown = look, outcome, previous, self.query
+        self._look, self._outcome, self._before, self._shown = look, outcome, previous, self.request
         self.repaint()
 
     def repaint(self) -> None:
