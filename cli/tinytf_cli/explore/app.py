@@ -164,8 +164,7 @@ class Explorer(App[int]):
         self._arrange()
         look, panes = self.look, self.panes
         rows = self.trace.steps.rows
-        stops = [stop for stop in self.session.state.stops if stop.address]
-        stop_rows = frozenset(row for row in range(len(rows)) if any(stop.applies_at(rows, row) for stop in stops))
+        stop_rows = frozenset(row for row in range(len(rows)) if self.session.state.stops_at(rows, row))
         self.look = look = replace(look, stops=stop_rows)
         panes["text"].show([text_line(look, self.size.width, _BANNER_WIDTH, self._banner())])
         self._outline_rows, steps = outline(look)

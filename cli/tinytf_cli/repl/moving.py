@@ -112,15 +112,12 @@ def list_steps(session: Session, count: int) -> Result:
 
     present, trace = session.require_row(), session.trace
     rows = around(trace, present, count)
-    stops = [stop for stop in session.state.stops if stop.address is not None]
-
-    def stops_at(row: int) -> str:
-        return " ".join(str(stop.number) for stop in stops if stop.applies_at(trace.steps.rows, row))
+    stops = [session.state.stops_at(trace.steps.rows, row.number - 1) for row in rows]
 
     def data() -> dict[str, Any]:
         return {**_step_data(session), "steps": [row.to_dict() for row in rows]}
 
-    marks = [stops_at(row.number - 1) for row in rows]
+    marks = [" ".join(str(stop.number) for stop in at_row) for at_row in stops]
     return made_of("steps", lambda terminal: list_blocks(rows, present, marks), data)
 
 

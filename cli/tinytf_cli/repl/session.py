@@ -282,8 +282,7 @@ class Session(Outlet):
         """Open the model of ``spec`` and run ``text``, where given, as logged lines."""
         outcome, spec, default = Outcome(0), spec or self.state.spec, Spec()
         if spec != default or spec != self.state.spec:
-            options = {name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}
-            non_default = {name: value for name, value in options.items() if value != getattr(default, name)}
+            non_default = {name: value for name, value in spec.options.items() if value != default.options[name]}
             words = [
                 f"--{name} {shell_quoted(str(value)) if name == 'adapter' else value} "
                 for name, value in non_default.items()
@@ -332,7 +331,7 @@ class Session(Outlet):
     def _defaults(self, command: click.Command) -> dict[str, Any]:
         """The session's values for the options of a command."""
         spec, names = self.state.spec, {parameter.name for parameter in command.params}
-        opening = {"model": spec.name, **{name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}}
+        opening = {"model": spec.name, **spec.options}
         values = dict(vars(self.settings))
         if opening.keys() <= names or command.name in ("info", "tokens"):
             values |= opening

@@ -72,6 +72,11 @@ class Spec:
     without: Ablation | None = None
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The options of the model by name, as ``model`` and the commands take them."""
+        return {name: getattr(self, name) for name in ("device", "dtype", "seed", "adapter")}
+
+    @property
     def short(self) -> str:
         """``words``, with only the last component of a path."""
         basename = "" if self.name.startswith(_SCHEMES) else os.path.basename(self.name.rstrip(os.sep))
@@ -193,3 +198,7 @@ class State:
     aliases: Mapping[str, str] = field(default_factory=dict)
     row: int | None = field(default=None, compare=False)
     head: int | None = field(default=None, compare=False)
+
+    def stops_at(self, rows: Rows, row: int) -> tuple[Stop, ...]:
+        """The stops that apply at ``rows[row]``, except those that apply at every step."""
+        return tuple(stop for stop in self.stops if stop.address is not None and stop.applies_at(rows, row))
