@@ -56,13 +56,13 @@ PAGES = {
         TOPICS["lines"],
         (
             ("a blank line", "repeats the last movement"),
-            ("| COMMAND", "pipes the last output into a shell command; after a line, its output: heat L0H0 | head -3"),
-            ("> FILE", "writes the last output, in the format of the extension; after a line, its output"),
+            ("| COMMAND", "pipes the last output into a shell command, or that of a line: heat L0H0 | head -3"),
+            ("> FILE", "writes the last output, or that of a line, in the format of the extension"),
             ("! PYTHON", "evaluates an expression or runs a statement; trace, model, torch and np are defined"),
             ("!!", "shows the traceback of the last error"),
             ("# …", "is ignored"),
         ),
-        'Words are split as in a shell; put a text with a | or a > between "…". A sentence alone is run as a text.',
+        'Words are split as in a shell; put a text with a | or a > between "…". A sentence alone is run.',
     ),
     "keys": Page(),
     "scripts": Page(
@@ -105,7 +105,7 @@ def _overview(session: Session) -> Iterator[Block]:
     yield Line("")
     yield from _pairs([(topic, ", ".join(listed)) for topic, listed in names.items()])
     yield Line("")
-    yield Line(f"help TOPIC lists its verbs ({', '.join(names)}), help VERB explains one;", indent=2)
+    yield Line("help TOPIC, such as help moving, lists its verbs; help VERB explains one;", indent=2)
     yield Line(f"see also {', '.join(f'help {page}' for page in PAGES if page not in names)}", indent=2)
 
 
