@@ -20,10 +20,10 @@ from textual.widgets import Input
 from tinytf.loading import load
 from tinytf.look.heads import MEASURES, measure_heads
 from tinytf_cli.explore.app import Explorer
-from tinytf_cli.explore.arrange import arranged
+from tinytf_cli.explore.arrange import arrange_panes
+from tinytf_cli.explore.cursor import matrix
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.explore.panels import USUAL
-from tinytf_cli.explore.place import matrix
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.settings import Settings
@@ -73,7 +73,7 @@ class Driver:
 
     @property
     def here(self) -> str:
-        return str(self.app.look.place.cell_address(self.app.look.scene.trace))
+        return str(self.app.look.cursor.cell_address(self.app.look.scene.trace))
 
     @property
     def lines(self) -> list[str]:
@@ -164,7 +164,7 @@ def test_enter_shows_the_arithmetic_and_follows_the_largest_term_down_to_the_emb
             seen.append(driver.here)
         assert seen[1] == "L3H0.masked[9,0]"
         assert seen[-1].startswith(("embed", "E")), seen[-1]
-        assert "this is where it begins" in driver.shown("status")
+        assert "this number has no earlier source" in driver.shown("status")
         await driver.press("backspace")
         assert driver.here == seen[-2]
         assert f"explain '{seen[-2]}'" in driver.shown("arithmetic")
@@ -249,7 +249,7 @@ def test_a_pane_shows_what_a_line_of_the_session_answers(key: str, pane: str, li
         assert shown
         assert shown <= set(re.findall(r"-?\d+\.\d{3,}", outcome.text))
         await driver.press(key)
-        assert pane not in driver.app.in_sight, "the same key closes it"
+        assert pane not in driver.app.visible_panes, "the same key closes it"
 
     explore(act)
 
@@ -273,12 +273,12 @@ def test_a_pane_follows_the_cell_and_the_text() -> None:
 
 def test_panes_stand_beside_the_map_as_many_as_fit() -> None:
     async def act(driver: Driver) -> None:
-        assert {"main", "heads", "next", "arithmetic", "lens", "attribution"} <= driver.app.in_sight
+        assert {"main", "heads", "next", "arithmetic", "lens", "attribution"} <= driver.app.visible_panes
         assert "explain 'L3H0.weights[9,0]'" in driver.shown("arithmetic")
         await driver.press("g")
-        assert {"gradients", "arithmetic", "lens"} <= driver.app.in_sight
+        assert {"gradients", "arithmetic", "lens"} <= driver.app.visible_panes
         await driver.press("z")
-        assert driver.app.in_sight == {"text", "status", "steps", "gradients"}
+        assert driver.app.visible_panes == {"text", "status", "steps", "gradients"}
         await driver.press("z", "tab")
         assert driver.app.active == "arithmetic"
         assert len(driver.lines) == 3, "run, goto, grad"
@@ -288,11 +288,11 @@ def test_panes_stand_beside_the_map_as_many_as_fit() -> None:
 
 def test_on_a_small_terminal_there_are_the_steps_and_one_pane() -> None:
     async def act(driver: Driver) -> None:
-        assert driver.app.in_sight == {"text", "status", "steps", "main"}
+        assert driver.app.visible_panes == {"text", "status", "steps", "main"}
         await driver.press("L")
-        assert driver.app.in_sight == {"text", "status", "steps", "lens"}
+        assert driver.app.visible_panes == {"text", "status", "steps", "lens"}
         await driver.press("escape", "tab")
-        assert driver.app.in_sight == {"text", "status", "steps", "heads"}
+        assert driver.app.visible_panes == {"text", "status", "steps", "heads"}
 
     explore(act, size=(80, 24))
 
@@ -301,7 +301,7 @@ def test_no_two_panes_overlap_and_together_they_fill_the_screen() -> None:
     for width, height in itertools.product((20, 59, 80, 99, 100, 120, 163, 200, 300), (3, 24, 32, 40, 60, 90)):
         for opened in ([], ["lens"], ["lens", "gradients", "block"]):
             for zoomed in (False, True):
-                found = arranged(width, height, opened, USUAL, "lens" if opened else "main", zoomed)
+                found = arrange_panes(width, height, opened, USUAL, "lens" if opened else "main", zoomed)
                 cells = Counter(
                     (x, y) for where in found.values() for x in where.column_range for y in where.line_range
                 )
@@ -442,7 +442,7 @@ def test_y_copies_the_address_and_the_numbers(monkeypatch: pytest.MonkeyPatch) -
         copied: list[str] = []
         monkeypatch.setattr(driver.app, "copy_to_clipboard", copied.append)
         await driver.press("y", "Y")
-        found = matrix(driver.app.look.scene.trace, driver.app.look.place)
+        found = matrix(driver.app.look.scene.trace, driver.app.look.cursor)
         assert found is not None
         assert copied[0] == "L3H0.weights[9,0]"
         cells = [[float(cell) for cell in row.split("\t")] for row in copied[1].split("\n")]
@@ -509,7 +509,7 @@ def test_every_step_is_drawn_in_every_size_and_colour(size: tuple[int, int], dep
     async def act(driver: Driver) -> None:
         for row, (step, layer) in enumerate(driver.app.look.scene.trace.steps.rows):
             if layer in (None, 0):
-                driver.app.go(replace(driver.app.look.place, row=row))
+                driver.app.go(replace(driver.app.look.cursor, row=row))
                 await driver.settled()
                 assert driver.shown("main").startswith((step.full_name(layer), f"L0H0.{step.name}")), step.name
                 assert f"▶ {step.name}" in " ".join(driver.shown("steps").split())
@@ -565,7 +565,7 @@ def test_what_was_done_is_a_script_that_runs_again(tmp_path: Path) -> None:
     driver = explore(act)
     again = replayed(driver.app, tmp_path / "look.session")
     assert again.state == driver.app.session.state
-    assert again.place == driver.app.look.place.row, "the session is left where the screen was"
+    assert again.row == driver.app.look.cursor.row, "the session is left where the screen was"
     assert torch.equal(again.trace["logits"], driver.app.trace["logits"])
 
 

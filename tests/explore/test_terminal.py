@@ -59,7 +59,7 @@ def test_the_terminal_is_given_back_when_it_ends(act: Callable[[Seen, int], None
 def test_the_terminal_is_given_back_when_it_crashes(tmp_path: Path) -> None:
     broken = (
         "import tinytf_cli.explore.keys as keys\n"
-        "keys.KEYS = tuple(one._replace(act=lambda app: 1 / 0) if one.keys == 'n' else one for one in keys.KEYS)"
+        "keys.KEYS = tuple(one._replace(action=lambda app: 1 / 0) if one.keys == 'n' else one for one in keys.KEYS)"
     )
     seen, _ = explore(tmp_path, broken)
     seen.type("n")

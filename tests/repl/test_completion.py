@@ -18,8 +18,8 @@ from tinytf.trace.address import parse_address
 from tinytf_cli.main import COMMANDS
 from tinytf_cli.paint.colour import accents
 from tinytf_cli.repl.addressing import cell_words
-from tinytf_cli.repl.colouring import coloured, style_of
-from tinytf_cli.repl.completing import offered
+from tinytf_cli.repl.colouring import prompt_style, style_pieces
+from tinytf_cli.repl.completing import find_offers
 from tinytf_cli.repl.line import pieces_of, read_line
 from tinytf_cli.repl.models import Models
 from tinytf_cli.repl.session import Session
@@ -37,11 +37,11 @@ def session() -> Session:
 
 
 def _offers(session: Session, line: str) -> list[str]:
-    return [one.word for one in offered(session, line)[1]]
+    return [one.word for one in find_offers(session, line)[1]]
 
 
 def _about(session: Session, line: str, word: str) -> str:
-    return next(one.about for one in offered(session, line)[1] if one.word == word)
+    return next(one.about for one in find_offers(session, line)[1] if one.word == word)
 
 
 # What is offered
@@ -54,7 +54,7 @@ def test_a_line_begins_with_any_verb_or_command(session: Session) -> None:
 
 
 def test_every_verb_and_command_says_what_it_does(session: Session) -> None:
-    assert [one.word for one in offered(session, "")[1] if not one.about] == []
+    assert [one.word for one in find_offers(session, "")[1] if not one.about] == []
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_files_are_offered_quoted_where_they_must_be(
     assert _offers(session, "save .h") == [".hidden"]
     assert _offers(session, "source /nowhere/at/all/") == []
     for line in ("source ", 'source "a folder/i'):
-        start, offers = offered(session, line)
+        start, offers = find_offers(session, line)
         for one in offers:
             if not one.word.endswith("/"):
                 words = read_line(line[: len(line) + start] + one.word).words
@@ -217,8 +217,8 @@ def test_nothing_is_opened_for_a_completion(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Models, "model", lambda self, spec: pytest.fail("it was opened"))
     for line in ("", "heat L0H", "heat L0H0.weights[", "set ", "model ", "trace --layer ", "watch ", "undisplay ",
                  "explain L0", "heads ", "trace --step w", "goto "):  # fmt: skip
-        list(offered(session, line)[1])
-        coloured(session, line)
+        list(find_offers(session, line)[1])
+        style_pieces(session, line)
     assert not session.is_open
 
 
@@ -250,8 +250,8 @@ def test_the_pieces_of_a_line_are_the_line_and_its_words_are_those_that_are_run(
 @settings(max_examples=100, deadline=None)
 def test_colours_change_no_character_and_completion_never_fails(line: str) -> None:
     session = Session(VERBS)
-    assert "".join(fragment[1] for fragment in coloured(session, line)) == line
-    list(offered(session, line)[1])
+    assert "".join(fragment[1] for fragment in style_pieces(session, line)) == line
+    list(find_offers(session, line)[1])
 
 
 @pytest.mark.parametrize(
@@ -279,17 +279,17 @@ def test_colours_change_no_character_and_completion_never_fails(line: str) -> No
     ],
 )
 def test_a_piece_has_the_colour_of_what_it_is(session: Session, line: str, word: str, style: str) -> None:
-    assert (style, word) in [(fragment[0], fragment[1]) for fragment in coloured(session, line)]
+    assert (style, word) in [(fragment[0], fragment[1]) for fragment in style_pieces(session, line)]
 
 
 def test_an_address_has_its_colour_before_a_model_is_open() -> None:
-    assert ("class:role.attention", "L0.weights") in coloured(Session(VERBS), "break L0.weights")
+    assert ("class:role.attention", "L0.weights") in style_pieces(Session(VERBS), "break L0.weights")
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_what_is_typed_has_only_the_accents_of_its_theme(theme: str) -> None:
     """They are readable on its background (test_colour.py); nothing else stands on the terminal's own."""
-    for name, rule in style_of(theme).style_rules:
+    for name, rule in prompt_style(theme).style_rules:
         colours = {part for part in rule.split() if part.startswith("#")}
         assert colours <= set(accents(theme).values()) or "bg:" in rule, name
 
@@ -313,7 +313,7 @@ def test_a_parameter_is_offered_only_where_it_is_taken_and_there(session: Sessio
 def test_tokens_of_the_vocabulary_are_offered_where_one_is_awaited(ran: Talk, line: str, word: str) -> None:
     """Each is a word that the model takes for that token; the text has neither mat nor ball."""
     model = ran.session.model
-    about = {one.word: one.about for one in offered(ran.session, line)[1]}
+    about = {one.word: one.about for one in find_offers(ran.session, line)[1]}
     assert word in about
     for other, said in about.items():
         token_id = model.find_token(re.split(r"[(\[]", other)[-1].rstrip(")]"))
@@ -321,7 +321,7 @@ def test_tokens_of_the_vocabulary_are_offered_where_one_is_awaited(ran: Talk, li
 
 
 def test_a_cell_of_the_vocabulary_gets_the_number_of_a_token(ran: Talk) -> None:
-    offers = {one.about: one.word for one in offered(ran.session, "print logits[-1,ma")[1]}
+    offers = {one.about: one.word for one in find_offers(ran.session, "print logits[-1,ma")[1]}
     number = ran.session.model.find_token("mat")
     assert offers["·mat"] == f"logits[-1,{number}]"
     assert str(ran.session.trace[offers["·mat"]].item())[:6] in ran(f"print {offers['·mat']} /values")
@@ -329,7 +329,7 @@ def test_a_cell_of_the_vocabulary_gets_the_number_of_a_token(ran: Talk) -> None:
 
 def test_no_model_is_opened_to_complete_a_token(talk: Callable[..., Talk]) -> None:
     begun = talk()
-    assert list(offered(begun.session, "grad --target ma")[1]) == []
+    assert list(find_offers(begun.session, "grad --target ma")[1]) == []
     assert not begun.session.is_open
 
 
@@ -337,7 +337,7 @@ def test_attributes_of_python_objects_are_offered(ran: Talk) -> None:
     ran("! mine = {'a': 1}")
 
     def words(line: str) -> set[str]:
-        return {one.word for one in offered(ran.session, line)[1]}
+        return {one.word for one in find_offers(ran.session, line)[1]}
 
     assert {"encoding", "tokens", "address"} <= words("! trace.")
     assert words("! trace.enc") == {"encoding"}

@@ -28,7 +28,7 @@ def session(request: pytest.FixtureRequest) -> Session:
         return begun.models.trace(Run(SPEC, text, truncate, force))
 
     transformer = Transformer.initialised(config, 0)
-    begun.models.keep(SPEC, SessionModel("made", transformer, tokenizer, "random weights", recorded=recorded))
+    begun.models.add(SPEC, SessionModel("made", transformer, tokenizer, "random weights", session_trace=recorded))
     return begun
 
 
@@ -36,11 +36,11 @@ def test_every_step_is_reached_and_shown(session: Session) -> None:
     assert session.execute("run the cat").status == 0
     rows = session.table.rows
     for number, (step, layer) in enumerate(rows, start=1):
-        assert session.place_words == f"{step.full_name(layer)} {number}/{len(rows)}"
+        assert session.step_words == f"{step.full_name(layer)} {number}/{len(rows)}"
         for line in ("print", "print/stats", "print/shape", "print/json", "heat"):
             outcome = session.execute(line)
             tensor = step.is_tensor or line != "heat"
-            assert outcome.status == 0 or not tensor, (line, session.place_words, outcome.failure)
+            assert outcome.status == 0 or not tensor, (line, session.step_words, outcome.failure)
         assert session.execute("step").status == (0 if number < len(rows) else 2)
 
 

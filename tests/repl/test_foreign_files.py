@@ -198,5 +198,5 @@ def test_nothing_of_a_start_up_file_runs_in_which_a_line_is_none_of_a_session(
     path.write_text(f"set dims 3\n! open({str(tmp_path / 'owned')!r}, 'w').close()\n{line}\n", "utf-8")
     dims, message = started(tinytf, path, monkeypatch)
     assert dims == "8"
-    assert "nothing of the start-up file was run: session line 3" in message
+    assert "the start-up file was not run: session line 3" in message
     assert not (tmp_path / "owned").exists()

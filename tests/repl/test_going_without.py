@@ -104,8 +104,8 @@ def test_another_text_and_another_model_go_without_it_too(ran: Talk) -> None:
         ("without --how mean", "no step is named"),
         ("without L0 --how median", "'median'"),
         ("without L0 --how mean --reference nowhere.txt", "nowhere.txt"),
-        ("without L0 --how zero --reference nowhere.txt", "zeros have no --reference"),
-        ("without mask --how mean", "--how says what replaces a step"),
+        ("without L0 --how zero --reference nowhere.txt", "--how zero takes no --reference"),
+        ("without mask --how mean", "--how is for steps"),
     ],
 )
 def test_what_cannot_be_taken_away_leaves_the_session_as_it_was(ran: Talk, line: str, said: str) -> None:

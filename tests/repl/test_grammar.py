@@ -220,13 +220,13 @@ def test_positions_of_an_option_are_words_of_the_same_grammar(
 
 
 def test_a_session_completes_the_words_of_a_cell_and_the_names_of_transformer_lens(talk: Callable[..., Talk]) -> None:
-    from tinytf_cli.repl.completing import offered
+    from tinytf_cli.repl.completing import find_offers
 
     session = talk()
     session(f'run "{TEXT}"')
 
     def offers(line: str) -> list[str]:
-        return [one.word for one in offered(session.session, line)[1]]
+        return [one.word for one in find_offers(session.session, line)[1]]
 
     assert {"L0H0.weights[cat#1,", "L0H0.weights[cat#2,"} <= set(offers("print L0H0.weights[cat"))
     assert "L-1" in offers("print L-")

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from typing_keys import ALT, CANCEL, ENTER, LEAVE, TAB, UP, Typist, pasted, typist
 
-from tinytf_cli.repl.keys import RUNS, listed
+from tinytf_cli.repl.keys import RUNS, describe_keys
 from tinytf_cli.repl.line import LONGEST
 from tinytf_cli.repl.prompt import Bar, banner, bar_of, interact
 from tinytf_cli.repl.session import Session
@@ -34,7 +34,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
 
 
 def _place(typed: Typist) -> str:
-    return typed.prompt.session.place_words.partition(" ")[0]
+    return typed.prompt.session.step_words.partition(" ")[0]
 
 
 def test_a_line_is_run_and_the_end_of_input_leaves(typed: Typist) -> None:
@@ -51,7 +51,7 @@ def test_quit_leaves_without_a_question(typed: Typist) -> None:
 
 def test_an_empty_line_repeats_the_last_movement(typed: Typist) -> None:
     typed(f"{RUN}step 2{ENTER}{ENTER}{ENTER}")
-    assert typed.prompt.session.place == 6
+    assert typed.prompt.session.row == 6
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_keys_move_through_the_steps_and_keep_what_is_being_typed(
 ) -> None:
     typed(f"{RUN}hea{key}t L0H0{ENTER}")
     assert typed.lines == ['run "The cat sat"', *([line] if line != "back" else ["back"]), "heat L0H0"]
-    assert typed.prompt.session.place == place
+    assert typed.prompt.session.row == place
 
 
 def test_what_keys_run_is_not_in_the_history(typed: Typist) -> None:
@@ -191,19 +191,19 @@ def test_a_script_needs_nothing_of_the_prompt() -> None:
 
 def test_a_dumb_terminal_gets_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setattr("tinytf_cli.repl.prompt.plainly", lambda session: 7)
+    monkeypatch.setattr("tinytf_cli.repl.prompt.talk_plainly", lambda session: 7)
     monkeypatch.setattr("tinytf_cli.repl.prompt._import_slow", lambda: None)
     assert interact(Session(VERBS)) == 7
 
 
 def test_the_keys_that_help_lists_are_those_that_are_bound() -> None:
-    names = " ".join(name for name, _ in listed())
+    names = " ".join(name for name, _ in describe_keys())
     assert all(name in names for _, name, _ in RUNS)
-    assert {line for _, _, line in RUNS} <= {said for _, said in listed()}
+    assert {line for _, _, line in RUNS} <= {said for _, said in describe_keys()}
 
 
 def test_help_keys_lists_them(typed: Typist) -> None:
-    typed.prompt.session.keys = listed()
+    typed.prompt.session.keys = describe_keys()
     typed(f"help keys{ENTER}")
     assert "Alt-Down, F8" in typed.out.text
 
@@ -227,7 +227,7 @@ def test_the_bar_says_model_text_place_memory_and_time(typed: Typist) -> None:
 
 def test_the_bar_has_room_for_all_beside_a_model_in_a_deep_folder() -> None:
     session = Session(VERBS, Spec("/a/very/long/path/to/a/folder/with/a/model/SmolLM2-135M-Instruct.Q4_1.gguf"))
-    bar = replace(bar_of(session), text="The cat", place="L11.weights 117/638", memory="512.0 MiB", took="118 ms")
+    bar = replace(bar_of(session), text="The cat", step="L11.weights 117/638", memory="512.0 MiB", took="118 ms")
     said = to_plain_text(bar.fitted(100))
     assert said == "SmolLM2-135M-Instruct.Q4_1.gguf · The cat · L11.weights 117/638 · 512.0 MiB · 118 ms"
     assert to_plain_text(bar.fitted(80)).startswith("SmolLM2-135M-Instruct.Q4_1.gguf · The cat · L11.weights 117/638")

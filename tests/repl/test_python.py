@@ -115,7 +115,7 @@ def test_python_is_typed_and_pasted_at_the_prompt(
 
 
 def test_a_plain_terminal_asks_for_the_rest(talk: Callable[..., Talk], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tinytf_cli.repl.prompt import plainly
+    from tinytf_cli.repl.prompt import talk_plainly
 
     typed = iter(["! for i in range(2):", "    print(i)", "", "quit"])
     asked: list[str] = []
@@ -126,6 +126,6 @@ def test_a_plain_terminal_asks_for_the_rest(talk: Callable[..., Talk], monkeypat
 
     monkeypatch.setattr("builtins.input", answer)
     begun = talk()
-    plainly(begun.session)
+    talk_plainly(begun.session)
     assert begun.out.text == "0\n1\n"
     assert asked == ["tinytf> ", "... ", "... ", "tinytf> "]

@@ -36,24 +36,24 @@ def test_a_run_is_compared_with_a_kept_one_as_the_command_does(ran: Talk) -> Non
 
 def test_a_step_stays_where_it_is_also_without_others(ran: Talk) -> None:
     ran("goto L1.weights", "without scaling")
-    assert ran.session.place_words.startswith("L1.weights ")
+    assert ran.session.step_words.startswith("L1.weights ")
     ran("goto next", "without none", "goto L3.scaled", "without scaling")
-    assert ran.session.place_words
+    assert ran.session.step_words
     ran("goto next", "without mask")
-    assert ran.session.place_words.startswith("next ")
+    assert ran.session.step_words.startswith("next ")
 
 
 def test_a_step_stays_where_it_is_in_another_run(ran: Talk) -> None:
     ran("keep cat", "goto L1H2.weights", "run A dog sat", "goto L3H1.scores", "use cat")
-    assert ran.session.place_words.startswith("L3H1.scores ")
+    assert ran.session.step_words.startswith("L3H1.scores ")
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("use nothing", "no run is kept as 'nothing'"),
-        ("keep 2nd", "'2nd' is no name of a run"),
-        ("keep 'a b'", "is no name of a run"),
+        ("keep 2nd", "'2nd' cannot name a run"),
+        ("keep 'a b'", "cannot name a run"),
         ("diff --top 0", "--top"),
     ],
 )
@@ -115,7 +115,7 @@ def test_hits_of_a_stop_are_the_steps_where_it_held(ran: Talk) -> None:
     holding = sum(one > limit for one in largest)
     assert holding == 2
     ran("delete", f"break L*.weights[1:] if max > {limit!r}", "run", "continue", "continue")
-    assert ran.session.place == len(ran.session.table.rows) - 1
+    assert ran.session.row == len(ran.session.table.rows) - 1
     assert [stop.hits for stop in ran.session.state.stops] == [holding]
     assert ran("break").split()[-1] == str(holding)
     ran("ignore 1 1", "run")
@@ -124,20 +124,20 @@ def test_hits_of_a_stop_are_the_steps_where_it_held(ran: Talk) -> None:
 
 def test_ignored_hits_are_passed_in_every_run(ran: Talk) -> None:
     ran("break L*.weights", "ignore 1 2", "run")
-    assert ran.session.place_words.startswith("L2.weights ")
+    assert ran.session.step_words.startswith("L2.weights ")
     ran("run A dog sat")
-    assert ran.session.place_words.startswith("L2.weights ")
+    assert ran.session.step_words.startswith("L2.weights ")
     ran("ignore 1 1", "continue")
-    assert ran.session.place is not None
-    assert ran.session.place + 1 == len(ran.session.table.rows), "3 hits and 1 more: none is left"
+    assert ran.session.row is not None
+    assert ran.session.row + 1 == len(ran.session.table.rows), "3 hits and 1 more: none is left"
     ran("ignore 1 0", "run")
-    assert ran.session.place_words.startswith("L0.weights ")
+    assert ran.session.step_words.startswith("L0.weights ")
     assert "there is no stop 7" in ran.fails("ignore 7 1").failure.message  # type: ignore[union-attr]
 
 
 def test_a_stop_that_holds_once_passes_what_is_ignored_first(ran: Talk) -> None:
     ran("tbreak L*.weights", "ignore 1 1", "run")
-    assert ran.session.place_words.startswith("L1.weights ")
+    assert ran.session.step_words.startswith("L1.weights ")
     assert ran("break") == "there are no stops\n"
     ran("tbreak L1.q if max > 0")
     assert ran("ignore 1 2").split("\n")[1].strip() == "1  L1.q, once, after 2 hits, if max > 0"

@@ -150,7 +150,7 @@ def test_a_file_that_sources_itself_is_stopped(tinytf: Tinytf, tmp_path: Path) -
     script.write_text(f"source {script}\n", "utf-8")
     ran = tinytf("repl", "-f", script)
     assert ran.status == 1
-    assert "a file does not source itself" in ran.err
+    assert "check that no file sources itself" in ran.err
 
 
 def test_an_error_in_a_sourced_file_names_both_lines_and_keeps_what_was_done(tinytf: Tinytf, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_file_that_deletes_stops_by_number_is_not_run_beside_other_stops(tinyt
     alone = tinytf("repl", "-c", "break L2", "-c", "delete", "-c", f"source '{script}'")
     assert alone.lines[-1].split() == ["2", "L1.q"]
     beside = tinytf("repl", "-c", "break L2", "-c", f"source '{script}'", "-c", "break", "--on-error", "continue")
-    assert "stops.session line 3 names a stop by its number" in beside.err
+    assert "stops.session line 3 names a stop by number" in beside.err
     assert beside.lines[-1].split() == ["1", "L2"]
 
 

@@ -76,7 +76,7 @@ def test_another_model_is_opened_for_one_command(ran: Talk) -> None:
 
 
 def test_a_line_that_fails_leaves_the_session_as_it_was(ran: Talk) -> None:
-    before, place = ran.session.state, ran.session.place
+    before, place = ran.session.state, ran.session.row
     for line in (
         "run ''",
         "model nothing",
@@ -88,11 +88,11 @@ def test_a_line_that_fails_leaves_the_session_as_it_was(ran: Talk) -> None:
         "run '",
     ):
         ran.fails(line)
-        assert (ran.session.state, ran.session.place) == (before, place)
+        assert (ran.session.state, ran.session.row) == (before, place)
 
 
 def test_an_interrupted_run_leaves_the_session_sound(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, place = ran.session.state, ran.session.place
+    before, place = ran.session.state, ran.session.row
     model = ran.session.model.transformer
     hooks = sum(len(module._forward_hooks) for module in model.modules())
     right = type(model.blocks[2]).forward
@@ -106,7 +106,7 @@ def test_an_interrupted_run_leaves_the_session_sound(ran: Talk, monkeypatch: pyt
     outcome = ran.session.execute("run The dog")
     monkeypatch.undo()
     assert (outcome.status, outcome.failure) == (130, None)
-    assert (ran.session.state, ran.session.place) == (before, place)
+    assert (ran.session.state, ran.session.row) == (before, place)
     assert sum(len(module._forward_hooks) for module in model.modules()) == hooks
     assert "The│·dog" in ran("run The dog")
 
@@ -269,7 +269,7 @@ def test_the_interface_for_a_front_end_holds(ran: Talk) -> None:
     assert session.lexicon.verb_for(["grad", "L0H0.q"]) is None
     assert session.lexicon.verb_for(["heat"]) is session.lexicon.verbs["heat"]
     assert session.tokens == ("The", "·cat", "·sat", "·on", "·the")
-    assert session.place_words == "tokens 1/92"
+    assert session.step_words == "tokens 1/92"
     assert session.models.nbytes > 4_000_000
     assert session.execute("heat L0H0").status == 0
     assert session.last_seconds > 0
@@ -292,11 +292,11 @@ class _Keys:
 
 def test_the_plain_prompt_goes_on_after_ctrl_c_and_ends_with_ctrl_d(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", _Keys("step", KeyboardInterrupt(), "nonsense", "", EOFError()))
-    assert prompt.plainly(ran.session) == 0
-    assert ran.session.place_words.startswith("embed.tokens ")
+    assert prompt.talk_plainly(ran.session) == 0
+    assert ran.session.step_words.startswith("embed.tokens ")
     assert "there is no verb or command 'nonsense'" in ran.err.text
     monkeypatch.setattr("builtins.input", _Keys("quit", "step"))
-    assert prompt.plainly(ran.session) == 0
+    assert prompt.talk_plainly(ran.session) == 0
 
 
 def test_whoever_stops_reading_ends_the_session_quietly() -> None:

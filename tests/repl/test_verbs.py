@@ -28,9 +28,9 @@ def tiny():  # type: ignore[no-untyped-def]
 
 def test_running_a_text_stands_at_its_first_step(talk: Callable[..., Talk]) -> None:
     begun = talk()
-    assert begun.session.place is None
+    assert begun.session.row is None
     assert "The│·cat" in begun("run The cat")
-    assert (begun.session.place, begun.session.place_words) == (0, "tokens 1/92")
+    assert (begun.session.row, begun.session.step_words) == (0, "tokens 1/92")
 
 
 def test_moving_goes_through_the_step_table(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
@@ -39,8 +39,8 @@ def test_moving_goes_through_the_step_table(ran: Talk, tiny) -> None:  # type: i
 
     def name(line: str) -> str:
         ran(line)
-        assert ran.session.place is not None
-        return names[ran.session.place]
+        assert ran.session.row is not None
+        return names[ran.session.row]
 
     assert name("step") == names[1]
     assert name("step 3") == names[4]
@@ -183,7 +183,7 @@ def test_a_stop_holds_where_its_condition_does(ran: Talk, tiny) -> None:  # type
     found = []
     for _ in expected:
         ran("continue")
-        found.append(ran.session.place_words.split()[0])
+        found.append(ran.session.step_words.split()[0])
     assert found == [f"L{layer}.out" for layer in expected]
     assert "no stop held" in ran("continue")
 
@@ -194,7 +194,7 @@ def test_a_condition_on_a_head_is_about_that_head(ran: Talk, tiny) -> None:  # t
     head = int(np.argmin(entropy))
     ran(f"break L0H{head}.weights if entropy < {entropy[head] + 1e-3}")
     ran("continue")
-    assert ran.session.place_words.startswith("L0.weights")
+    assert ran.session.step_words.startswith("L0.weights")
     ran("delete", "goto 1", f"break L0H{head}.weights if entropy < {entropy[head] - 1e-3}")
     assert "no stop held" in ran("continue")
 
@@ -202,10 +202,10 @@ def test_a_condition_on_a_head_is_about_that_head(ran: Talk, tiny) -> None:  # t
 def test_steps_stop_on_the_way(ran: Talk) -> None:
     ran("break L0.q")
     assert "stop 1" in ran("step 50")
-    assert ran.session.place_words.startswith("L0.q ")
+    assert ran.session.step_words.startswith("L0.q ")
     ran("goto 1")
     assert "stop 1" in ran("run")
-    assert ran.session.place_words.startswith("L0.q ")
+    assert ran.session.step_words.startswith("L0.q ")
 
 
 def test_watch_is_at_every_step_and_leaves_training_runs_to_the_command(ran: Talk, tmp_path: Path) -> None:
@@ -218,13 +218,13 @@ def test_watch_is_at_every_step_and_leaves_training_runs_to_the_command(ran: Tal
 def test_undo_takes_back_what_changed_the_session_and_nothing_else(ran: Talk) -> None:
     before = ran.session.state
     ran("step 3", "heat L0H0")
-    place = ran.session.place
+    place = ran.session.row
     ran("set dims 3", "break L1", "display L0.q", "model tiny-encoder", "run The cat")
     assert ran.session.run is not None
     assert ran.session.run.text == "The cat"
     ran(*["undo"] * 5)
     assert ran.session.state == before
-    assert ran.session.place == place
+    assert ran.session.row == place
     ran("undo")
     assert "there is nothing to undo" in ran.fails("undo").failure.message  # type: ignore[union-attr]
     assert ran.session.run is None
@@ -310,7 +310,7 @@ def test_a_word_that_is_no_number_is_called_that(ran: Talk) -> None:
         ("list 99999", "N: 99999 is not from 1 to 10000", "such as: list, list 30"),
         ("step -1", "there is no option -1", "such as: step, step 5"),
         ("delete 0", "NUMBER: 0 is not 1 or more", "such as: delete 1, delete"),
-        ("set precision 99", "precision takes auto or 0 to 9, and not '99'", ""),
+        ("set precision 99", "precision takes auto or 0 to 9, not '99'", ""),
     ],
 )
 def test_words_that_a_verb_does_not_take_are_told_with_an_example(
@@ -393,7 +393,7 @@ def test_print_takes_the_rows_that_it_hints_at(talk: Callable[..., Talk]) -> Non
 def test_goto_keeps_the_head_that_it_names(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
     trace = tiny.trace(SENTENCE)
     ran("goto L1H2.weights")
-    assert ran.session.place_words == "L1H2.weights 36/92"
+    assert ran.session.step_words == "L1H2.weights 36/92"
     values = data(ran("print/json"))["values"]["L1H2.weights"]["values"]
     seen = np.nan_to_num(np.array(values, dtype=float))  # null: masked
     np.testing.assert_allclose(seen, trace["L1H2.weights"], atol=1e-6)
@@ -531,11 +531,11 @@ def test_the_columns_of_a_vocabulary_are_its_tokens_in_order(ran: Talk) -> None:
 def test_a_stop_at_heads_is_at_the_steps_that_heads_have(ran: Talk) -> None:
     ran("break L1H2", "run")
     first = next(at for at, (step, layer) in enumerate(ran.session.table.rows) if layer == 1 and step.has_heads)
-    assert ran.session.place == first
+    assert ran.session.row == first
     ran("delete", "break L1H* if max > -100", "run")
     places = []
     while "stop 1" in ran("continue"):
-        places.append(ran.session.place)
+        places.append(ran.session.row)
     having = [at for at, (step, layer) in enumerate(ran.session.table.rows) if layer == 1 and step.has_heads]
     assert [first, *places] == having
 
@@ -550,7 +550,7 @@ def test_what_is_read_of_a_token_is_refused_at_a_step_that_predicts_none(ran: Ta
     assert failure is not None
     assert failure.message == "weights predicts no token"
     ran("break L*.out if rank(' mat') == 1", "run")
-    by_lens = ran.session.trace.steps.rows[ran.session.place or 0]
+    by_lens = ran.session.trace.steps.rows[ran.session.row or 0]
     assert by_lens[0].name == "out"
 
 

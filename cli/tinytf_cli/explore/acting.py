@@ -1,4 +1,4 @@
-"""What the keys do to the explorer."""
+"""The actions of the keys on the explorer."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,68 +9,68 @@ from tinytf.errors import TinytfError
 from tinytf.look.heads import MEASURES
 from tinytf.outputs import write_output, writing
 from tinytf_cli.explore.app import Explorer
-from tinytf_cli.explore.place import Place, matrix
+from tinytf_cli.explore.cursor import Cursor, matrix
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
-Act: TypeAlias = Callable[[Explorer], None]
+Action: TypeAlias = Callable[[Explorer], None]
 
 
 # Moving
 
 
-def _moving(move: Callable[[Place, Explorer], Place]) -> Act:
-    return lambda app: app.go(move(app.look.place, app))
+def _moving(move: Callable[[Cursor, Explorer], Cursor]) -> Action:
+    return lambda app: app.go(move(app.look.cursor, app))
 
 
-def step(by: int) -> Act:
-    return _moving(lambda place, app: place.stepped(app.trace, by))
+def step(by: int) -> Action:
+    return _moving(lambda cursor, app: cursor.by_steps(app.trace, by))
 
 
-def edge(by: int) -> Act:
-    return _moving(lambda place, app: place.stepped(app.trace, by * len(app.trace.steps.rows)))
+def edge(by: int) -> Action:
+    return _moving(lambda cursor, app: cursor.by_steps(app.trace, by * len(app.trace.steps.rows)))
 
 
-def layer(by: int) -> Act:
-    return _moving(lambda place, app: place.in_layer(app.trace, by))
+def layer(by: int) -> Action:
+    return _moving(lambda cursor, app: cursor.by_layers(app.trace, by))
 
 
-def part(by: int) -> Act:
-    return _moving(lambda place, app: place.in_part(app.trace, by))
+def part(by: int) -> Action:
+    return _moving(lambda cursor, app: cursor.by_parts(app.trace, by))
 
 
-def cell(down: int, right: int) -> Act:
-    return _moving(lambda place, app: place.moved(app.trace, down, right))
+def cell(down: int, right: int) -> Action:
+    return _moving(lambda cursor, app: cursor.by_cells(app.trace, down, right))
 
 
-def wait(what: str) -> Act:
+def wait(purpose: str) -> Action:
     """Wait for the letter of a mark."""
-    return lambda app: app.wait(what)
+    return lambda app: app.wait(purpose)
 
 
-# How it is looked at
+# The way of looking
 
 
 def numbers(app: Explorer) -> None:
     app.show(replace(app.look, small=not app.look.small))
 
 
-def against(app: Explorer) -> None:
-    if app.look.scene.before is None:
-        app.say("there is no run before this one: edit the text, or go without a head")
+def compare(app: Explorer) -> None:
+    if app.look.scene.previous is None:
+        app.say("there is no run before this one: edit the text (t), or ablate a head (w)")
     else:
-        app.show(replace(app.look, against=not app.look.against))
+        app.show(replace(app.look, comparing=not app.look.comparing))
 
 
 def sort(app: Explorer) -> None:
-    known = list(MEASURES)
-    app.show(replace(app.look, by=known[(known.index(app.look.by) + 1) % len(known)]))
+    measures = list(MEASURES)
+    app.show(replace(app.look, measure=measures[(measures.index(app.look.measure) + 1) % len(measures)]))
 
 
 # Panes
 
 
-def panel(name: str) -> Act:
-    """Open a pane, or close it where it is the active one."""
+def panel(name: str) -> Action:
+    """Open a pane, or close it if it is active."""
     return lambda app: app.close(name) if app.active == name else app.open(name)
 
 
@@ -81,10 +81,10 @@ def back(app: Explorer) -> None:
         app.activate("main", zoomed=False)
 
 
-def turn(app: Explorer) -> None:
-    names = [name for name in app.order if name in app.in_sight or app.zoomed or app.single]
-    at = names.index(app.active) if app.active in names else -1
-    app.activate(names[(at + 1) % len(names)], zoomed=app.zoomed)
+def next_pane(app: Explorer) -> None:
+    names = [name for name in app.order if name in app.visible_panes or app.zoomed or app.single]
+    index = names.index(app.active) if app.active in names else -1
+    app.activate(names[(index + 1) % len(names)], zoomed=app.zoomed)
 
 
 def zoom(app: Explorer) -> None:
@@ -97,30 +97,30 @@ def page(app: Explorer) -> None:
 
 
 def arithmetic(app: Explorer) -> None:
-    """The arithmetic of the chosen cell; where that is shown, of the cell that its largest term comes from."""
+    """Show the arithmetic of the chosen cell; if shown already, of the cell that its largest term comes from."""
     if app.active != "arithmetic" or not app.trail:
-        app.trail = [app.look.place]
+        app.trail = [app.look.cursor]
         app.open("arithmetic")
-    elif not (lead := app.panels["arithmetic"].leads_to):
-        app.say("this is where it begins" if app.panels["arithmetic"].answered else "…")
+    elif not (source := app.panels["arithmetic"].leads_to):
+        app.say("this number has no earlier source" if app.panels["arithmetic"].answered else "…")
     else:
-        app.trail.append(app.look.place.to(app.trace, app.trace.address(lead)))
+        app.trail.append(app.look.cursor.to(app.trace, app.trace.address(source)))
         app.panels["arithmetic"].noted = False
-        app.follow(app.trail[-1])
+        app.move_to(app.trail[-1])
 
 
-def before(app: Explorer) -> None:
+def retrace(app: Explorer) -> None:
     if len(app.trail) > 1:
         app.trail.pop()
-        app.follow(app.trail[-1])
+        app.move_to(app.trail[-1])
     else:
         back(app)
 
 
 def keys(app: Explorer) -> None:
     columns = [
-        Column("", [Span(one.shown, "strong") for one in app.keys]),
-        Column("", [one.words for one in app.keys], shrink=8),
+        Column("", [Span(key.shown, "strong") for key in app.keys]),
+        Column("", [key.words for key in app.keys], shrink=8),
     ]
     app.show_blocks("keys", [Table(columns, header=False), Line("")])
 
@@ -129,36 +129,36 @@ def keys(app: Explorer) -> None:
 
 
 def without(app: Explorer) -> None:
-    """The model without the head or feed-forward of the present step, or whole again; against the run before."""
-    gone = app.session.state.spec.without
-    at, layer = app.look.place.at(app.trace)
-    app.look = replace(app.look, against=gone is None)
-    if gone is not None:
+    """Ablate the head or feed-forward of the present step and compare with the run before; or restore the model."""
+    ablation = app.session.state.spec.without
+    step, layer = app.look.cursor.at(app.trace)
+    app.look = replace(app.look, comparing=ablation is None)
+    if ablation is not None:
         app.run_line("without none")
-    elif at.is_split and layer is not None:
-        heads = app.look.place.address(app.trace).heads
+    elif step.is_split and layer is not None:
+        heads = app.look.cursor.address(app.trace).heads
         assert heads is not None
-        app.run_line(f"without L{layer}{at.letter}{heads[0]}")
-    elif at.role == "ffn" and layer is not None:
+        app.run_line(f"without L{layer}{step.letter}{heads[0]}")
+    elif step.role == "ffn" and layer is not None:
         app.run_line(f"without L{layer}.ffn")
     else:
-        app.look = replace(app.look, against=False)
-        app.say("this step is of no head: go to one, such as L0H0.weights")
+        app.look = replace(app.look, comparing=False)
+        app.say("this step belongs to no head: go to one that does, such as L0H0.weights")
 
 
-def checkpoint(by: int) -> Act:
-    """The checkpoint so many further; the last or first one from there on."""
+def checkpoint(by: int) -> Action:
+    """Move by a number of checkpoints, no further than the first or last."""
 
     def act(app: Explorer) -> None:
-        names = [str(one) for one in app.checkpoints]
+        names = [str(path) for path in app.checkpoints]
         present = app.session.state.spec.name
         if not names:
-            app.say("this is no training run with checkpoints: tinytf explore RUN")
+            app.say("there are no checkpoints: open a training run with tinytf explore RUN")
             return
-        at = names.index(present) if present in names else len(names) - 1
-        wanted = names[max(0, min(len(names) - 1, at + by))]
-        if wanted != present:
-            app.run_line(f"model --quiet '{wanted}'")
+        index = names.index(present) if present in names else len(names) - 1
+        target = names[max(0, min(len(names) - 1, index + by))]
+        if target != present:
+            app.run_line(f"model --quiet '{target}'")
 
     return act
 
@@ -167,26 +167,26 @@ def edit(app: Explorer) -> None:
     app.edit_text()
 
 
-def ask(sign: str) -> Act:
+def ask(sign: str) -> Action:
     return lambda app: app.ask(sign)
 
 
-# Leaving the screen with something
+# Copying, saving and leaving
 
 
 def copy_address(app: Explorer) -> None:
-    words = str(app.look.place.cell_address(app.trace))
+    words = str(app.look.cursor.cell_address(app.trace))
     app.copy_to_clipboard(words)
     app.say(f"copied {words}", "good")
 
 
 def copy_table(app: Explorer) -> None:
-    found = matrix(app.trace, app.look.place)
-    if found is None:
+    numbers = matrix(app.trace, app.look.cursor)
+    if numbers is None:
         app.say("this step has no numbers")
         return
-    app.copy_to_clipboard("\n".join("\t".join(f"{value:.9g}" for value in row) for row in found.float().tolist()))
-    app.say(f"copied {found.shape[0]} rows of {found.shape[1]} numbers", "good")
+    app.copy_to_clipboard("\n".join("\t".join(f"{value:.9g}" for value in row) for row in numbers.float().tolist()))
+    app.say(f"copied {numbers.shape[0]} rows of {numbers.shape[1]} numbers", "good")
 
 
 def picture(app: Explorer) -> None:

@@ -1,4 +1,4 @@
-"""What runs behind the screen: one job at a time in a thread, the latest of a kind; and the session that keeps it."""
+"""The work behind the screen: one job at a time in a thread, on the session; superseded jobs are cancelled."""
 
 import copy
 import ctypes
@@ -11,7 +11,7 @@ from typing import Any
 
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore.place import Place
+from tinytf_cli.explore.cursor import Cursor
 from tinytf_cli.explore.scene import Scene
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.log import Entry, Log
@@ -21,148 +21,148 @@ from tinytf_cli.repl.streams import Capture, Streams
 
 
 class Superseded(Exception):
-    """What a later key made pointless."""
+    """The work was made pointless by a later key."""
 
 
 class Engine:
     """Runs texts and lines of a session in one thread, so that the screen never waits.
 
-    A text that is still being typed is no line of the session yet: ``live`` runs it beside the session, and ``line``
-    makes it one before it runs anything else. ``asked`` counts the texts; what is about an older one is given up.
-    ``waiting`` counts what is not done yet.
+    A text that is still being typed is not a line of the session yet: ``run_live`` runs it outside the session, and
+    ``run_line`` makes it a line before it runs another. ``text_number`` counts the texts; work on an older one is
+    cancelled. ``waiting`` counts unfinished jobs.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.asked = self.waiting = 0
-        self._typed: Trace | None = None
+        self.text_number = self.waiting = 0
+        self._live_trace: Trace | None = None
         self._thread = ThreadPoolExecutor(1, "explore")
-        self._at_work: int | None = None
+        self._busy_thread: int | None = None
         self._streams = session.streams.stdout, session.streams.stderr
         session.streams.stdout, session.streams.stderr = Capture(), None
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-        """Do some work in the thread, then call ``done`` there with its result or its exception."""
+        """Run ``work`` in the thread, then call ``done`` there with its result or exception."""
 
         def job() -> None:
-            self._at_work = threading.get_ident()
-            found: Any = None
+            self._busy_thread = threading.get_ident()
+            result: Any = None
             error: Exception | None = None
             try:
-                found = work()
+                result = work()
             except KeyboardInterrupt:
                 error = Superseded("interrupted")
-            except Exception as failed:
-                error = failed
-            self._at_work = None
-            done(found, error)
+            except Exception as caught:
+                error = caught
+            self._busy_thread = None
+            done(result, error)
             self.waiting -= 1
 
         self.waiting += 1
         self._thread.submit(job)
 
     def interrupt(self) -> None:
-        """Stop what runs, as Ctrl-C would."""
-        if self._at_work is not None:
+        """Stop the running job, as Ctrl-C would."""
+        if self._busy_thread is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._at_work), ctypes.py_object(KeyboardInterrupt)
+                ctypes.c_ulong(self._busy_thread), ctypes.py_object(KeyboardInterrupt)
             )
 
-    def close(self, place: Place) -> None:
-        """Give up what waits and what runs, and leave the session at a place."""
-        self.asked += 1
+    def close(self, cursor: Cursor) -> None:
+        """Cancel all jobs, and leave the session at the cursor."""
+        self.text_number += 1
         self.interrupt()
         self._thread.shutdown(wait=True, cancel_futures=True)
-        self.settle()
-        self._go(place)
+        self.commit_live()
+        self._move_to(cursor)
         self.session.streams.stdout, self.session.streams.stderr = self._streams
 
-    def live(self, text: str, number: int) -> Scene:
-        """The scene of a text that is being typed. Raises Superseded, and whatever ``Model.trace`` does."""
+    def run_live(self, text: str, number: int) -> Scene:
+        """The scene of a text that is being typed. Raises Superseded, and what ``Model.trace`` does."""
         session = self.session
         with self._cancellable(number):
             model = session.model
             trace = Model.trace(model, text)
-        self._typed = trace
+        self._live_trace = trace
         run = Run(session.state.spec, trace.encoding.text)
-        before = None if session.run is None else session.trace
-        return Scene(model, trace, run, before, session.run)
+        previous = None if session.run is None else session.trace
+        return Scene(model, trace, run, previous, session.run)
 
     def scene(self) -> Scene:
-        """The present run of the session, with the one before."""
+        """The scene of the present run of the session, with the run before it."""
         session = self.session
-        earlier = session.state.runs[-2] if len(session.state.runs) > 1 else None
-        before = None if earlier is None else session.models.trace(earlier)
-        return Scene(session.model, session.trace, session.require_run(), before, earlier)
+        previous_run = session.state.runs[-2] if len(session.state.runs) > 1 else None
+        previous = None if previous_run is None else session.models.trace(previous_run)
+        return Scene(session.model, session.trace, session.require_run(), previous, previous_run)
 
-    def settle(self) -> None:
-        """Make the text that was typed a line of the session."""
-        trace, self._typed = self._typed, None
+    def commit_live(self) -> None:
+        """Make the live text a line of the session."""
+        trace, self._live_trace = self._live_trace, None
         session = self.session
         if trace is not None and (session.run is None or trace.encoding.text != session.run.text):
-            session.models.keep_trace(Run(session.state.spec, trace.encoding.text), trace)
+            session.models.add_trace(Run(session.state.spec, trace.encoding.text), trace)
             session.execute(f"run --quiet -- {shell_quoted(trace.encoding.text)}")
 
-    def line(self, line: str, place: Place, width: int) -> tuple[Outcome, Scene | None]:
-        """Run a line of the session at a place, drawn ``width`` columns wide: its outcome, and the scene after it."""
+    def run_line(self, line: str, cursor: Cursor, width: int) -> tuple[Outcome, Scene | None]:
+        """Run a line of the session at a cursor, drawn ``width`` columns wide: its outcome, and the scene after it."""
         session = self.session
-        self.settle()
-        self._go(place)
+        self.commit_live()
+        self._move_to(cursor)
         settings = session.settings
         session.change(settings=replace(settings, width=max(20, width)))
         outcome = session.execute(line)
         session.change(settings=replace(session.settings, width=settings.width))
         return outcome, None if session.run is None else self.scene()
 
-    def answers(self, line: str, scene: Scene, against: bool, number: int) -> list[Outcome]:
-        """What a line of the session answers about a scene, and ``against`` the run before about that too."""
-        found = [self.ask(line, scene, number)]
-        if against and scene.earlier is not None:
-            model = self.session.models.model(scene.earlier.spec)
-            found.append(self.ask(line, scene.earlier_scene(model), number))
-        return found
+    def answers(self, line: str, scene: Scene, comparing: bool, number: int) -> list[Outcome]:
+        """The outcome of a line about a scene; when ``comparing``, also about the run before it."""
+        outcomes = [self.ask(line, scene, number)]
+        if comparing and scene.previous_run is not None:
+            model = self.session.models.model(scene.previous_run.spec)
+            outcomes.append(self.ask(line, scene.previous_scene(model), number))
+        return outcomes
 
     def ask(self, line: str, scene: Scene, number: int) -> Outcome:
-        """What a line of the session answers about a scene; no line of its log. Raises Superseded."""
+        """The outcome of a line about a scene, without logging it. Raises Superseded."""
         session = self.session
-        beside = copy.copy(session)
-        beside.streams, beside.log = Streams(Capture()), Log()
-        beside.streams.stderr = None
-        session.models.keep_trace(scene.run, scene.trace)
-        runs = (scene.run,) if scene.earlier is None else (scene.earlier, scene.run)
-        beside.change(spec=scene.run.spec, runs=runs)
+        copied = copy.copy(session)
+        copied.streams, copied.log = Streams(Capture()), Log()
+        copied.streams.stderr = None
+        session.models.add_trace(scene.run, scene.trace)
+        runs = (scene.run,) if scene.previous_run is None else (scene.previous_run, scene.run)
+        copied.change(spec=scene.run.spec, runs=runs)
         with self._cancellable(number):
-            outcome = beside.execute(line)
-        if isinstance(beside.last_error, Superseded):
-            raise beside.last_error
+            outcome = copied.execute(line)
+        if isinstance(copied.last_error, Superseded):
+            raise copied.last_error
         return outcome
 
-    def note(self, line: str, place: Place) -> None:
-        """Make a question that was asked beside the session a line of its log."""
-        self.settle()
-        self._go(place)
+    def log_line(self, line: str, cursor: Cursor) -> None:
+        """Log a line that ``ask`` has run."""
+        self.commit_live()
+        self._move_to(cursor)
         state, (verb, *_) = self.session.state, line.split()
         self.session.log.remember(Entry(line, True, self.session.lexicon.meaning(verb)), state, state)
 
-    def _go(self, place: Place) -> None:
-        """Move the session to a place, where it is not there yet."""
+    def _move_to(self, cursor: Cursor) -> None:
+        """Move the session to the cursor, unless it is there."""
         session = self.session
-        if session.run is not None and place.row != session.place:
-            session.execute(f"goto {place.address(session.trace)}")
+        if session.run is not None and cursor.row != session.row:
+            session.execute(f"goto {cursor.address(session.trace)}")
 
     def _require_latest(self, number: int) -> None:
-        if number != self.asked:
+        if number != self.text_number:
             raise Superseded
 
     @contextmanager
     def _cancellable(self, number: int) -> Iterator[None]:
-        """Give up a forward pass before its next layer, once a later text was asked for."""
+        """Cancel a forward pass before its next layer, once a later text is asked for."""
         self._require_latest(number)
 
-        def look(*_: object) -> None:
+        def check_latest(*_: object) -> None:
             self._require_latest(number)
 
-        handles = [block.register_forward_pre_hook(look) for block in self.session.model.transformer.blocks]
+        handles = [block.register_forward_pre_hook(check_latest) for block in self.session.model.transformer.blocks]
         try:
             yield
         finally:

@@ -1,12 +1,12 @@
-"""The keys of the explorer: what each does, once, for the screen, the help and the documentation."""
+"""The keys of the explorer and their actions, for the screen, the help and the documentation."""
 
 from tinytf_cli.explore import acting
 from tinytf_cli.explore.app import Key
 
 KEYS = (
-    Key("up", "↑", acting.step(-1), "the step before"),
+    Key("up", "↑", acting.step(-1), "the previous step"),
     Key("down", "↓", acting.step(1), "the next step"),
-    Key("left", "←", acting.part(-1), "the head before"),
+    Key("left", "←", acting.part(-1), "the previous head"),
     Key("right", "→", acting.part(1), "the next head"),
     Key("pageup", "PgUp", acting.layer(-1), "same step and head, a layer up"),
     Key("pagedown", "PgDn", acting.layer(1), "same step and head, a layer down"),
@@ -17,19 +17,19 @@ KEYS = (
     Key("home", "Home", acting.edge(-1), "the first step"),
     Key("end", "End", acting.edge(1), "the last step"),
     Key("enter", "Enter", acting.arithmetic, "the arithmetic of the cell; again: of its largest term"),
-    Key("backspace", "Backspace", acting.before, "back to the cell before"),
-    Key("escape", "Esc", acting.back, "back to the map; again: close the panes that were opened"),
+    Key("backspace", "Backspace", acting.retrace, "back to the previous cell"),
+    Key("escape", "Esc", acting.back, "back to the map; again: close all opened panes"),
     Key("t", "t", acting.edit, "edit the text; the model follows"),
-    Key("n", "n", acting.numbers, "numbers, or a map in small cells"),
-    Key("w", "w", acting.without, "the model without this head, or whole again"),
+    Key("n", "n", acting.numbers, "numbers, or a map of small cells"),
+    Key("w", "w", acting.without, "ablate this head, or restore the model"),
     Key("g", "g", acting.panel("gradients"), "the gradient at this step"),
     Key("L", "L", acting.panel("lens"), "the logit lens at this token"),
     Key("a", "a", acting.panel("attribution"), "what each part adds to the logit at this token"),
     Key("b", "b", acting.panel("block"), "this block and head, every step in full"),
-    Key("d", "d", acting.against, "every pane against the run before, or not"),
+    Key("d", "d", acting.compare, "compare every pane with the run before, or not"),
     Key("D", "D", acting.panel("difference"), "where this run and the one before begin to differ"),
     Key("s", "s", acting.sort, "sort the heads by another measure"),
-    Key("tab", "Tab", acting.turn, "the next pane"),
+    Key("tab", "Tab", acting.next_pane, "the next pane"),
     Key("space", "Space", acting.page, "scroll this pane by a page, or to its beginning"),
     Key("z", "z", acting.zoom, "this pane large, or all panes"),
     Key("m", "m + letter", acting.wait("mark"), "mark this place"),
@@ -37,10 +37,10 @@ KEYS = (
     Key("slash", "/", acting.ask("/"), "find an address, a step, a token or a number"),
     Key("colon", ":", acting.ask(":"), "any line of the session"),
     Key("y", "y", acting.copy_address, "copy the address"),
-    Key("Y", "Y", acting.copy_table, "copy the numbers, tab-separated"),
+    Key("Y", "Y", acting.copy_table, "copy the numbers, separated by tabs"),
     Key("p", "p", acting.picture, "save the screen as SVG"),
-    Key("less_than_sign", "<", acting.checkpoint(-1), "the checkpoint before, of a training run"),
+    Key("less_than_sign", "<", acting.checkpoint(-1), "the previous checkpoint of a training run"),
     Key("greater_than_sign", ">", acting.checkpoint(1), "the next checkpoint"),
-    Key("question_mark,f1", "?", acting.keys, "these keys"),
+    Key("question_mark,f1", "?", acting.keys, "list these keys"),
     Key("q", "q", acting.leave, "leave"),
 )

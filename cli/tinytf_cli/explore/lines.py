@@ -1,4 +1,4 @@
-"""The input lines: the text that is edited, a line of the session with its completion, and a search."""
+"""The input lines: the edited text, a line of the session with completion, and a search."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -11,19 +11,19 @@ from textual.widgets import Input
 
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.repl.addressing import Offer
-from tinytf_cli.repl.completing import offered
+from tinytf_cli.repl.completing import find_offers
 from tinytf_cli.repl.session import Session
 from tinytf_cli.views.blocks import Column, Span, Table
 
-_MOST = 200
-_SHOWN = 10
+_MOST_OFFERS = 200
+_OFFERS_SHOWN = 10
 
 
 class BurstInput(Input):
-    """An input that acts on each key before it takes the next, so that a burst of keys stays in order."""
+    """An input that handles each key before the next, so that a burst of keys stays in order."""
 
     async def _on_key(self, event: Key) -> None:
-        # Textual inserts a letter at once, but leaves a key like Backspace to the app, which hears of it later.
+        # Textual inserts a letter at once, but passes a key like Backspace to the app, which handles it later.
         for binding in self._bindings.key_to_bindings.get(event.key, ()):
             event.stop()
             event.prevent_default()
@@ -31,9 +31,9 @@ class BurstInput(Input):
 
 
 class CommandLine(BurstInput):
-    """A line of the session, or with ``sign`` / a search; what it can become stands in ``offers`` above it.
+    """A line of the session, or a search if ``sign`` is /. ``offers`` are its completions, shown above it.
 
-    Tab takes the chosen offer, the arrows choose one; without offers they go through the lines of the session.
+    Tab takes the chosen offer and the arrows choose one; without offers, the arrows go through the session's lines.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -42,46 +42,46 @@ class CommandLine(BurstInput):
         Binding("down", "choose(1)", show=False),
     ]
 
-    def __init__(self, session: Session, offers: Pane, place: Callable[[int, int], None]) -> None:
+    def __init__(self, session: Session, offers: Pane, place_offers: Callable[[int, int], None]) -> None:
         super().__init__(id="line", compact=True, select_on_focus=False)
         self.sign = ":"
         self.offers: list[Offer] = []
-        self._session, self._pane, self._place = session, offers, place
-        self._start = self._choice = self._earlier = 0
+        self._session, self._pane, self._place_offers = session, offers, place_offers
+        self._start = self._choice = self._history_index = 0
 
     def begin(self, sign: str) -> None:
-        """Begin an empty line."""
-        self.sign, self.value, self._earlier = sign, "", 0
+        """Start with an empty line."""
+        self.sign, self.value, self._history_index = sign, "", 0
         self.placeholder = "a line of the session" if sign == ":" else "an address, a step, a token or a number"
         self.complete()
 
     def complete(self) -> None:
-        """Offer what the line can become."""
-        before = self.value[: self.cursor_position]
-        lead = "" if self.sign == ":" else "goto "
-        self._start, offers = offered(self._session, lead + before)
-        self.offers = list(itertools.islice(offers, _MOST)) if before else []
+        """Update the completions of the line."""
+        typed = self.value[: self.cursor_position]
+        verb = "" if self.sign == ":" else "goto "
+        self._start, offers = find_offers(self._session, verb + typed)
+        self.offers = list(itertools.islice(offers, _MOST_OFFERS)) if typed else []
         self._choice = 0
         self._show()
 
     def _show(self) -> None:
-        words = [Span(one.word, "strong" if at == self._choice else "") for at, one in enumerate(self.offers)]
-        about = [Span(one.about, "dim") for one in self.offers]
-        signs = ["▶" if at == self._choice else "" for at in range(len(words))]
+        words = [Span(offer.word, "strong" if index == self._choice else "") for index, offer in enumerate(self.offers)]
+        about = [Span(offer.about, "dim") for offer in self.offers]
+        signs = ["▶" if index == self._choice else "" for index in range(len(words))]
         columns = [
             Column("", signs),
             Column("", words, shrink=12),
             Column("", about),
         ]
-        wide = max((cell_len(one.word) + cell_len(one.about) for one in self.offers), default=0) + 10
-        self._place(wide, min(_SHOWN, len(words)))
+        width = max((cell_len(offer.word) + cell_len(offer.about) for offer in self.offers), default=0) + 10
+        self._place_offers(width, min(_OFFERS_SHOWN, len(words)))
         self._pane.show([Table(columns, header=False)] if words else [], keep=self._choice)
 
     def action_take(self) -> None:
         if self.offers:
-            one, at = self.offers[self._choice], self.cursor_position
-            begun = self.value[: at + self._start] + one.word + (" " if one.whole and self.sign == ":" else "")
-            self.value, self.cursor_position = begun + self.value[at:], len(begun)
+            offer, at = self.offers[self._choice], self.cursor_position
+            taken = self.value[: at + self._start] + offer.word + (" " if offer.complete and self.sign == ":" else "")
+            self.value, self.cursor_position = taken + self.value[at:], len(taken)
 
     def action_choose(self, by: int) -> None:
         if self.offers:
@@ -89,6 +89,6 @@ class CommandLine(BurstInput):
             self._show()
         elif self.sign == ":":
             lines: Sequence[str] = [entry.line for entry in self._session.log.lines]
-            self._earlier = max(0, min(len(lines), self._earlier - by))
-            self.value = lines[-self._earlier] if self._earlier else ""
+            self._history_index = max(0, min(len(lines), self._history_index - by))
+            self.value = lines[-self._history_index] if self._history_index else ""
             self.cursor_position = len(self.value)

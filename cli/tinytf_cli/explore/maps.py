@@ -1,4 +1,4 @@
-"""The main pane: the cells of a step around the chosen one, or the words of a step without numbers."""
+"""The main pane: the cells of a step around the chosen cell, or the words of a step without numbers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len
 
+from tinytf_cli.explore.cursor import labels, matrix, window
 from tinytf_cli.explore.lists import next_blocks
-from tinytf_cli.explore.place import matrix, names, window
-from tinytf_cli.explore.scene import TOP, Look
+from tinytf_cli.explore.scene import TOP_PREDICTIONS, Look
 from tinytf_cli.numbers import SHARE, number_format, widest
 from tinytf_cli.views.blocks import (
     Array,
@@ -29,15 +29,15 @@ from tinytf_cli.views.blocks import (
 from tinytf_cli.views.parts import full_scale
 from tinytf_cli.views.steps import as_array, largest, visible_array
 
-_LABEL, _NUMBER = 14, 8
-"""Columns of the name of a row, and of a number."""
-_MINIATURE = 8
-"""The least lines that small maps of all heads need."""
+_LABEL_WIDTH, _NUMBER_WIDTH = 14, 8
+"""The columns of a row label, and of a number."""
+_MIN_MINIATURE = 8
+"""The fewest lines in which small maps of all heads are drawn."""
 
 
 @dataclass(frozen=True)
 class Map:
-    """A step around the chosen cell: its title, the cells in sight, which they are, and what follows."""
+    """The map of a step: its title, the visible cells with their rows and columns, and the blocks below."""
 
     title: Words
     heat: Heat
@@ -47,100 +47,111 @@ class Map:
 
 
 def step_map(look: Look, width: int, height: int) -> Map | None:
-    """The cells around the chosen one, with their numbers or in colour alone; None without numbers.
+    """The cells around the chosen one, with their numbers or in colour alone; None for a step without numbers.
 
-    Against the run before they are by how much each is larger, where that has the same step.
+    When comparing, the cells are the differences from the run before, if it has the same step.
     """
-    scene, place, small = look.scene, look.place, look.small
+    scene, cursor, small = look.scene, look.cursor, look.small
     trace = scene.trace
-    step, layer = place.at(trace)
-    found = matrix(trace, place)
-    if found is None:
+    step, layer = cursor.at(trace)
+    numbers = matrix(trace, cursor)
+    if numbers is None:
         return None
-    before = matrix(scene.before, place) if look.against and scene.before is not None else None
-    compared = before is not None and before.shape == found.shape
-    unit = step.is_distribution and not compared
-    if compared and before is not None:
-        found = (found - before).nan_to_num(0.0)
-    values, seen = as_array(found), visible_array(trace, step, layer) if step.is_map else None
-    row, column = place.inside(*values.shape)
-    down, across = names(trace, place, values.shape[1])
-    label = min(_LABEL, max(map(cell_len, down), default=0))
-    form = SHARE if unit else number_format(values)
-    longest = max(map(cell_len, across), default=1) if step.is_map else _NUMBER
-    room = (width - label - 4) // (2 if small else max(widest(values, form), min(_NUMBER, longest)) + 1)
+    previous = matrix(scene.previous, cursor) if look.comparing and scene.previous is not None else None
+    comparable = previous is not None and previous.shape == numbers.shape
+    is_share = step.is_distribution and not comparable
+    if comparable and previous is not None:
+        numbers = (numbers - previous).nan_to_num(0.0)
+    values, seen = as_array(numbers), visible_array(trace, step, layer) if step.is_map else None
+    row, column = cursor.inside(*values.shape)
+    row_labels, column_labels = labels(trace, cursor, values.shape[1])
+    label = min(_LABEL_WIDTH, max(map(cell_len, row_labels), default=0))
+    form = SHARE if is_share else number_format(values)
+    longest = max(map(cell_len, column_labels), default=1) if step.is_map else _NUMBER_WIDTH
+    room = (width - label - 4) // (2 if small else max(widest(values, form), min(_NUMBER_WIDTH, longest)) + 1)
     rows, columns = window(len(values), row, max(1, height - 4)), window(values.shape[1], column, max(1, room))
     if step.is_vocabulary:
-        across[columns] = [scene.model.shown(number) for number in range(columns.start, columns.stop)]
+        column_labels[columns] = [scene.model.shown(number) for number in range(columns.start, columns.stop)]
     heat = Heat(
         values[rows, columns],
-        down[rows],
-        across[columns],
-        "unit" if unit else "signed",
+        row_labels[rows],
+        column_labels[columns],
+        "unit" if is_share else "signed",
         None if seen is None else seen[rows, columns],
-        1.0 if unit else largest(values, seen),
+        1.0 if is_share else largest(values, seen),
         small=small,
         chosen=(row - rows.start, column - columns.start),
     )
-    said: list[Piece] = [f"  {place.cell_address(trace)} = ", Figure(float(values[row, column]), "%.7g", "strong")]
+    caption: list[Piece] = [
+        f"  {cursor.cell_address(trace)} = ",
+        Figure(float(values[row, column]), "%.7g", "strong"),
+    ]
     if heat.values.shape != values.shape:
         ends = [
-            f"{what} {part.start}–{part.stop - 1} of {size:,}"
-            for what, part, size in zip(("rows", "columns"), (rows, columns), values.shape, strict=True)
-            if part.stop - part.start < size
+            f"{axis} {shown.start}–{shown.stop - 1} of {size:,}"
+            for axis, shown, size in zip(("rows", "columns"), (rows, columns), values.shape, strict=True)
+            if shown.stop - shown.start < size
         ]
-        said.append(Span(f"   {', '.join(ends)}", "dim"))
-    below: list[Block] = [Line(said, single=True)]
-    left = height - len(heat.values) - 6
-    if step.is_map and left > 0 and (unit or compared):
-        below += _row_bars(values[row], row, down[row], across, None if seen is None else seen[row], left, compared)
-    if step.is_map and step.is_split and unit and (lines := left - len(values) - 2) > _MINIATURE:
-        below.append(_other_heads(look, lines))
-    return Map(map_title(look, "this run − the run before" if compared else ""), heat, rows, columns, tuple(below))
+        caption.append(Span(f"   {', '.join(ends)}", "dim"))
+    below: list[Block] = [Line(caption, single=True)]
+    room_below = height - len(heat.values) - 6
+    if step.is_map and room_below > 0 and (is_share or comparable):
+        below += _row_bars(
+            values[row],
+            row,
+            row_labels[row],
+            column_labels,
+            None if seen is None else seen[row],
+            room_below,
+            comparable,
+        )
+    if step.is_map and step.is_split and is_share and (lines := room_below - len(values) - 2) > _MIN_MINIATURE:
+        below.append(_head_miniatures(look, lines))
+    return Map(map_title(look, "this run − the run before" if comparable else ""), heat, rows, columns, tuple(below))
 
 
 def _row_bars(
-    values: Array, row: int, name: str, keys: Sequence[str], seen: Visible, most: int, compared: bool
+    values: Array, row: int, name: str, keys: Sequence[str], visible: Visible, limit: int, comparing: bool
 ) -> list[Block]:
-    """The keys that the chosen query looks at, or those where that changed, the strongest first."""
-    known = [k for k in np.argsort(-np.abs(values), kind="stable").tolist() if seen is None or seen[k]]
-    labels = [f"{k} {keys[k]}" for k in known[:most]]
-    if not compared:
-        bars = [Bar(label, float(values[k]), "", "attention") for label, k in zip(labels, known, strict=False)]
+    """Bars of the keys that the chosen query looks at, or of the changes since the run before, largest first."""
+    order = [k for k in np.argsort(-np.abs(values), kind="stable").tolist() if visible is None or visible[k]]
+    bar_labels = [f"{k} {keys[k]}" for k in order[:limit]]
+    if not comparing:
+        bars = [Bar(label, float(values[k]), "", "attention") for label, k in zip(bar_labels, order, strict=False)]
         return [Heading(f"{row} {name}", "looks at"), Bars(bars)]
     bars = [
         Bar(label, float(values[k]), Figure(float(values[k]), "%+.3f"))
-        for label, k in zip(labels[:-1], known, strict=False)
+        for label, k in zip(bar_labels[:-1], order, strict=False)
     ]
-    return [Heading(f"{row} {name}", "what it looks at more, and less"), Bars(bars, full_scale(values[known]), True)]
+    return [Heading(f"{row} {name}", "what it looks at more, and less"), Bars(bars, full_scale(values[order]), True)]
 
 
-def _other_heads(look: Look, lines: int) -> Block:
-    """The maps of all heads of the layer, small."""
-    trace, place = look.scene.trace, look.place
-    step, layer = place.at(trace)
+def _head_miniatures(look: Look, lines: int) -> Block:
+    """Small maps of all heads of the layer."""
+    trace, cursor = look.scene.trace, look.cursor
+    step, layer = cursor.at(trace)
     maps = as_array(trace.step(step.name, layer))
-    seen = visible_array(trace, step, layer)
-    small = [
-        Miniature(f"H{head}", "▶" if head == place.in_part(trace, 0).part else "", weights, seen)
+    visible = visible_array(trace, step, layer)
+    miniatures = [
+        Miniature(f"H{head}", "▶" if head == cursor.by_parts(trace, 0).part else "", weights, visible)
         for head, weights in enumerate(maps)
     ]
-    return Miniatures(small, lines, f"the heads of L{layer}", len(small), "the first", "")
+    return Miniatures(miniatures, lines, f"the heads of L{layer}", len(miniatures), "the first", "")
 
 
 def word_blocks(look: Look) -> Iterator[Block]:
-    """A step without numbers: the tokens, their ids, or what is predicted."""
+    """The blocks of a step without numbers: the tokens, their ids, or the predictions."""
     trace = look.scene.trace
-    step, _ = look.place.at(trace)
+    step, _ = look.cursor.at(trace)
     if step.name == "next":
-        yield from next_blocks(look.scene, TOP * max(1, len(look.scene.predicted)))
+        yield from next_blocks(look.scene, TOP_PREDICTIONS * max(1, len(look.scene.predicted)))
         return
-    ids = step.name == "ids"
-    yield Line("  " + " ".join(str(one.id) if ids else one.shown for one in trace.tokens))
+    as_ids = step.name == "ids"
+    yield Line("  " + " ".join(str(token.id) if as_ids else token.shown for token in trace.tokens))
 
 
-def map_title(look: Look, instead: str = "") -> Words:
-    """The address of the step, and what it is."""
-    step, _ = look.place.at(look.scene.trace)
-    said = instead or step.title + (f" = {step.formula}" if step.formula else "")
-    return [Span(str(look.place.address(look.scene.trace)), step.role), Span(f"   {said}", "dim")]
+def map_title(look: Look, label: str = "") -> Words:
+    """The address of the step, with its title and formula or another ``label``."""
+    step, _ = look.cursor.at(look.scene.trace)
+    words = label or step.title + (f" = {step.formula}" if step.formula else "")
+    return [Span(str(look.cursor.address(look.scene.trace)), step.role), Span(f"   {words}", "dim")]

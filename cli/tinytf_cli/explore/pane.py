@@ -1,4 +1,4 @@
-"""A pane of the screen: a title in a rule, and painted lines below it, scrolled by whole lines."""
+"""A pane of the screen: a rule with a title, and painted lines below it, scrolled by whole lines."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -18,9 +18,9 @@ from tinytf_cli.views.blocks import Block, Words
 
 
 class Pane(Widget):
-    """Lines, and what a click does: ``on_chosen`` gets the line and column of a click, in the lines.
+    """A scrolled pane of lines; ``on_chosen`` gets the line and column of a click.
 
-    A pane with a ``corner`` has a title in a rule above it, and a rule to its left.
+    A pane with a ``corner`` has a rule with its title above it, and a rule to its left.
     """
 
     can_focus = False
@@ -32,43 +32,47 @@ class Pane(Widget):
         self.title: Words = ""
         self._terminal, self._chosen = terminal, on_chosen
         self._lines: list[PaintedLine] = []
-        self._ground: Style | None = None
+        self._background: Style | None = None
 
-    def put(self, where: Region, corner: str) -> None:
-        """Stand somewhere on the screen."""
+    def place(self, area: Region, corner: str) -> None:
+        """Put the pane into a region of the screen."""
         self.corner = corner
-        if where != self.extent:
-            self.extent = where
-            self.styles.offset, self.styles.width, self.styles.height = (where.x, where.y), where.width, where.height
+        if area != self.extent:
+            self.extent = area
+            self.styles.offset, self.styles.width, self.styles.height = (
+                (area.x, area.y),
+                area.width,
+                area.height,
+            )
             self.refresh()
 
     @property
-    def ruled(self) -> bool:
-        """Whether there is a rule above; one to the left is where it does not begin at the edge."""
+    def has_rule(self) -> bool:
+        """Whether there is a rule above the pane."""
         return bool(self.corner)
 
     @property
     def _margin(self) -> int:
-        """The columns of the rule to the left, and a space."""
+        """The columns of the rule to the left and its space; 0 at the left edge of the screen."""
         return 2 if self.corner not in ("", "─") else 0
 
     @property
     def terminal(self) -> Terminal:
-        """What the pane can show."""
+        """The terminal as large as the pane."""
         return replace(self._terminal, width=max(20, self.extent.width - self._margin), height=self.room, cuts=True)
 
     @property
     def room(self) -> int:
-        """How many lines are in sight."""
-        return max(0, self.extent.height - self.ruled)
+        """The number of lines that fit."""
+        return max(0, self.extent.height - self.has_rule)
 
     def show(self, blocks: Iterable[Block], title: Words = "", *, keep: int | None = None) -> None:
-        """Show blocks, from the first line, or scrolled so that the line ``keep`` is in sight."""
+        """Show blocks from the first line, or scrolled so that line ``keep`` is visible."""
         self.show_lines(paint_segments(blocks, self.terminal), title, keep=keep)
 
     def show_lines(self, lines: Iterable[Sequence[Segment]], title: Words = "", *, keep: int | None = None) -> None:
         """Show painted lines."""
-        before = self._in_sight()
+        previous = self._visible_lines()
         self.title = title
         self._lines = [list(line) for line in lines]
         while self._lines and not any(segment.text.strip() for segment in self._lines[0]):
@@ -77,66 +81,66 @@ class Pane(Widget):
             self.top = 0
         elif not self.top <= keep < self.top + self.room:
             self.top = keep - self.room // 2
-        self._draw(before)
+        self._draw(previous)
 
     def scroll_lines(self, by: int) -> None:
         """Scroll, no further than the ends."""
-        before = self._in_sight()
+        previous = self._visible_lines()
         self.top += by
-        self._draw(before)
+        self._draw(previous)
 
     def scroll_page(self) -> None:
-        """Scroll by what is in sight; from the end to the beginning."""
-        self.scroll_lines(self.room - 1 if self.hidden else -self.top)
+        """Scroll by a page; from the end, back to the beginning."""
+        self.scroll_lines(self.room - 1 if self.lines_below else -self.top)
 
-    def _in_sight(self) -> list[PaintedLine]:
-        head = [self._head()] if self.ruled else []
-        return head + self._lines[self.top : self.top + self.room]
+    def _visible_lines(self) -> list[PaintedLine]:
+        title = [self._title_line()] if self.has_rule else []
+        return title + self._lines[self.top : self.top + self.room]
 
-    def _head(self) -> PaintedLine:
-        """The rule above the pane, with its title, and how many lines there are below the last one in sight."""
+    def _title_line(self) -> PaintedLine:
+        """The rule above the pane, with its title and the number of lines below the last visible one."""
         width, terminal = self.extent.width, self.terminal
         rule = role_style("strong" if self.active else "dim", terminal)
-        more = [Segment(shown(f" {self.hidden} more ", terminal), rule)] if self.hidden else []
+        more = [Segment(shown(f" {self.lines_below} more ", terminal), rule)] if self.lines_below else []
         lead = [Segment(shown(f"{self.corner}─ ", terminal), rule)]
         title = cut(segments(self.title, terminal), max(1, width - line_width([*lead, *more]) - 3), terminal)
-        left = width - line_width([*lead, *title, *more]) - 2
+        rest = width - line_width([*lead, *title, *more]) - 2
         return [
             *lead,
             *title,
-            Segment(shown(" " + "─" * left, terminal), rule),
+            Segment(shown(" " + "─" * rest, terminal), rule),
             *more,
             Segment(shown("─", terminal), rule),
         ]
 
-    def _draw(self, before: list[PaintedLine]) -> None:
-        """Draw the lines that are no longer what they were: over a slow line that is what takes time."""
+    def _draw(self, previous: list[PaintedLine]) -> None:
+        """Redraw only the lines that changed: over a slow connection drawing dominates."""
         self.top = max(0, min(self.top, len(self._lines) - self.room))
-        now, width = self._in_sight(), self.extent.width
-        for y in range(max(len(before), len(now))):
-            if before[y : y + 1] != now[y : y + 1]:
+        current, width = self._visible_lines(), self.extent.width
+        for y in range(max(len(previous), len(current))):
+            if previous[y : y + 1] != current[y : y + 1]:
                 self.refresh(Region(0, y, width, 1))
 
     @property
-    def count(self) -> int:
-        """How many lines there are."""
+    def line_count(self) -> int:
+        """The number of lines."""
         return len(self._lines)
 
     @property
-    def hidden(self) -> int:
-        """How many lines are below the last one in sight."""
+    def lines_below(self) -> int:
+        """The number of lines below the last visible one."""
         return max(0, len(self._lines) - self.top - self.room)
 
     def render_line(self, y: int) -> Strip:
-        if self._ground is None:
-            self._ground = self.rich_style
-        number = self.top + y - self.ruled
+        if self._background is None:
+            self._background = self.rich_style
+        number = self.top + y - self.has_rule
         line = self._lines[number] if 0 <= number < len(self._lines) else []
         if number < self.top:
-            line = self._head()
+            line = self._title_line()
         elif self._margin:
             line = [Segment(shown("│ ", self._terminal), role_style("dim", self._terminal)), *line]
-        return Strip(line).adjust_cell_length(self.size.width).apply_style(self._ground)
+        return Strip(line).adjust_cell_length(self.size.width).apply_style(self._background)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         self.scroll_lines(3)
@@ -145,5 +149,5 @@ class Pane(Widget):
         self.scroll_lines(-3)
 
     def on_click(self, event: events.Click) -> None:
-        if self._chosen is not None and event.y >= self.ruled:
-            self._chosen(self.top + event.y - self.ruled, event.x - self._margin)
+        if self._chosen is not None and event.y >= self.has_rule:
+            self._chosen(self.top + event.y - self.has_rule, event.x - self._margin)

@@ -1,4 +1,4 @@
-"""The panes that a line of the session fills: which line asks for what is chosen on the screen."""
+"""Panes filled by a line of the session about the present view."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -12,85 +12,85 @@ from tinytf_cli.repl.session import Outcome
 from tinytf_cli.views.blocks import Beside, Block, Heading, Line, Span, led
 
 
-def _position(look: Look) -> int:
+def _token_position(look: Look) -> int:
     row, _ = chosen_tokens(look)
     return row if row >= 0 else len(look.scene.trace.tokens) - 1
 
 
-def _step(look: Look) -> str:
-    step, _ = look.place.at(look.scene.trace)
-    return f" {look.place.address(look.scene.trace)}" if step.is_tensor else ""
+def _step_argument(look: Look) -> str:
+    step, _ = look.cursor.at(look.scene.trace)
+    return f" {look.cursor.address(look.scene.trace)}" if step.is_tensor else ""
 
 
-def _block(look: Look) -> str:
-    _, layer = look.place.at(look.scene.trace)
-    return f"L{layer or 0}H{min(look.place.part, look.scene.trace.config.n_heads - 1)}"
+def _block_argument(look: Look) -> str:
+    _, layer = look.cursor.at(look.scene.trace)
+    return f"L{layer or 0}H{min(look.cursor.part, look.scene.trace.config.n_heads - 1)}"
 
 
 LINES: dict[str, Callable[[Look], str]] = {
-    "arithmetic": lambda look: f"explain '{look.place.cell_address(look.scene.trace)}'",
-    "lens": lambda look: f"lens --position {_position(look)}",
-    "attribution": lambda look: f"attribute --position {_position(look)} --top 8",
-    "gradients": lambda look: f"grad{_step(look)}",
-    "block": lambda look: f"trace --block {_block(look)}",
+    "arithmetic": lambda look: f"explain '{look.cursor.cell_address(look.scene.trace)}'",
+    "lens": lambda look: f"lens --position {_token_position(look)}",
+    "attribution": lambda look: f"attribute --position {_token_position(look)} --top 8",
+    "gradients": lambda look: f"grad{_step_argument(look)}",
+    "block": lambda look: f"trace --block {_block_argument(look)}",
     "difference": lambda look: "diff",
 }
-"""The panes, each with the line of the session that says what it shows of what is looked at."""
+"""The panes by name, each with a function that gives its line for a view."""
 
 USUAL = ("arithmetic", "lens", "attribution")
-"""The panes that are there without being asked for, where there is room beside the map."""
+"""The panes that open by themselves if there is room beside the map."""
 
 
-class Asked(NamedTuple):
-    """What a pane is asked to show: a line about a scene (``Scene`` compares by identity), also of the run before."""
+class Request(NamedTuple):
+    """What a pane should show: a line about a scene (compared by identity), and whether also about the run before."""
 
     line: str
     scene: Scene
-    against: bool
+    comparing: bool
 
 
 class Panel(Pane):
-    """What a line of the session answered, drawn as wide as the pane is. ``asked`` is what it should show.
+    """A pane with the answer to a line of the session, as wide as the pane. ``request`` is what it should show.
 
-    ``noted`` says that the line is one of the session's: it is not where nobody asked for the pane.
+    ``noted`` says whether the line is in the session's log; the line of a pane that opened by itself is not.
     """
 
-    asked: Asked | None = None
+    request: Request | None = None
     noted = True
-    _about: Asked | None = None
+    _shown: Request | None = None
     _outcome: Outcome | None = None
     _before: Outcome | None = None
     _look: Look | None = None
 
     @property
     def answered(self) -> bool:
-        """Whether it shows what it is asked to show."""
-        return self._about == self.asked
+        """Whether the pane shows what it should."""
+        return self._shown == self.request
 
     @property
     def succeeded(self) -> bool:
-        """Whether it shows what it is asked to show, and that is an answer."""
+        """Whether the pane shows what it should, and the line did not fail."""
         return self.answered and self._outcome is not None and self._outcome.failure is None
 
     @property
     def leads_to(self) -> str:
-        """The cell that the largest term of the explained one comes from; empty where it is unknown."""
+        """The cell that the largest term of the explained cell comes from; empty if unknown."""
         if not self.answered or self._outcome is None or not self._outcome.results:
             return ""
         (explained, *_) = self._outcome.results[0].report.to_dict()["explanations"]
         return next(iter(explained["leads_to"]), "")
 
-    def answer(self, look: Look, outcome: Outcome, before: Outcome | None = None) -> None:
-        """Show an answer about what is looked at, beside the same about the run before."""
-        verb = self._about.line.split()[:1] if self._about else []
-        if self.asked is None or self.asked.line.split()[:1] != verb:
+    def answer(self, look: Look, outcome: Outcome, previous: Outcome | None = None) -> None:
+        """Show an answer about the view, beside the answer about the run before, if given."""
+        verb = self._shown.line.split()[:1] if self._shown else []
+        if self.request is None or self.request.line.split()[:1] != verb:
             self.top = 0
-        self._look, self._outcome, self._before, self._about = look, outcome, before, self.asked
+        self._look, self._outcome, self._before, self._shown = look, outcome, previous, self.request
         self.repaint()
 
     def repaint(self) -> None:
-        """Draw the answer again, as after the pane became another size."""
-        title, at, outcome = Span(self._about.line if self._about else "", "strong"), self.top, self._outcome
+        """Draw the answer again, for instance after a resize."""
+        title, top, outcome = Span(self._shown.line if self._shown else "", "strong"), self.top, self._outcome
         if outcome is None:
             self.show([Line(Span("  …", "dim"))], title)
         elif outcome.results or outcome.failure is not None:
@@ -98,18 +98,20 @@ class Panel(Pane):
         else:
             lines = (Text.from_ansi(line, no_wrap=True, end="") for line in outcome.text.splitlines())
             self.show_lines(([*line.render(self.app.console)] for line in lines), title)
-        self.scroll_lines(at)
+        self.scroll_lines(top)
 
     def _blocks(self) -> Iterator[Block]:
         assert self._outcome is not None
-        now = [*self._answered(self._outcome)]
+        current = [*self._answer_blocks(self._outcome)]
         if self._before is None:
-            yield from now
+            yield from current
         else:
-            yield Beside([[Heading("this run"), *now], [Heading("the run before"), *self._answered(self._before)]], 50)
+            yield Beside(
+                [[Heading("this run"), *current], [Heading("the run before"), *self._answer_blocks(self._before)]], 50
+            )
 
-    def _answered(self, outcome: Outcome) -> Iterator[Block]:
-        """The blocks of an answer, without the lines about the model that stand above them elsewhere."""
+    def _answer_blocks(self, outcome: Outcome) -> Iterator[Block]:
+        """The blocks of an answer, without the leading lines about the model."""
         failure = outcome.failure
         if failure is not None:
             yield Line([Span(failure.message, "bad"), Span(f"  {failure.hint}", "dim")], indent=2)

@@ -1,4 +1,4 @@
-"""Addresses that a beginning can become, in the model and the text of a session."""
+"""Completion of addresses, parameters and tokens, from the model and the text of a session."""
 
 import contextlib
 import itertools
@@ -14,150 +14,149 @@ from tinytf.trace.lens_names import Lens, known_names
 from tinytf.trace.parameters import is_split
 from tinytf_cli.repl.session import Session
 
-_PLACE = re.compile(rf"(L{NUMBERS})([HE]{NUMBERS})?")
-_PLAIN = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
+_LAYER_OR_HEAD = re.compile(rf"(L{NUMBERS})([HE]{NUMBERS})?")
+_TYPEABLE = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
 
-
-MOST = 100
-"""Tokens of the vocabulary that are offered."""
+VOCABULARY_LIMIT = 100
+"""The most tokens of the vocabulary that are offered."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a word can become, and a few words about it; ``whole`` where nothing more of it can follow."""
+    """One completion of a word, with a short description; ``complete`` if nothing can follow within the word."""
 
     word: str
     about: str = ""
-    whole: bool = False
+    complete: bool = False
 
 
-def beginning(begun: str, words: Iterable[tuple[str, str]]) -> Iterator[Offer]:
-    """The words that begin so, each with a few words about it."""
-    return (Offer(word, about, True) for word, about in words if word.startswith(begun))
+def with_prefix(prefix: str, words: Iterable[tuple[str, str]]) -> Iterator[Offer]:
+    """Offers for the words with a prefix; ``words`` are pairs of word and description."""
+    return (Offer(word, about, True) for word, about in words if word.startswith(prefix))
 
 
-def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[Offer]:
-    """The addresses that begin so, up to the next layer, head or step; none of a model that is not known yet.
+def addresses(session: Session, prefix: str, *, bare: bool = False) -> Iterator[Offer]:
+    """The addresses with a prefix, up to the next layer, head or step; none while the model is not known.
 
-    With ``bare``, also steps of a layer without a layer, for a verb that takes it from the settings.
+    ``bare`` adds the steps of a layer by name alone, for a verb that takes the layer from the settings.
     """
     table = session.known_table
     if table is None:
         return
-    if "[" in begun:
-        yield from _cells(session, table, begun)
+    if "[" in prefix:
+        yield from _cells(session, table, prefix)
         return
-    if begun.startswith("blocks.") or "hook" in begun or re.match(rf"L{NUMBERS}\.(?:attn|mlp|ln)[.\d]", begun):
-        yield from (one for one in _lens_names(table, begun) if one.word.startswith(begun))
-    found = [Offer(f"L{number}", f"layer {number}") for number in range(table.config.n_layers)]
-    found += [Offer("L-1", "the last layer")] if begun.startswith("L-") else []
-    if place := _PLACE.match(begun):
-        found += _inside(table, *place.groups(default=""))
-    found += [Offer(step.name, step.title) for step in table.by_name.values() if not step.in_layer]
-    if bare and begun:
+    if prefix.startswith("blocks.") or "hook" in prefix or re.match(rf"L{NUMBERS}\.(?:attn|mlp|ln)[.\d]", prefix):
+        yield from (offer for offer in _transformer_lens_names(table, prefix) if offer.word.startswith(prefix))
+    offers = [Offer(f"L{number}", f"layer {number}") for number in range(table.config.n_layers)]
+    offers += [Offer("L-1", "the last layer")] if prefix.startswith("L-") else []
+    if match := _LAYER_OR_HEAD.match(prefix):
+        offers += _steps_of(table, *match.groups(default=""))
+    offers += [Offer(step.name, step.title) for step in table.by_name.values() if not step.in_layer]
+    if bare and prefix:
         layer = session.settings.layer
-        found += [Offer(step.name, f"{step.title}, of layer {layer}") for step in table.in_layer(layer)]
-    yield from (one for one in found if one.word.startswith(begun))
+        offers += [Offer(step.name, f"{step.title}, of layer {layer}") for step in table.in_layer(layer)]
+    yield from (offer for offer in offers if offer.word.startswith(prefix))
 
 
-def parameters(session: Session, begun: str) -> Iterator[Offer]:
-    """The parameters that begin so, and of the vocabulary's tables the tokens of the text.
+def parameters(session: Session, prefix: str) -> Iterator[Offer]:
+    """The parameters with a prefix, and the tokens that index a table of the vocabulary.
 
-    Those of a layer come after its ``L0.``, those that heads share out also after ``L0H1.``.
+    A parameter of a layer follows ``L0.``; one that is split between heads also follows ``L0H1.``.
     """
-    table, place = session.known_table, _PLACE.match(begun)
+    table, match = session.known_table, _LAYER_OR_HEAD.match(prefix)
     if table is None:
         return
-    layer, head = place.groups(default="") if place else ("", "")
-    before = f"{layer}{head}." if layer else ""
-    for known, (step, one) in table.parameters.items():
-        split = any(is_split(axis) for axis in one.axes)
-        here = bool(layer) == step.in_layer and (split or not head) and begun.startswith(before)
-        if here and not one.absent and f"{before}{known}".startswith(begun):
-            yield Offer(f"{before}{known}", f"parameter of {step.title}")
-        if begun.startswith(f"{known}[") and one.axes[0] == "vocab" and "," not in begun:
-            for token in vocabulary(session, begun.partition("[")[2]):
-                yield Offer(f"{known}[{token.word}]", token.about, True)
+    layer, head = match.groups(default="") if match else ("", "")
+    start = f"{layer}{head}." if layer else ""
+    for name, (step, parameter) in table.parameters.items():
+        is_per_head = any(is_split(axis) for axis in parameter.axes)
+        belongs = bool(layer) == step.in_layer and (is_per_head or not head) and prefix.startswith(start)
+        if belongs and not parameter.absent and f"{start}{name}".startswith(prefix):
+            yield Offer(f"{start}{name}", f"parameter of {step.title}")
+        if prefix.startswith(f"{name}[") and parameter.axes[0] == "vocab" and "," not in prefix:
+            for token in vocabulary(session, prefix.partition("[")[2]):
+                yield Offer(f"{name}[{token.word}]", token.about, True)
 
 
-def _inside(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
-    """The heads of a layer, and the steps of the layer, or of a head that is named."""
+def _steps_of(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
+    """The heads and experts of a layer, and its steps; if a head is named, the steps of that head."""
     try:
         layers = parse_address(f"{layer}{head}", table).layers or ()
     except AddressError:
         return
-    for number in range(table.config.n_heads):
-        yield Offer(f"{layer}H{number}", f"head {number}")
-    for number in range(table.config.experts):
-        yield Offer(f"{layer}E{number}", f"expert {number}")
-    for step in (one for one in table.layer_steps if any(table.has(one.name, number) for number in layers)):
+    for index in range(table.config.n_heads):
+        yield Offer(f"{layer}H{index}", f"head {index}")
+    for index in range(table.config.experts):
+        yield Offer(f"{layer}E{index}", f"expert {index}")
+    for step in (step for step in table.layer_steps if any(table.has(step.name, index) for index in layers)):
         if not head or (step.is_split and step.letter == head[0]):
             yield Offer(f"{layer}{head}.{step.name}", step.title)
 
 
-def _lens_names(table: StepTable, begun: str) -> Iterator[Offer]:
-    """The names of TransformerLens: outside the blocks, or in the one that is begun."""
-    place = re.match(rf"(?:L|blocks\.){NUMBERS}\.", begun)
-    blocks = [place[0]] if place else [f"blocks.{number}." for number in range(table.config.n_layers)]
-    for before, layer in [*((one, 0) for one in blocks), *([] if place else [("", None)])]:
+def _transformer_lens_names(table: StepTable, prefix: str) -> Iterator[Offer]:
+    """The names of TransformerLens: those of the block that the prefix names, or of all blocks and the rest."""
+    match = re.match(rf"(?:L|blocks\.){NUMBERS}\.", prefix)
+    blocks = [match[0]] if match else [f"blocks.{index}." for index in range(table.config.n_layers)]
+    for start, layer in [*((block, 0) for block in blocks), *([] if match else [("", None)])]:
         for name, lens in known_names(table, layer).items():
             if isinstance(lens, Lens):
-                yield Offer(f"{before}{name}", "of TransformerLens")
+                yield Offer(f"{start}{name}", "of TransformerLens")
 
 
-def _cells(session: Session, table: StepTable, begun: str) -> Iterator[Offer]:
-    """Cells, by the tokens of the text."""
-    name, _, cell = begun.partition("[")
+def _cells(session: Session, table: StepTable, prefix: str) -> Iterator[Offer]:
+    """The cells of a tensor, by token of the text or by index in the vocabulary."""
+    tensor, _, cell = prefix.partition("[")
     try:
-        where = parse_tensor(name, table)
-        axes = where.axes if where.lens else where.axes[-2:]
+        address = parse_tensor(tensor, table)
+        axes = address.axes if address.lens else address.axes[-2:]
     except AddressError:
         return
-    *before, now = cell.split(",")
-    if len(before) < len(axes) and axes[len(before)] == "vocab":
-        ids = session.model.tokenizer.beginning(now.strip()) if session.is_open else ()
-        for token_id in itertools.islice(ids, MOST):  # an address takes the number
-            cell = f"{name}[{''.join(f'{word},' for word in before)}{token_id}]"
+    *done, typed = cell.split(",")
+    if len(done) < len(axes) and axes[len(done)] == "vocab":
+        ids = session.model.tokenizer.beginning(typed.strip()) if session.is_open else ()
+        for token_id in itertools.islice(ids, VOCABULARY_LIMIT):  # an address takes the token id
+            cell = f"{tensor}[{''.join(f'{index},' for index in done)}{token_id}]"
             yield Offer(cell, session.model.tokenizer.shown(token_id), True)
         return
-    if len(axes) <= len(before) or axes[len(before)] not in ("token", "query", "key") or now.endswith("]"):
+    if len(axes) <= len(done) or axes[len(done)] not in ("token", "query", "key") or typed.endswith("]"):
         return
-    last = len(before) == len(axes) - 1
-    start = f"{name}[{''.join(f'{word},' for word in before)}"
-    for one in tokens(session, now.strip(), axes[len(before)]):
-        yield Offer(f"{start}{one.word}{']' if last else ','}", one.about, last)
+    last = len(done) == len(axes) - 1
+    start = f"{tensor}[{''.join(f'{index},' for index in done)}"
+    for offer in tokens(session, typed.strip(), axes[len(done)]):
+        yield Offer(f"{start}{offer.word}{']' if last else ','}", offer.about, last)
 
 
-def tokens(session: Session, begun: str, axis: str = "token") -> Iterator[Offer]:
-    """The tokens of the text that begin so, in any case."""
-    for number, (word, shown) in enumerate(zip(cell_words(session.tokens), session.tokens, strict=True)):
-        if word.casefold().startswith(begun.casefold()):
-            yield Offer(word, f"{axis} {number}, {shown}", True)
+def tokens(session: Session, prefix: str, axis: str = "token") -> Iterator[Offer]:
+    """The tokens of the text with a prefix, ignoring case."""
+    for position, (word, shown) in enumerate(zip(cell_words(session.tokens), session.tokens, strict=True)):
+        if word.casefold().startswith(prefix.casefold()):
+            yield Offer(word, f"{axis} {position}, {shown}", True)
 
 
-def vocabulary(session: Session, begun: str) -> Iterator[Offer]:
-    """The tokens of the text that begin so, then those of the vocabulary, each as a word that means it."""
-    words = {one.word: one for one in tokens(session, begun)}
+def vocabulary(session: Session, prefix: str) -> Iterator[Offer]:
+    """The tokens of the text with a prefix, then those of the vocabulary, each spelled so that it is found again."""
+    words = {offer.word: offer for offer in tokens(session, prefix)}
     yield from words.values()
-    if not session.is_open or not begun:
+    if not session.is_open or not prefix:
         return
-    model, mark = session.model, "·" if begun.startswith("·") else ""
-    for token_id in itertools.islice(model.tokenizer.beginning(begun), MOST):
+    model, space = session.model, "·" if prefix.startswith("·") else ""
+    for token_id in itertools.islice(model.tokenizer.beginning(prefix), VOCABULARY_LIMIT):
         shown = model.tokenizer.shown(token_id)
-        word = mark + shown.lstrip("·")
+        word = space + shown.lstrip("·")
         with contextlib.suppress(TinytfError):
             if word not in words and model.find_token(word) == token_id:
                 yield Offer(word, f"token {token_id}, {shown}", True)
 
 
 def cell_words(tokens: tuple[str, ...]) -> list[str]:
-    """How a cell names each token: by its text, ``cat#2`` the second time, or by its number if it cannot be typed."""
+    """The index of each token in a cell: its text, ``cat#2`` if repeated, its position if it cannot be typed."""
     bare = [token.strip("·") for token in tokens]
     return [
-        str(number)
-        if not _PLAIN.fullmatch(word) or word.isdecimal()
+        str(position)
+        if not _TYPEABLE.fullmatch(word) or word.isdecimal()
         else word
         if bare.count(word) == 1
-        else f"{word}#{bare[: number + 1].count(word)}"
-        for number, word in enumerate(bare)
+        else f"{word}#{bare[: position + 1].count(word)}"
+        for position, word in enumerate(bare)
     ]

@@ -1,4 +1,4 @@
-"""The colours of what is typed, by what each piece of the line is."""
+"""Colours of the typed line, by the kind of each piece."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
 
 LONGEST = 2_000
-"""A longer line has no colours: nobody reads it, and it is drawn at every key."""
+"""Lines longer than this many characters stay uncoloured: they are redrawn at every key."""
 
 
-def style_of(theme: str) -> Style:
-    """The colours of a dark or light theme; bold, underlines and italics say the same without colour."""
+def prompt_style(theme: str) -> Style:
+    """The prompt's style in a dark or light theme; bold, underline and italics carry it without colour."""
     colours, ground, text = accents(theme), BACKGROUNDS[theme], FOREGROUNDS[theme]
     raised, edge = {"dark": ("#2a2d34", "#3a3e47"), "light": ("#e4e6ea", "#d3d6dc")}[theme]
     return Style.from_dict(
@@ -57,53 +57,53 @@ def style_of(theme: str) -> Style:
 _STYLES = {"sign": "class:sign", "bang": "class:sign", "comment": "class:comment", "target": "class:string"}
 _STEP = re.compile(rf"(?:L{NUMBERS}(?:[HE]{NUMBERS})?)?\.?([a-z][a-z0-9_.]*)?(\[.*)?")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_SCOPE = ("trace", "model", "torch", "np", "session", "_")
+_SCOPE_NAMES = ("trace", "model", "torch", "np", "session", "_")
 
 
 class LineLexer(Lexer):
-    """prompt_toolkit's lexer of a session: it colours each line in the prompt."""
+    """prompt_toolkit's lexer of a session, which colours each line of the prompt."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
         lines = document.lines
-        found = statements(enumerate(lines)) if len(lines) > 1 else ()
-        inside = {start + more for start, text in found for more in range(1, text.count("\n") + 1)}
+        joined = statements(enumerate(lines)) if len(lines) > 1 else ()
+        continued = {start + offset for start, text in joined for offset in range(1, text.count("\n") + 1)}
 
-        def of_line(number: int) -> StyleAndTextTuples:
-            line = lines[number] if number < len(lines) else ""
+        def style_line(index: int) -> StyleAndTextTuples:
+            line = lines[index] if index < len(lines) else ""
             try:
-                return list(_python(line)) if number in inside else coloured(self._session, line)
-            except Exception:  # a fault here must not end the session
+                return list(_style_python(line)) if index in continued else style_pieces(self._session, line)
+            except Exception:  # an error in colouring must not end the session
                 return [("", line)]
 
-        return of_line
+        return style_line
 
 
-def coloured(session: Session, line: str) -> StyleAndTextTuples:
-    """The pieces of a line with their styles; joined, they are the line."""
+def style_pieces(session: Session, line: str) -> StyleAndTextTuples:
+    """The pieces of a line as pairs of style and text; joined, the texts are the line."""
     if len(line) > LONGEST:
         return [("", line)]
-    found: StyleAndTextTuples = []
+    fragments: StyleAndTextTuples = []
     name: str | None = None
     for piece in pieces_of(line, session.lexicon.redirects):
         text = line[piece.start : piece.end]
         if piece.kind == "python":
-            found.extend(_python(text))
+            fragments.extend(_style_python(text))
         elif piece.kind != "word":
-            found.append((_STYLES.get(piece.kind, ""), text))
+            fragments.append((_STYLES.get(piece.kind, ""), text))
         elif name is None:
             name = session.lexicon.meaning(piece.word.partition("/")[0])
-            may_become = any(known.startswith(piece.word) for known in session.lexicon.names)
-            found.append(("class:verb" if name else "" if may_become else "class:wrong", text))
+            is_prefix = any(known.startswith(piece.word) for known in session.lexicon.names)
+            fragments.append(("class:verb" if name else "" if is_prefix else "class:wrong", text))
         else:
-            found.append((_style(session, name, piece, text), text))
-    return found
+            fragments.append((_word_style(session, name, piece, text), text))
+    return fragments
 
 
-def _style(session: Session, name: str, piece: Piece, text: str) -> str:
-    """The style of a word after the verb or command."""
+def _word_style(session: Session, name: str, piece: Piece, text: str) -> str:
+    """The style of a word after the verb or command ``name``."""
     verb = session.lexicon.verbs.get(name)
     takes = verb.takes if verb is not None else ()
     number = _NUMBER.fullmatch(text)
@@ -117,11 +117,11 @@ def _style(session: Session, name: str, piece: Piece, text: str) -> str:
         return "class:option"
     if "condition" in takes and text in ("if", "and", "or"):
         return "class:keyword"
-    return "class:number" if number else _address(session, piece.word)
+    return "class:number" if number else _address_style(session, piece.word)
 
 
-def _address(session: Session, word: str) -> str:
-    """The style of an address: that of its step's role. None for another word."""
+def _address_style(session: Session, word: str) -> str:
+    """The style of an address, by the role of its step; empty for any other word."""
     match = _STEP.fullmatch(word)
     if match is None:
         return ""
@@ -130,13 +130,13 @@ def _address(session: Session, word: str) -> str:
         return "class:role.residual" if re.match(r"L[0-9*]", word) else ""
     if session.is_open:
         step = session.table.by_name.get(session.table.synonym(name) or name)
-    else:  # a step of any model
+    else:  # no model is open: the steps of all models
         step = next((step for step in STEPS if step.name == name), None)
     return "" if step is None else f"class:role.{step.role}"
 
 
-def _python(text: str) -> Iterator[tuple[str, str]]:
-    from pygments.lexers.python import PythonLexer  # 40 ms, for ! lines only
+def _style_python(text: str) -> Iterator[tuple[str, str]]:
+    from pygments.lexers.python import PythonLexer  # 40 ms to import, so only for ! lines
 
     for style, word, *_ in PygmentsLexer(PythonLexer).lex_document(Document(text))(0):
-        yield "class:verb" if word in _SCOPE else style, word
+        yield "class:verb" if word in _SCOPE_NAMES else style, word

@@ -1,4 +1,4 @@
-"""Completion of the word at the cursor: read from the session's tables, without opening or computing anything."""
+"""Completion of the word at the cursor, from the session's tables; it opens no model and computes nothing."""
 
 import contextlib
 import inspect
@@ -18,24 +18,30 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import available_names
-from tinytf_cli.repl.addressing import Offer, addresses, beginning, parameters, tokens, vocabulary
+from tinytf_cli.repl.addressing import Offer, addresses, parameters, tokens, vocabulary, with_prefix
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.helping import PAGES
-from tinytf_cli.repl.line import PYTHON, Piece, escaped, pieces_of
+from tinytf_cli.repl.line import PYTHON, Piece, escape, pieces_of
 from tinytf_cli.repl.looking import FLAGS
 from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.settings import SETTINGS, find_setting
 from tinytf_cli.repl.verbs import TOPICS, Verb
 
-_MOST = 500
-_SCANNED = 5_000
+_MOST_OFFERS = 500
+_MOST_ENTRIES = 5_000
 _SITES = re.compile(r"L[^.\[]*|L[^H]*\.(?:in|attn|ffn|out)")
 _HEADS = re.compile(r"L[^.\[]*")
 _LAYER = re.compile(r"L[0-9]+")
-_QUOTED = set(" \"'|>")
+_NEEDS_QUOTES = set(" \"'|>")
 _FLAGS = [(f"/{flag}", about) for flag, about in FLAGS.items()]
-_PYTHON = {"trace": "the recorded trace", "model": "the open model", "torch": "", "np": "numpy", "session": "this"}
+_SCOPE = {
+    "trace": "the recorded trace",
+    "model": "the open model",
+    "torch": "",
+    "np": "numpy",
+    "session": "this",
+}
 
 
 class SessionCompleter(Completer):
@@ -45,22 +51,22 @@ class SessionCompleter(Completer):
         self._session = session
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        with contextlib.suppress(Exception):  # a fault here must not end the session
-            before = document.text_before_cursor
-            *_, (_, typed) = statements(enumerate(before.split("\n")))
+        with contextlib.suppress(Exception):  # an error in completion must not end the session
+            text = document.text_before_cursor
+            *_, (_, typed) = statements(enumerate(text.split("\n")))
             is_python = PYTHON.match(typed) is not None
-            start, offers = offered(self._session, typed if is_python else document.current_line_before_cursor)
-            for one in itertools.islice(offers, _MOST):
+            start, offers = find_offers(self._session, typed if is_python else document.current_line_before_cursor)
+            for offer in itertools.islice(offers, _MOST_OFFERS):
                 yield Completion(
-                    one.word + (" " if one.whole else ""),
+                    offer.word + (" " if offer.complete else ""),
                     start_position=start,
-                    display=printable(one.word, spaces=False),
-                    display_meta=printable(one.about, spaces=False),
+                    display=printable(offer.word, spaces=False),
+                    display_meta=printable(offer.about, spaces=False),
                 )
 
 
-def offered(session: Session, line: str) -> tuple[int, Iterator[Offer]]:
-    """The words that the end of a line can become, and where they begin relative to the cursor (0 or less)."""
+def find_offers(session: Session, line: str) -> tuple[int, Iterator[Offer]]:
+    """The completions of the end of a line, and the column where they start, relative to the cursor (0 or less)."""
     if len(line) > LONGEST:
         return 0, iter(())
     if line.lstrip().partition(" ")[1]:
@@ -69,39 +75,39 @@ def offered(session: Session, line: str) -> tuple[int, Iterator[Offer]]:
     words = [piece for piece in pieces if piece.kind == "word"]
     last = pieces[-1] if pieces else Piece("space", 0, 0)
     if last.kind in ("target", "sign") or (len(pieces) > 1 and pieces[-2].kind == "sign"):
-        return _after_sign(line, pieces)
+        return _file_offers(line, pieces)
     if last.kind in ("comment", "bang", "python"):
-        return _in_python(session, line[last.start : last.end]) if last.kind == "python" else (0, iter(()))
+        return _python_offers(session, line[last.start : last.end]) if last.kind == "python" else (0, iter(()))
     typed = line[last.start :] if last.kind == "word" else ""
-    before = [piece.word for piece in words[:-1]] if typed else [piece.word for piece in words]
-    begun = words[-1].word if typed else ""
-    if not before:
-        return -len(typed), _first(session, begun)
-    found = (one for one in _after_first(session, before, begun) if one.word != typed or one.whole)
-    return -len(typed), (Offer(_quoted(one.word, typed), one.about, one.whole) for one in found)
+    previous = [piece.word for piece in words[:-1]] if typed else [piece.word for piece in words]
+    prefix = words[-1].word if typed else ""
+    if not previous:
+        return -len(typed), _first_words(session, prefix)
+    offers = (offer for offer in _further_words(session, previous, prefix) if offer.word != typed or offer.complete)
+    return -len(typed), (Offer(_quoted(offer.word, typed), offer.about, offer.complete) for offer in offers)
 
 
 def _quoted(word: str, typed: str) -> str:
-    """A word as one word of a line, in the quotes that were begun."""
-    quote = typed[:1] if typed[:1] in ('"', "'") else ('"' if set(word) & _QUOTED or word.startswith("#") else "")
+    """A completion, quoted if it needs quotes or if ``typed`` opens with one."""
+    quote = typed[:1] if typed[:1] in ('"', "'") else ('"' if set(word) & _NEEDS_QUOTES or word.startswith("#") else "")
     if not quote:
         return word
-    inside = escaped(word) if quote == '"' else word
-    return f"{quote}{inside}{'' if word.endswith('/') else quote}"  # more may follow a folder
+    content = escape(word) if quote == '"' else word
+    return f"{quote}{content}{'' if word.endswith('/') else quote}"  # a folder may go on, so its quote stays open
 
 
 # The first word
 
 
-def _first(session: Session, begun: str) -> Iterator[Offer]:
-    word, slash, flag = begun.partition("/")
+def _first_words(session: Session, prefix: str) -> Iterator[Offer]:
+    word, slash, flag = prefix.partition("/")
     if slash:
-        yield from (Offer(f"{word}{one.word}", one.about, True) for one in beginning(f"/{flag}", _FLAGS))
+        yield from (Offer(f"{word}{offer.word}", offer.about, True) for offer in with_prefix(f"/{flag}", _FLAGS))
         return
-    for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.own.values())):
-        if name.startswith(begun) and name != "repl":
+    for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.built_in.values())):
+        if name.startswith(prefix) and name != "repl":
             yield Offer(name, _summary(session, name), True)
-    yield from beginning(begun, session.state.aliases.items())
+    yield from with_prefix(prefix, session.state.aliases.items())
 
 
 def _summary(session: Session, name: str) -> str:
@@ -111,187 +117,195 @@ def _summary(session: Session, name: str) -> str:
     return "" if command is None else command.get_short_help_str(70)
 
 
-# The words after it
+# Further words
 
 
-def _after_first(session: Session, before: list[str], begun: str) -> Iterator[Offer]:
-    name = session.lexicon.meaning(before[0].partition("/")[0])  # such as print/stats
+def _further_words(session: Session, previous: list[str], prefix: str) -> Iterator[Offer]:
+    name = session.lexicon.meaning(previous[0].partition("/")[0])  # such as print/stats
     if not name:
         return iter(())
-    words = before[1:]
-    verb, same = session.lexicon.verb_for([name, *words]), session.lexicon.command(name)
+    words = previous[1:]
+    verb, namesake = session.lexicon.verb_for([name, *words]), session.lexicon.command(name)
     if verb is not None and verb.raw:
-        return _of_verb(session, verb, words, begun, len(words))
-    command = same if verb is None else verb.command
+        return _verb_words(session, verb, words, prefix, len(words))
+    command = namesake if verb is None else verb.command
     if command is None:
         return iter(())
-    place, waiting = _placed(command, words)
-    if waiting is not None:
-        return _of_parameter(session, command, waiting, begun)
-    if begun.startswith("-") and "--" not in before:
-        return _options(begun, *command.params, *(same.params if same is not None and verb is not None else ()))
+    position, option = _count_arguments(command, words)
+    if option is not None:
+        return _parameter_values(session, command, option, prefix)
+    if prefix.startswith("-") and "--" not in previous:
+        return _options(
+            prefix, *command.params, *(namesake.params if namesake is not None and verb is not None else ())
+        )
     if verb is not None:
-        return _of_verb(session, verb, words, begun, place)
+        return _verb_words(session, verb, words, prefix, position)
     if name == "grad":
-        return addresses(session, begun)
-    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+        return addresses(session, prefix)
+    arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
     if not arguments:
         return iter(())
-    return _of_parameter(session, command, arguments[min(place, len(arguments) - 1)], begun, place)
+    return _parameter_values(session, command, arguments[min(position, len(arguments) - 1)], prefix, position)
 
 
-def _placed(command: click.Command, words: list[str]) -> tuple[int, click.Option | None]:
-    """How many of the words are arguments, and the option that still needs its value."""
-    options = {name: one for one in command.params if isinstance(one, click.Option) for name in one.opts}
-    count, waiting = 0, None
+def _count_arguments(command: click.Command, words: list[str]) -> tuple[int, click.Option | None]:
+    """The number of arguments among the words, and the option whose value comes next, if any."""
+    options = {name: option for option in command.params if isinstance(option, click.Option) for name in option.opts}
+    count, pending = 0, None
     for word in words:
-        if waiting is not None:
-            waiting = None
+        if pending is not None:
+            pending = None
         elif word.startswith("-") and "=" not in word and word in options and not options[word].is_flag:
-            waiting = options[word]
+            pending = options[word]
         elif not word.startswith("-"):
             count += 1
-    return count, waiting
+    return count, pending
 
 
-def _options(begun: str, *parameters: click.Parameter) -> Iterator[Offer]:
-    """The options that begin so; of two of one name the first. After ``--by=``, the values of ``--by``."""
-    name, sign, _ = begun.partition("=")
-    options = {word: one for one in reversed(parameters) if isinstance(one, click.Option) for word in one.opts}
-    for word, one in reversed(options.items()):
-        choices = [str(choice) for choice in getattr(one.type, "choices", ())]
-        if sign and word == name:
-            yield from beginning(begun, ((f"{name}={choice}", "") for choice in choices))
-        elif word.startswith(begun) and not one.hidden:
-            yield Offer(word, one.help or " | ".join(choices), True)
+def _options(prefix: str, *parameters: click.Parameter) -> Iterator[Offer]:
+    """The options with a prefix; of two with one name, the first. After ``--by=``, the values of ``--by``."""
+    name, equals, _ = prefix.partition("=")
+    options = {
+        word: option for option in reversed(parameters) if isinstance(option, click.Option) for word in option.opts
+    }
+    for word, option in reversed(options.items()):
+        choices = [str(choice) for choice in getattr(option.type, "choices", ())]
+        if equals and word == name:
+            yield from with_prefix(prefix, ((f"{name}={choice}", "") for choice in choices))
+        elif word.startswith(prefix) and not option.hidden:
+            yield Offer(word, option.help or " | ".join(choices), True)
 
 
-def _of_parameter(
-    session: Session, command: click.Command, parameter: click.Parameter, begun: str, place: int = 0
+def _parameter_values(
+    session: Session, command: click.Command, parameter: click.Parameter, prefix: str, position: int = 0
 ) -> Iterator[Offer]:
     """The values of an option, or of an argument of a command."""
-    kind, name = str(parameter.metavar or parameter.name or ""), parameter.name
-    if ("ADDRESS" in kind.upper() or kind.startswith("L3")) and place == 0:
-        found = addresses(session, begun)
+    metavar, name = str(parameter.metavar or parameter.name or ""), parameter.name
+    if ("ADDRESS" in metavar.upper() or metavar.startswith("L3")) and position == 0:
+        offers = addresses(session, prefix)
         if command.name in ("trace", "explain"):
-            return itertools.chain(found, parameters(session, begun))
-        return found if name not in ("head", "heads") else (one for one in found if _HEADS.fullmatch(one.word))
+            return itertools.chain(offers, parameters(session, prefix))
+        return offers if name not in ("head", "heads") else (offer for offer in offers if _HEADS.fullmatch(offer.word))
     if name in ("row", "query", "position"):
-        return tokens(session, begun)
-    if kind == "TOKEN":
-        return vocabulary(session, begun)
-    if kind.upper() in ("MODEL", "WITH_MODEL"):
-        return _models(session, begun, [])
+        return tokens(session, prefix)
+    if metavar == "TOKEN":
+        return vocabulary(session, prefix)
+    if metavar.upper() in ("MODEL", "WITH_MODEL"):
+        return _models(session, prefix, [])
     if name in ("layer", "head") and isinstance(parameter, click.Option):
         table = session.known_table
         count = 0 if table is None else table.config.n_layers if name == "layer" else table.config.n_heads
-        return beginning(begun, ((str(one), "") for one in range(count)))
-    if isinstance(parameter.type, click.Path) or "FILE" in kind:
-        return _files(session, begun, [])
-    items = parameter.shell_complete(click.Context(command, resilient_parsing=True), begun)
+        return with_prefix(prefix, ((str(index), "") for index in range(count)))
+    if isinstance(parameter.type, click.Path) or "FILE" in metavar:
+        return _files(session, prefix, [])
+    items = parameter.shell_complete(click.Context(command, resilient_parsing=True), prefix)
     return (Offer(str(item.value), item.help or "", True) for item in items if item.type == "plain")
 
 
-def _of_verb(session: Session, verb: Verb, words: list[str], begun: str, place: int) -> Iterator[Offer]:
-    """The words of a verb, by the kinds that it takes."""
-    if begun.startswith("/") and "flag" in verb.takes:
-        return beginning(begun, _FLAGS)
-    kind = verb.takes[min(place, len(verb.takes) - 1)] if verb.takes else ""
-    return OFFERS[kind](session, begun, words) if kind in OFFERS else iter(())
+def _verb_words(session: Session, verb: Verb, words: list[str], prefix: str, position: int) -> Iterator[Offer]:
+    """The words that a verb takes at an argument position, by their kind."""
+    if prefix.startswith("/") and "flag" in verb.takes:
+        return with_prefix(prefix, _FLAGS)
+    kind = verb.takes[min(position, len(verb.takes) - 1)] if verb.takes else ""
+    return OFFERS[kind](session, prefix, words) if kind in OFFERS else iter(())
 
 
-def _settings(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
-    about = {name: f"{one.shown(session.settings)}: {one.about}" for name, one in SETTINGS.items()}
-    return beginning(begun, () if words else about.items())
+def _settings(session: Session, prefix: str, words: list[str]) -> Iterator[Offer]:
+    about = {name: f"{setting.shown(session.settings)}: {setting.about}" for name, setting in SETTINGS.items()}
+    return with_prefix(prefix, () if words else about.items())
 
 
-def _values(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
-    """The values of the setting that is the only word before."""
+def _values(session: Session, prefix: str, words: list[str]) -> Iterator[Offer]:
+    """The values of a setting, if it is the only word before the cursor."""
     with contextlib.suppress(UsageError, ValueError):
         (name,) = words
         setting = find_setting(name)
-        now = setting.shown(session.settings)
-        values = dict.fromkeys((*setting.choices, now))
-        yield from beginning(begun, ((value, "as it is now" if value == now else "") for value in values))
+        current = setting.shown(session.settings)
+        values = dict.fromkeys((*setting.choices, current))
+        yield from with_prefix(prefix, ((value, "as it is now" if value == current else "") for value in values))
 
 
-def _conditions(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
-    """``if`` after an address; else measures, and the addresses that may come first."""
-    first = re.match(r"\(*([A-Za-z]*)", words[0]) if words and "if" not in words else None
+def _conditions(session: Session, prefix: str, words: list[str]) -> Iterator[Offer]:
+    """``if`` after an address; otherwise measures, and as the first word also addresses."""
+    address = re.match(r"\(*([A-Za-z]*)", words[0]) if words and "if" not in words else None
     measures: dict[str, str] = {}
-    if session.known_table is not None:  # so that torch is there
+    if session.known_table is not None:  # torch is imported by then
         from tinytf.trace.measures import MEASURES
 
         measures = {name: about for name, (_, about) in MEASURES.items()}
-    if first is not None and first[1] and first[1] not in measures:
-        yield from beginning(begun, [("if", "a condition follows")])
+    if address is not None and address[1] and address[1] not in measures:
+        yield from with_prefix(prefix, [("if", "a condition follows")])
         return
-    inside = begun.rpartition("(")[0] + "(" if "(" in begun else ""
-    if of := re.fullmatch(r"(.*\b(?:prob|rank)\()([^)]*)", begun):
-        for one in vocabulary(session, of[2]):
-            yield Offer(f"{of[1]}{one.word})", one.about, True)
+    start = prefix.rpartition("(")[0] + "(" if "(" in prefix else ""
+    if call := re.fullmatch(r"(.*\b(?:prob|rank)\()([^)]*)", prefix):
+        for offer in vocabulary(session, call[2]):
+            yield Offer(f"{call[1]}{offer.word})", offer.about, True)
         return
     for name, about in measures.items():
-        if name.startswith(begun.removeprefix(inside)):
-            yield Offer(f"{inside}{name}", about, True)
-    if begun and measures:
-        yield from beginning(begun, [("and", ""), ("or", "")])
+        if name.startswith(prefix.removeprefix(start)):
+            yield Offer(f"{start}{name}", about, True)
+    if prefix and measures:
+        yield from with_prefix(prefix, [("and", ""), ("or", "")])
     if not words:
-        yield from addresses(session, begun)
+        yield from addresses(session, prefix)
 
 
-def _topics(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
+def _topics(session: Session, prefix: str, words: list[str]) -> Iterator[Offer]:
     for name in dict.fromkeys((*PAGES, *TOPICS, *session.lexicon.names.values())):
-        if name.startswith(begun):
+        if name.startswith(prefix):
             yield Offer(name, TOPICS.get(name, "") or _summary(session, name) or "more about it", True)
 
 
-def _sites(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
-    """The steps that can be ablated, and the parts that can be left out."""
-    yield from (one for one in addresses(session, begun) if _SITES.fullmatch(one.word))
-    yield from beginning(begun, [*((part, "in no layer") for part in LEFT_OUT), ("none", "the whole model")])
+def _sites(session: Session, prefix: str, words: list[str]) -> Iterator[Offer]:
+    """The steps that ``without`` can ablate, and the parts of attention that it can leave out."""
+    yield from (offer for offer in addresses(session, prefix) if _SITES.fullmatch(offer.word))
+    yield from with_prefix(prefix, [*((part, "in no layer") for part in LEFT_OUT), ("none", "the whole model")])
 
 
-def _models(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
-    """The models that are here by a name, and files."""
-    yield from beginning(begun, available_names())
-    if ":" not in begun:
-        yield from (one for one in _files(session, begun, words) if not one.whole or one.word.endswith(".gguf"))
+def _models(session: Session, prefix: str, words: list[str]) -> Iterator[Offer]:
+    """The models that are available by name, then files."""
+    yield from with_prefix(prefix, available_names())
+    if ":" not in prefix:
+        yield from (
+            offer for offer in _files(session, prefix, words) if not offer.complete or offer.word.endswith(".gguf")
+        )
 
 
-def _files(session: Session | None, begun: str, words: list[str]) -> Iterator[Offer]:
-    """The files that a path can become, and folders with a /."""
-    folder, slash, name = begun.rpartition("/")
+def _files(session: Session | None, prefix: str, words: list[str]) -> Iterator[Offer]:
+    """The files and folders that a path can be completed to; folders end in /."""
+    folder, slash, name = prefix.rpartition("/")
     try:
         with os.scandir(Path(folder + slash or ".").expanduser()) as entries:
-            found = sorted(
+            files = sorted(
                 (entry.name, entry.is_dir())
-                for entry in itertools.islice(entries, _SCANNED)
+                for entry in itertools.islice(entries, _MOST_ENTRIES)
                 if entry.name.startswith(name) and (name or not entry.name.startswith("."))
             )
     except (OSError, ValueError, RuntimeError):
         return
-    for one, is_folder in found:
-        yield Offer(f"{folder}{slash}{one}{'/' if is_folder else ''}", "folder" if is_folder else "", not is_folder)
+    for file, is_folder in files:
+        yield Offer(f"{folder}{slash}{file}{'/' if is_folder else ''}", "folder" if is_folder else "", not is_folder)
 
 
 OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
-    "address": lambda session, begun, words: addresses(session, begun, bare=True),
-    "number": lambda session, begun, words: itertools.chain(
-        addresses(session, begun, bare=True), parameters(session, begun)
+    "address": lambda session, prefix, words: addresses(session, prefix, bare=True),
+    "number": lambda session, prefix, words: itertools.chain(
+        addresses(session, prefix, bare=True), parameters(session, prefix)
     ),
-    "step": lambda session, begun, words: addresses(session, begun),
+    "step": lambda session, prefix, words: addresses(session, prefix),
     "site": _sites,
-    "layer": lambda session, begun, words: (one for one in addresses(session, begun) if _LAYER.fullmatch(one.word)),
-    "display": lambda session, begun, words: beginning(
-        begun, ((address, f"display {number}") for number, address in enumerate(session.state.displays, start=1))
+    "layer": lambda session, prefix, words: (
+        offer for offer in addresses(session, prefix) if _LAYER.fullmatch(offer.word)
     ),
-    "stop": lambda session, begun, words: beginning(
-        begun, ((str(stop.number), stop.words) for stop in session.state.stops)
+    "display": lambda session, prefix, words: with_prefix(
+        prefix, ((address, f"display {number}") for number, address in enumerate(session.state.displays, start=1))
     ),
-    "alias": lambda session, begun, words: beginning(begun, session.state.aliases.items()),
-    "run": lambda session, begun, words: beginning(
-        begun, ((name, str(run.text)) for name, run in session.state.kept.items())
+    "stop": lambda session, prefix, words: with_prefix(
+        prefix, ((str(stop.number), stop.words) for stop in session.state.stops)
+    ),
+    "alias": lambda session, prefix, words: with_prefix(prefix, session.state.aliases.items()),
+    "run": lambda session, prefix, words: with_prefix(
+        prefix, ((name, str(run.text)) for name, run in session.state.named_runs.items())
     ),
     "condition": _conditions,
     "setting": _settings,
@@ -300,17 +314,17 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
     "file": _files,
     "topic": _topics,
 }
-"""The kinds of words that are completed, each with what can stand there: by the session, the beginning of the word,
+"""Completions by kind of word: a function of the session, the prefix, and the words between the verb and the prefix.
 
-and the words between the verb and it. Other kinds are text, and flag, such as /stats.
+Two further kinds have none: text, and flag (such as /stats).
 """
 
 
-# After a sign
+# After | or >, and Python
 
 
-def _after_sign(line: str, pieces: list[Piece]) -> tuple[int, Iterator[Offer]]:
-    """A file after ``>``, and after ``|`` the files of the command."""
+def _file_offers(line: str, pieces: list[Piece]) -> tuple[int, Iterator[Offer]]:
+    """Files to redirect to after ``>``; after ``|``, files as arguments of the shell command."""
     target = pieces[-1] if pieces[-1].kind == "target" else None
     typed = target.word if target is not None else ""
     sign = next(line[piece.start] for piece in pieces if piece.kind == "sign")
@@ -318,36 +332,40 @@ def _after_sign(line: str, pieces: list[Piece]) -> tuple[int, Iterator[Offer]]:
         if " " not in typed:
             return 0, iter(())
         typed = typed.rpartition(" ")[2]
-    found = _files(None, typed.strip("\"'"), [])
-    return -len(typed), (Offer(_quoted(one.word, typed), one.about, one.whole) for one in found)
+    files = _files(None, typed.strip("\"'"), [])
+    return -len(typed), (Offer(_quoted(offer.word, typed), offer.about, offer.complete) for offer in files)
 
 
-def _in_python(session: Session, code: str) -> tuple[int, Iterator[Offer]]:
-    """The end of Python: addresses in ``trace["…``, attributes after a dot, and the names that there are."""
+def _python_offers(session: Session, code: str) -> tuple[int, Iterator[Offer]]:
+    """Completions of Python: addresses in ``trace["…``, attributes after a dot, and the names in scope."""
     if address := re.search(r"\btrace\[[\"']([^\"']*)$", code):
         return -len(address[1]), addresses(session, address[1])
     if (code.count('"') + code.count("'")) % 2:
         return 0, iter(())
-    *path, begun = re.search(r"(?:[^\W\d]\w*\.)*\w*$", code)[0].split(".")  # type: ignore[index]  # it may be empty
-    if code[: len(code) - len(".".join([*path, begun]))].endswith("."):  # of what is no name
+    *path, prefix = re.search(r"(?:[^\W\d]\w*\.)*\w*$", code)[0].split(".")  # type: ignore[index]  # it may be empty
+    if code[: len(code) - len(".".join([*path, prefix]))].endswith("."):  # attribute of an expression that is no name
         return 0, iter(())
     names = session.python_names
     if not path:
-        known = {**dict.fromkeys(names, ""), **{name: about for name, about in _PYTHON.items() if name not in names}}
-        found = ((name, _PYTHON.get(name, about)) for name, about in known.items() if begun)
-        return -len(begun), (Offer(name, about) for name, about in found if name.startswith(begun))
-    return -len(begun), _attributes(names, path, begun)
+        described = {
+            **dict.fromkeys(names, ""),
+            **{name: about for name, about in _SCOPE.items() if name not in names},
+        }
+        pairs = ((name, _SCOPE.get(name, about)) for name, about in described.items() if prefix)
+        return -len(prefix), (Offer(name, about) for name, about in pairs if name.startswith(prefix))
+    return -len(prefix), _attributes(names, path, prefix)
 
 
-def _attributes(names: Mapping[str, Any], path: list[str], begun: str) -> Iterator[Offer]:
-    """The attributes of a name, or of its attributes, each with the first line of what it says of itself."""
+def _attributes(names: Mapping[str, Any], path: list[str], prefix: str) -> Iterator[Offer]:
+    """The attributes at the end of a dotted path, each with the first line of its docstring."""
     if path[0] not in names:
         return
     value = names[path[0]]
     for name in path[1:]:
         value = getattr(value, name)
     for name in dir(value):
-        if name.startswith(begun) and (begun or not name.startswith("_")):
-            own = inspect.getattr_static(type(value), name, None)
-            says = callable(own) or isinstance(own, (property, cached_property))  # else it is about the value's type
-            yield Offer(name, (inspect.getdoc(own) or "").partition("\n")[0] if says else "")
+        if name.startswith(prefix) and (prefix or not name.startswith("_")):
+            attribute = inspect.getattr_static(type(value), name, None)
+            # The docstring of any other attribute is that of its value's type.
+            documented = callable(attribute) or isinstance(attribute, (property, cached_property))
+            yield Offer(name, (inspect.getdoc(attribute) or "").partition("\n")[0] if documented else "")

@@ -9,19 +9,19 @@ from rich.cells import cell_len
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.main import COMMANDS
-from tinytf_cli.repl.line import begun_name
+from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 
 _COMMANDS = "commands"
-_DEEPEST = 18
-"""The largest indent of a line's continuation: a screen may be narrow."""
+_MAX_INDENT = 18
+"""The largest indent of a continued line, for narrow screens."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page about neither a verb nor a command: names with their descriptions, a note, examples."""
+    """A page about no verb or command: names with descriptions, a note, and examples."""
 
     about: str = ""
     pairs: tuple[tuple[str, str], ...] = ()
@@ -33,12 +33,12 @@ PAGES = {
     "conditions": Page(
         "of break and watch",
         pairs=(
-            ("max(L0.ffn)", "a measure of another step; max(mid): of one of this layer"),
-            ("L1H2.weights[4,cat]", "a cell; break L*.weights[1:] leaves out row 0, [-1] keeps the last"),
+            ("max(L0.ffn)", "a measure of another step; max(mid) is of a step of this layer"),
+            ("L1H2.weights[4,cat]", "a cell; break L*.weights[1:] leaves out row 0, [-1] takes only the last"),
             ("last(max)", "in the run before"),
         ),
-        note="compared by < <= > >= == !=, with + - * / abs(), joined by and, or, not and round brackets; nan alone is "
-        "nan > 0. Heads that are named, such as L1H*, are each measured alone; a stop says where it held.",
+        note="Compare with < <= > >= == !=, calculate with + - * / abs(), and join with and, or, not and parentheses; "
+        "nan alone means nan > 0. Named heads, such as L1H*, are measured one by one; a stop says where it held.",
         examples=("break L*.weights[1:] if max > 0.99", "break L*.out if rank(mat) == 1", "watch nan or norm > 1000"),
     ),
     "addresses": Page(
@@ -47,18 +47,18 @@ PAGES = {
             ("L3H5", "a head; heat L3H5 draws its weights"),
             ("L3H5.weights", "a step of a head"),
             ("L3.ffn", "a step of a layer"),
-            ("logits", "a step outside of layers"),
-            ("L3H5.weights[sat,cat]", "a cell, by tokens or by numbers"),
-            ("L0-2H*.weights", "a set"),
+            ("logits", "a step outside the layers"),
+            ("L3H5.weights[sat,cat]", "a cell, by tokens or by positions"),
+            ("L0-2H*.weights", "several: all heads of layers 0 to 2"),
         ),
     ),
     "lines": Page(
         TOPICS["lines"],
         (
             ("a blank line", "repeats the last movement"),
-            ("| COMMAND", "pipes the last output into a shell command; also after a line: heat L0H0 | head -3"),
-            ("> FILE", "writes the last output, as -o does by the extension; also after a line"),
-            ("! PYTHON", "shows an expression, or executes a statement, with trace, model, torch, np"),
+            ("| COMMAND", "pipes the last output into a shell command, or that of a line: heat L0H0 | head -3"),
+            ("> FILE", "writes the last output, or that of a line, in the format of the extension"),
+            ("! PYTHON", "evaluates an expression or runs a statement; trace, model, torch and np are defined"),
             ("!!", "shows the traceback of the last error"),
             ("# …", "is ignored"),
         ),
@@ -69,11 +69,11 @@ PAGES = {
         "the same session without a terminal",
         (
             ("tinytf repl -c LINE -c LINE", "runs these lines"),
-            ("tinytf repl -f FILE", "runs the lines of a file, such as save writes"),
+            ("tinytf repl -f FILE", "runs the lines of a file, such as one that save wrote"),
             ("… | tinytf repl", "runs the lines of a pipe"),
             ("--echo", "shows each line before its output"),
-            ("--startup", "begins with the lines of the start-up file, as at a terminal"),
-            ("--on-error stop|continue", "what to do after a line that failed; the status is 1"),
+            ("--startup", "runs the lines of the start-up file first, as at a terminal"),
+            ("--on-error stop|continue", "what to do after a line fails; the exit status is 1 either way"),
         ),
     ),
 }
@@ -84,32 +84,32 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
     if not topic:
         return _overview(session)
     if topic in PAGES:
-        return _page(session, topic)
+        return _named_page(session, topic)
     if topic in TOPICS or topic == _COMMANDS:
-        return _of_topic(session, topic)
+        return _topic_page(session, topic)
     if name := session.lexicon.meaning(topic):
-        return _of_name(session, name)
+        return _name_page(session, name)
     known = [*dict.fromkeys((*PAGES, *TOPICS, _COMMANDS, *session.lexicon.names.values()))]
-    if page := begun_name(topic, known):
+    if page := complete_name(topic, known):
         return help_blocks(session, page)
     raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known, otherwise="help lists what there is"))
 
 
 def _overview(session: Session) -> Iterator[Block]:
     verbs = session.lexicon.verbs.values()
-    names = {topic: [one.name for one in verbs if one.topic == topic] for topic in TOPICS}
+    names = {topic: [verb.name for verb in verbs if verb.topic == topic] for topic in TOPICS}
     names["lines"] = [sign.rstrip(" …") for sign, _ in PAGES["lines"].pairs]
     names[_COMMANDS] = [name for name in COMMANDS if name != "repl"]
-    yield Line("a sentence, or run TEXT, records it; step, next and goto L1H2.weights move")
+    yield Line("a sentence, or run TEXT, records a text; step, next and goto L1H2.weights move through it")
     yield Line("print, heat and top show numbers; break stops where something happens")
     yield Line("")
-    yield from _pairs([(topic, ", ".join(some)) for topic, some in names.items()])
+    yield from _pairs([(topic, ", ".join(listed)) for topic, listed in names.items()])
     yield Line("")
-    yield Line(f"help TOPIC says a line a verb ({', '.join(names)}), help VERB all of it;", indent=2)
-    yield Line(f"so do {', '.join(f'help {page}' for page in PAGES if page not in names)}", indent=2)
+    yield Line("help TOPIC, such as help moving, lists its verbs; help VERB explains one;", indent=2)
+    yield Line(f"see also {', '.join(f'help {page}' for page in PAGES if page not in names)}", indent=2)
 
 
-def _page(session: Session, name: str) -> Iterator[Block]:
+def _named_page(session: Session, name: str) -> Iterator[Block]:
     page = PAGES[name]
     pairs: Sequence[tuple[str, str]] = session.keys if name == "keys" else page.pairs
     if name == "conditions":
@@ -127,27 +127,27 @@ def _page(session: Session, name: str) -> Iterator[Block]:
         yield _examples(*page.examples)
 
 
-def _of_topic(session: Session, topic: str) -> Iterator[Block]:
+def _topic_page(session: Session, topic: str) -> Iterator[Block]:
     if topic in PAGES:
-        yield from _page(session, topic)
+        yield from _named_page(session, topic)
         return
     if topic == _COMMANDS:
         yield Heading(topic, "of the command line, on the present model and text")
-        every = ((name, session.lexicon.command(name)) for name in COMMANDS if name != "repl")
-        yield from _pairs([(name, one.get_short_help_str(70)) for name, one in every if one is not None])
+        commands = ((name, session.lexicon.command(name)) for name in COMMANDS if name != "repl")
+        yield from _pairs([(name, command.get_short_help_str(70)) for name, command in commands if command is not None])
         return
     yield Heading(topic, TOPICS[topic])
-    yield from _pairs([(one.name, one.summary) for one in session.lexicon.verbs.values() if one.topic == topic])
+    yield from _pairs([(verb.name, verb.summary) for verb in session.lexicon.verbs.values() if verb.topic == topic])
 
 
-def _of_name(session: Session, name: str) -> Iterator[Block]:
-    """The page of a verb, of a command, or of both where they have the same name."""
-    found, command = session.lexicon.verbs.get(name), session.lexicon.command(name)
-    if found is not None:
-        yield from _of_verb(found)
+def _name_page(session: Session, name: str) -> Iterator[Block]:
+    """The page of a verb, of a command, or of both if they share a name."""
+    verb, command = session.lexicon.verbs.get(name), session.lexicon.command(name)
+    if verb is not None:
+        yield from _verb_page(verb)
     if command is not None:
-        if found is not None:
-            yield Heading(f"tinytf {name}", "the command of the same name, for words that the verb does not take")
+        if verb is not None:
+            yield Heading(f"tinytf {name}", "the command of the same name, for arguments that the verb does not take")
         context = click.Context(command, info_name=name, max_content_width=100)
         for line in command.get_help(context).splitlines():
             yield Line(line, single=True)
@@ -156,16 +156,16 @@ def _of_name(session: Session, name: str) -> Iterator[Block]:
             yield Line(NOTES[name])
 
 
-def _of_verb(verb: Verb) -> Iterator[Block]:
-    also = f"also {', '.join(verb.aliases)}" if verb.aliases else ""
-    yield Heading(f"{verb.name} {verb.usage}".rstrip(), also)
+def _verb_page(verb: Verb) -> Iterator[Block]:
+    short_forms = f"also {', '.join(verb.aliases)}" if verb.aliases else ""
+    yield Heading(f"{verb.name} {verb.usage}".rstrip(), short_forms)
     for paragraph in (verb.command.help or "").split("\n\n"):
         yield Line(" ".join(paragraph.split()), indent=2)
-    options = [one for one in verb.command.params if isinstance(one, click.Option)]
-    own = [_option(one) for one in options if one not in OUTPUT_OPTIONS]
-    if own:
+    options = [option for option in verb.command.params if isinstance(option, click.Option)]
+    own_options = [_option(option) for option in options if option not in OUTPUT_OPTIONS]
+    if own_options:
         yield Line("")
-        yield from _pairs(own)
+        yield from _pairs(own_options)
     if not verb.raw:
         yield Line("")
         yield Line(Span("--json, --format, -o FILE, --color, --width, --ascii, --plain as everywhere", "dim"), indent=2)
@@ -173,7 +173,7 @@ def _of_verb(verb: Verb) -> Iterator[Block]:
 
 
 def _option(option: click.Option) -> tuple[str, str]:
-    """An option with its value, and its help."""
+    """An option with its metavar, and its help."""
     name = ", ".join(option.opts)
     if isinstance(option.type, click.Choice):
         values = ", ".join(map(str, option.type.choices))
@@ -183,14 +183,16 @@ def _option(option: click.Option) -> tuple[str, str]:
 
 
 def _examples(*examples: str) -> Table:
-    return Table([Column("", [Span("such as" if not place else "", "dim") for place in range(len(examples))]),
-                  Column("", [Span(one, "strong") for one in examples])], header=False)  # fmt: skip
+    return Table([Column("", [Span("such as" if not index else "", "dim") for index in range(len(examples))]),
+                  Column("", [Span(example, "strong") for example in examples])], header=False)  # fmt: skip
 
 
 def _pairs(pairs: Sequence[tuple[str, str]]) -> Iterator[Line]:
-    """Names in a column, and their descriptions beside them, wrapped where they are long."""
-    wide = max((cell_len(name) for name, _ in pairs), default=0) + 2
-    for name, said in pairs:
-        gap = " " * (wide - cell_len(name))
-        hear = f"{name}, {said}{'' if said.endswith('.') else '.'}" if said else name
-        yield Line([Span(name, "strong"), Span(f"{gap}{said}")], indent=2, said=hear, hanging=min(wide, _DEEPEST))
+    """Names in a column with their descriptions beside them, wrapped if long."""
+    indent = max((cell_len(name) for name, _ in pairs), default=0) + 2
+    for name, about in pairs:
+        gap = " " * (indent - cell_len(name))
+        heard = f"{name}, {about}{'' if about.endswith('.') else '.'}" if about else name
+        yield Line(
+            [Span(name, "strong"), Span(f"{gap}{about}")], indent=2, said=heard, hanging=min(indent, _MAX_INDENT)
+        )

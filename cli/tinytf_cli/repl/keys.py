@@ -1,4 +1,4 @@
-"""The keys of the prompt: those that run a line, those that change what is typed, and pastes."""
+"""The keys of the prompt: keys that run a line, keys that edit it, and pastes."""
 
 import re
 import select
@@ -16,7 +16,7 @@ from prompt_toolkit.keys import Keys
 
 from tinytf_cli.failing import say
 from tinytf_cli.repl.line import LONGEST, PYTHON
-from tinytf_cli.repl.python import spelled, unfinished
+from tinytf_cli.repl.python import is_unfinished, script_lines
 
 RUNS: list[tuple[tuple[str, ...], str, str]] = [
     (("escape", "down"), "Alt-Down", "step"),
@@ -29,9 +29,9 @@ RUNS: list[tuple[tuple[str, ...], str, str]] = [
     (("f1",), "F1", "help keys"),
     (("f2",), "F2", "explore"),
 ]
-"""Keys that run a line and keep what is being typed: prompt_toolkit's names, the user's name, the line."""
+"""Keys that run a line without losing the typed text: prompt_toolkit's names, the displayed name, the line."""
 
-_OTHERS = [
+_EDITING = [
     ("Enter", "run the line; an empty one repeats the last movement"),
     ("Tab", "complete; again, or the arrows, to choose; Enter takes the choice"),
     ("Right", "take the suggestion, at the end of the line; Alt-F takes a word of it"),
@@ -43,55 +43,55 @@ _OTHERS = [
     ("Ctrl-D", "leave"),
 ]
 
-_BEGIN, _END = "\x1b[200~", "\x1b[201~"
-_LEAST, _MOST = 1_000, 2**26  # characters of a burst
+_PASTE_START, _PASTE_END = "\x1b[200~", "\x1b[201~"
+_MIN_BURST, _MAX_BURST = 1_000, 2**26  # characters
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]+")
-_BURST = re.compile(rf"[^\x00-\x1f\x7f]{{{_LEAST},}}")
-_WAIT = 0.05  # seconds
+_BURST = re.compile(rf"[^\x00-\x1f\x7f]{{{_MIN_BURST},}}")
+_PAUSE = 0.05  # seconds
 
 
-def listed() -> list[tuple[str, str]]:
-    """What ``help keys`` lists."""
+def describe_keys() -> list[tuple[str, str]]:
+    """The keys as ``help keys`` lists them: pairs of names and effect."""
     lines: dict[str, list[str]] = {}
     for _, name, line in RUNS:
         lines.setdefault(line, []).append(name)
-    return [_OTHERS[0], *((", ".join(names), line) for line, names in lines.items()), *_OTHERS[1:]]
+    return [_EDITING[0], *((", ".join(names), line) for line, names in lines.items()), *_EDITING[1:]]
 
 
-def bindings(keep: Callable[[Document], None]) -> KeyBindings:
-    """The keys; ``keep`` gets what is being typed when one of them runs a line."""
-    found = KeyBindings()
+def bindings(keep_typed: Callable[[Document], None]) -> KeyBindings:
+    """The bindings of the keys; ``keep_typed`` gets the typed text when a key runs another line."""
+    key_bindings = KeyBindings()
 
     def runs(line: str) -> Callable[[KeyPressEvent], None]:
         def run(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
-            keep(buffer.document)
-            buffer.text = line  # so that the screen shows what was run
+            keep_typed(buffer.document)
+            buffer.text = line  # the screen shows the line that runs
             event.app.exit(result=line)
 
         return run
 
     typing = has_focus("DEFAULT_BUFFER")
     for keys, _, line in RUNS:
-        found.add(*keys, filter=typing)(runs(line))
+        key_bindings.add(*keys, filter=typing)(runs(line))
 
-    @found.add("enter", filter=completion_is_selected & typing)
+    @key_bindings.add("enter", filter=completion_is_selected & typing)
     def take(event: KeyPressEvent) -> None:
         event.current_buffer.complete_state = None
 
-    @found.add("enter", filter=typing & ~completion_is_selected & Condition(_unfinished))
+    @key_bindings.add("enter", filter=typing & ~completion_is_selected & Condition(_is_unfinished))
     def go_on(event: KeyPressEvent) -> None:
-        """A block of Python goes on, as deep as its last line says."""
+        """Continue Python on a new line, indented after one that opens a block."""
         buffer = event.current_buffer
-        opens = buffer.document.current_line.rstrip().endswith(":")
+        opens_block = buffer.document.current_line.rstrip().endswith(":")
         buffer.newline()
-        buffer.insert_text("    " * opens)
+        buffer.insert_text("    " * opens_block)
 
-    @found.add("tab", filter=typing & ~has_completions)
+    @key_bindings.add("tab", filter=typing & ~has_completions)
     def complete(event: KeyPressEvent) -> None:
-        """Insert what all completions have in common before the next key, and show them if there are several."""
-        buffer, asked = event.current_buffer, CompleteEvent(completion_requested=True)
-        completions = list(buffer.completer.get_completions(buffer.document, asked))
+        """Insert the common prefix of all completions at once, and show them if there are several."""
+        buffer, request = event.current_buffer, CompleteEvent(completion_requested=True)
+        completions = list(buffer.completer.get_completions(buffer.document, request))
         if len(completions) == 1:
             buffer.apply_completion(completions[0])
             return
@@ -99,35 +99,35 @@ def bindings(keep: Callable[[Document], None]) -> KeyBindings:
         if completions:
             buffer.start_completion()
 
-    @found.add(Keys.Vt100MouseEvent, eager=True)
+    @key_bindings.add(Keys.Vt100MouseEvent, eager=True)
     def ignore(event: KeyPressEvent) -> None:
-        """No mouse is used here; prompt_toolkit takes a typed colour code for a mouse event, and fails on it."""
+        """Ignore mouse events: prompt_toolkit takes a typed colour code for one, and fails on it."""
 
-    @found.add(Keys.BracketedPaste, filter=typing, eager=True)
+    @key_bindings.add(Keys.BracketedPaste, filter=typing, eager=True)
     def paste(event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
-        if PYTHON.match(event.current_buffer.document.text_before_cursor):  # what is pasted into Python is Python
-            text = "\n".join(spelled(text))
+        if PYTHON.match(event.current_buffer.document.text_before_cursor):  # lines pasted into Python are Python
+            text = "\n".join(script_lines(text))
         if len(text) + len(event.current_buffer.text) <= LONGEST:
             event.current_buffer.insert_text(text)
             return
         message = f"{len(text):,} characters were pasted; a session takes at most {LONGEST:,}"
         run_in_terminal(lambda: say(message, "a text of that length belongs in a file: tinytf trace - < FILE"))
 
-    return found
+    return key_bindings
 
 
-def _unfinished() -> bool:
-    """Whether what is typed is Python that needs more lines, and the cursor is at its end."""
+def _is_unfinished() -> bool:
+    """Whether the typed text is Python that needs more lines, with the cursor at its end."""
     document = get_app().current_buffer.document
-    return document.is_cursor_at_the_end and unfinished(document.text)
+    return document.is_cursor_at_the_end and is_unfinished(document.text)
 
 
 class PastedBursts:
-    """What ``reader`` (prompt_toolkit's, of standard input) reads, with each burst of text marked as a paste.
+    """Wraps ``reader`` (prompt_toolkit's, of standard input) and marks each burst of text as a paste.
 
-    Nobody types that fast, and prompt_toolkit would look at each key of a long text by itself. Some terminals do not
-    mark pastes.
+    Some terminals do not mark pastes, and prompt_toolkit would process each character of a long text as a key. Nobody
+    types that fast.
     """
 
     def __init__(self, reader: Any, parser: Any) -> None:
@@ -139,22 +139,22 @@ class PastedBursts:
         return bool(self._reader.closed)
 
     def read(self) -> str:
-        """What there is to read, and the rest of a burst that it is the beginning of."""
+        """Read what is available; if it starts a burst, read the rest of the burst too."""
         data: str = self._reader.read()
-        if _BEGIN in data or getattr(self._parser, "_in_bracketed_paste", False):
+        if _PASTE_START in data or getattr(self._parser, "_in_bracketed_paste", False):
             return data
         parts, length = [data], len(data)
-        while _LEAST <= length < _MOST and _TEXT.fullmatch(parts[-1]) and self._waits():
+        while _MIN_BURST <= length < _MAX_BURST and _TEXT.fullmatch(parts[-1]) and self._has_more():
             parts.append(self._reader.read(65536))
             length += len(parts[-1])
-        return _BURST.sub(rf"{_BEGIN}\g<0>{_END}", "".join(parts))
+        return _BURST.sub(rf"{_PASTE_START}\g<0>{_PASTE_END}", "".join(parts))
 
-    def _waits(self) -> bool:
-        return bool(select.select([self._reader.stdin_fd], [], [], _WAIT)[0])
+    def _has_more(self) -> bool:
+        return bool(select.select([self._reader.stdin_fd], [], [], _PAUSE)[0])
 
 
-def bracketed(input: Input) -> Input:
-    """The input with its bursts marked as pastes, if it is a POSIX terminal."""
+def mark_pastes(input: Input) -> Input:
+    """Mark bursts of the input as pastes, if it is a POSIX terminal."""
     reader = getattr(input, "stdin_reader", None)
     if reader is not None and hasattr(input, "vt100_parser"):
         input.stdin_reader = PastedBursts(reader, input.vt100_parser)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The open models and recorded traces of a session: the present ones, and the ones before. Imports torch."""
+"""The open models and recorded traces of a session, present and previous. Imports torch."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -15,16 +15,16 @@ from tinytf_cli.repl.state import Run, Spec
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-_KEPT = 2
-"""How many models and traces are kept: the present one, and the one before."""
+_CACHE_SIZE = 2
+"""How many models and traces are cached: the present one and the previous one."""
 _THREADS = torch.get_num_threads()
 
 
 @dataclass(frozen=True)
 class SessionModel(Model):
-    """A model whose traces are kept by the session: ``recorded`` gives the one of a text, truncate and force."""
+    """A model whose traces the session caches: ``session_trace`` takes a text, truncate and force."""
 
-    recorded: Callable[[Written, bool, bool], Trace] | None = None
+    session_trace: Callable[[Written, bool, bool], Trace] | None = None
 
     def trace(
         self,
@@ -35,75 +35,77 @@ class SessionModel(Model):
         layers: Collection[int] | None = None,
         force: bool = False,
     ) -> Trace:
-        """The kept trace of a text; one of some ``layers`` only is recorded anew. Raises what ``Model.trace`` does."""
-        if text is None or isinstance(text, Trace) or layers is not None or self.recorded is None:
+        """The cached trace of a text; with ``layers`` it is recorded anew. Raises what ``Model.trace`` does."""
+        if text is None or isinstance(text, Trace) or layers is not None or self.session_trace is None:
             return super().trace(text, ids=ids, truncate=truncate, layers=layers, force=force)
-        return self.recorded(text, truncate, force)
+        return self.session_trace(text, truncate, force)
 
 
 class Models:
-    """Models by spec and traces by run; each is made when it is first asked for."""
+    """Models by spec and traces by run, each made on first access and then cached."""
 
     def __init__(self) -> None:
-        self._whole: OrderedDict[Spec, Model] = OrderedDict()
+        self._unablated: OrderedDict[Spec, Model] = OrderedDict()
         self._ablated: OrderedDict[Spec, Model] = OrderedDict()
         self._traces: OrderedDict[Run, Trace] = OrderedDict()
 
     def model(self, spec: Spec) -> Model:
-        """The model of a spec, opened if it is not open. Raises what ``load`` and ``Model.without`` do."""
-        kept, gone = self._whole, spec.without
-        if gone is not None:
-            kept, whole = self._ablated, self.model(replace(spec, without=None))  # whose weights it shares
-            if spec not in kept:
-                self.keep(spec, whole.without(gone.at, how=gone.how, reference=gone.reference))
-        elif spec not in kept:
-            opened = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed, adapter=spec.adapter)
-            self.keep(spec, opened)
-        _use(kept, spec)
-        for other in [other for other in self._ablated if replace(other, without=None) not in self._whole]:
-            del self._ablated[other]
-        return kept[spec]
+        """The model of a spec, opened if it is not cached. Raises what ``load`` and ``Model.without`` do."""
+        cache, ablation = self._unablated, spec.without
+        if ablation is not None:
+            cache, unablated = self._ablated, self.model(replace(spec, without=None))  # they share weights
+            if spec not in cache:
+                self.add(spec, unablated.without(ablation.at, how=ablation.how, reference=ablation.reference))
+        elif spec not in cache:
+            loaded = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed, adapter=spec.adapter)
+            self.add(spec, loaded)
+        _touch(cache, spec)
+        for ablated in [ablated for ablated in self._ablated if replace(ablated, without=None) not in self._unablated]:
+            del self._ablated[ablated]
+        return cache[spec]
 
-    def keep(self, spec: Spec, opened: Model) -> None:
-        """Keep an open model."""
+    def add(self, spec: Spec, model: Model) -> None:
+        """Cache an open model, with its traces cached by the session."""
 
-        def recorded(text: Written, truncate: bool, force: bool) -> Trace:
+        def session_trace(text: Written, truncate: bool, force: bool) -> Trace:
             return self.trace(Run(spec, text, truncate, force))
 
-        torch.set_num_threads(1 if opened.n_parameters < SMALL else _THREADS)
-        kept = SessionModel(**{one.name: getattr(opened, one.name) for one in fields(Model)}, recorded=recorded)
-        (self._whole if spec.without is None else self._ablated)[spec] = kept
+        torch.set_num_threads(1 if model.n_parameters < SMALL else _THREADS)
+        wrapped = SessionModel(
+            **{field.name: getattr(model, field.name) for field in fields(Model)}, session_trace=session_trace
+        )
+        (self._unablated if spec.without is None else self._ablated)[spec] = wrapped
 
     def is_open(self, spec: Spec) -> bool:
-        """Whether a model is open."""
-        return spec in self._whole or spec in self._ablated
+        """Whether the model of a spec is open."""
+        return spec in self._unablated or spec in self._ablated
 
     def trace(self, run: Run) -> Trace:
-        """The trace of a run, recorded if it is not kept."""
+        """The trace of a run, recorded if it is not cached."""
         if run not in self._traces:
             model = self.model(run.spec)
             self._traces[run] = Model.trace(model, run.text, truncate=run.truncate, force=run.force)
-        return self.keep_trace(run, self._traces[run])
+        return self.add_trace(run, self._traces[run])
 
-    def keep_trace(self, run: Run, trace: Trace) -> Trace:
-        """Keep the trace of a run, and answer with it."""
+    def add_trace(self, run: Run, trace: Trace) -> Trace:
+        """Cache the trace of a run, and return it."""
         self._traces[run] = trace
-        _use(self._traces, run)
+        _touch(self._traces, run)
         return trace
 
-    def recorded(self, run: Run) -> Trace | None:
-        """The trace of a run, if it is kept."""
+    def cached_trace(self, run: Run) -> Trace | None:
+        """The trace of a run, if it is cached."""
         return self._traces.get(run)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the open weights and recorded traces."""
-        weights = sum(one.nbytes for model in self._whole.values() for one in model.transformer.parameters())
+        weights = sum(p.nbytes for model in self._unablated.values() for p in model.transformer.parameters())
         return weights + sum(trace.recorded_bytes for trace in self._traces.values())
 
 
-def _use(kept: OrderedDict[_Key, _Value], key: _Key) -> None:
-    """Mark an entry as the last used one, and drop those used longest ago."""
-    kept.move_to_end(key)
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)
+def _touch(cache: OrderedDict[_Key, _Value], key: _Key) -> None:
+    """Mark an entry as used last, and drop those used longest ago."""
+    cache.move_to_end(key)
+    while len(cache) > _CACHE_SIZE:
+        cache.popitem(last=False)

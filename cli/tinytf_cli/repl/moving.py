@@ -16,8 +16,8 @@ from tinytf_cli.repl.verbs import Answer, verb
 from tinytf_cli.views.blocks import Line, Span
 from tinytf_cli.views.draw import Shown
 
-_AROUND = 11
-NO_STOP = "no stop held on the way; this is the last step"
+_LISTED = 11
+NO_STOP = "no stop held; this is the last step"
 _COUNT = click.IntRange(1)
 _verb = partial(verb, topic="moving")
 
@@ -25,19 +25,19 @@ _verb = partial(verb, topic="moving")
 @_verb("step", "s", examples=("step", "step 5"), moves=True)
 @click.argument("count", type=_COUNT, default=1, metavar="[N]")
 def step(session: Session, count: int) -> Shown:
-    """Go to the next step, or N steps further, or to a stop on the way."""
-    return _advance(session, lambda rows, place: place + count)
+    """Go to the next step, or N steps further; a stop on the way ends it."""
+    return _advance(session, lambda rows, row: row + count)
 
 
 @_verb("back", examples=("back", "back 5"), moves=True)
 @click.argument("count", type=_COUNT, default=1, metavar="[N]")
 def back(session: Session, count: int) -> Shown:
     """Go back one step, or N steps."""
-    place = session.require_place()
-    if place == 0:
-        raise UsageError("this is the first step", "step goes on, run begins another text")
-    session.change(place=max(0, place - count))
-    return standing(session)
+    row = session.require_row()
+    if row == 0:
+        raise UsageError("this is the first step", "step goes on, run TEXT starts another text")
+    session.change(row=max(0, row - count))
+    return step_result(session)
 
 
 @_verb("next", "n", examples=("next",), moves=True)
@@ -46,44 +46,45 @@ def next_layer(session: Session) -> Shown:
 
     After the last layer it goes to the step that follows.
     """
-    return _advance(session, lambda rows, place: _end_of_part(rows, place) + 1)
+    return _advance(session, lambda rows, row: _end_of_part(rows, row) + 1)
 
 
 @_verb("finish", examples=("finish",), moves=True)
 def finish(session: Session) -> Shown:
     """Go to the last step of this layer.
 
-    Outside of layers it goes to the last step of this part; from the end of one, to the end of the next.
+    Outside the layers it goes to the last step of this part. From the last step of a part, it goes to the end of the
+    next.
     """
-    return _advance(session, lambda rows, place: _end_of_part(rows, place + 1))
+    return _advance(session, lambda rows, row: _end_of_part(rows, row + 1))
 
 
 @_verb("continue", "c", examples=("continue",), moves=True)
 def go_on(session: Session) -> Shown:
-    """Go on to the next stop that holds, or to the last step."""
-    return _advance(session, lambda rows, place: len(rows) - 1, NO_STOP)
+    """Go on to the next stop whose condition holds, or to the last step."""
+    return _advance(session, lambda rows, row: len(rows) - 1, NO_STOP)
 
 
 @_verb("goto", "g", takes=("step",), examples=("goto L3H1.weights", "goto L2", "goto 17"))
 @click.argument("words", nargs=-1, required=True, metavar="ADDRESS|NUMBER")
 def goto(session: Session, words: tuple[str, ...]) -> Shown:
-    """Go to a step by address or number, or to the first of a layer.
+    """Go to a step by address or number, or to the first step of a layer.
 
-    A head that is named stays the one that print and heat show, until the next goto.
+    If the address names a head, print and heat show that head until the next goto.
     """
     word, rows, head = "".join(words), session.trace.steps.rows, None
     if word.isdecimal() and word.isascii():
         if len(word) > 9 or not 1 <= int(word) <= len(rows):
-            raise AddressError(f"there is no step {word[:20]}", f"they count from 1 to {len(rows)}")
-        place = int(word) - 1
+            raise AddressError(f"there is no step {word[:20]}", f"steps are numbered from 1 to {len(rows)}")
+        row = int(word) - 1
     else:
-        where = session.trace.address(word)
-        layer = where.layers[0] if where.layers else None
-        name = where.step.name if where.step else None
-        head = where.heads[0] if where.heads and where.letter == "H" else None
-        place = next(at for at, (step, of) in enumerate(rows) if of == layer and name in (None, step.name))
-    session.change(place=place, head=head)
-    return standing(session)
+        address = session.trace.address(word)
+        layer = address.layers[0] if address.layers else None
+        name = address.step.name if address.step else None
+        head = address.heads[0] if address.heads and address.letter == "H" else None
+        row = next(n for n, (step, of_layer) in enumerate(rows) if of_layer == layer and name in (None, step.name))
+    session.change(row=row, head=head)
+    return step_result(session)
 
 
 @_verb("where", "w", names_models=True, examples=("where",))
@@ -92,104 +93,105 @@ def where(session: Session) -> Shown:
     from tinytf_cli.views.banner import model_words, notes
     from tinytf_cli.views.pipeline import place_blocks, text_words
 
-    place, trace = session.require_place(), session.trace
+    row, trace = session.require_row(), session.trace
 
     def blocks(terminal: Any) -> Iterator[Any]:
         yield Line(model_words(session.model))
         yield from notes(session.model)
         yield Line([Span(text_words(trace)), Span(f" · {plural(len(trace.tokens), 'token')}", "dim")])
-        yield from place_blocks(trace, place)
+        yield from place_blocks(trace, row)
 
-    return Shown(Answer(kind="place", data=_place_data(session), draw=blocks))
+    return Shown(Answer(kind="place", data=_step_data(session), draw=blocks))
 
 
 @_verb("list", "l", examples=("list", "list 30"))
-@click.argument("count", type=click.IntRange(1, 10_000), default=_AROUND, metavar="[N]")
+@click.argument("count", type=click.IntRange(1, 10_000), default=_LISTED, metavar="[N]")
 def list_steps(session: Session, count: int) -> Shown:
-    """Show the steps around this one, and where the stops are."""
+    """Show the steps around the present one, with their stops."""
     from tinytf_cli.views.pipeline import around, list_blocks
 
-    place, trace = session.require_place(), session.trace
-    rows = around(trace, place, count)
-    named = [stop for stop in session.state.stops if stop.where is not None]
+    present, trace = session.require_row(), session.trace
+    rows = around(trace, present, count)
+    stops = [session.state.stops_at(trace.steps.rows, row.number - 1) for row in rows]
 
-    def stops_at(row: int) -> str:
-        return " ".join(str(stop.number) for stop in named if stop.is_at(trace.steps.rows, row))
-
-    stops = [stops_at(row.number - 1) for row in rows]
-    data = {**_place_data(session), "steps": [row.to_dict() for row in rows]}
-    return Shown(Answer(kind="steps", data=data, draw=lambda terminal: list_blocks(rows, place, stops)))
+    data = {**_step_data(session), "steps": [row.to_dict() for row in rows]}
+    marks = [" ".join(str(stop.number) for stop in at_row) for at_row in stops]
+    return Shown(Answer(kind="steps", data=data, draw=lambda terminal: list_blocks(rows, present, marks)))
 
 
-def _advance(session: Session, end: Callable[[Rows, int], int], otherwise: str = "") -> Shown:
-    """Go to the first stop that holds, or to the index that ``end`` gives of the present one, or to the last step.
+def _advance(session: Session, target: Callable[[Rows, int], int], end_message: str = "") -> Shown:
+    """Go to the first stop that holds, else to the row that ``target`` computes from the present one, or to the last.
 
-    ``otherwise`` is said where no stop held. Raises UsageError at the last step.
+    ``end_message`` is shown if no stop held. Raises UsageError at the last step.
     """
-    place, rows = session.require_place(), session.table.rows
-    if place >= len(rows) - 1:
-        raise UsageError("this is the last step", "back goes back, goto anywhere, run begins again")
-    return standing(session, forward(session, place + 1, end(rows, place)) or otherwise)
+    row, rows = session.require_row(), session.table.rows
+    if row >= len(rows) - 1:
+        raise UsageError("this is the last step", "back goes back, goto goes to any step, run starts again")
+    return step_result(session, run_to_stop(session, row + 1, target(rows, row)) or end_message)
 
 
-def _end_of_part(rows: Rows, place: int) -> int:
-    """The index of the last step of the layer, or of the part outside of layers, that the step at ``place`` is in."""
-    return next((at - 1 for at in range(place, len(rows)) if rows[at][1] != rows[place][1]), len(rows) - 1)
+def _end_of_part(rows: Rows, row: int) -> int:
+    """The row of the last step of the layer that ``row`` is in, or of its part outside the layers."""
+    return next((n - 1 for n in range(row, len(rows)) if rows[n][1] != rows[row][1]), len(rows) - 1)
 
 
-def forward(session: Session, place: int, end: int) -> str:
-    """Go to the first stop that holds from ``place`` to ``end``, and return what it is; else to ``end``, silently."""
+def run_to_stop(session: Session, start: int, end: int) -> str:
+    """Go to the first stop that holds from ``start`` to ``end``, else to ``end``; return its message, or ''."""
     trace, rows = session.trace, session.trace.steps.rows
     end, model = min(end, len(rows) - 1), session.model
     looks_back = any(term.last for stop in session.state.stops if stop.condition for term in stop.condition.terms)
-    before = session.models.trace(session.state.runs[0]) if looks_back and len(session.state.runs) > 1 else None
-    for at in range(place, end + 1):
-        here = [stop for stop in session.state.stops if stop.is_at(rows, at)]
-        held = {stop.number: said for stop in here if (said := stop.held(trace, *rows[at], before, model)) is not None}
-        stops = [replace(one, hits=one.hits + (one.number in held)) for one in session.state.stops]
-        stopping = [one.number for one in stops if one.number in held and one.hits > one.passed]
-        session.change(stops=tuple(one for one in stops if not (one.once and one.number in stopping)))
+    previous = session.models.trace(session.state.runs[0]) if looks_back and len(session.state.runs) > 1 else None
+    for row in range(start, end + 1):
+        present = [stop for stop in session.state.stops if stop.applies_at(rows, row)]
+        messages = {
+            stop.number: message
+            for stop in present
+            if (message := stop.hit_message(trace, *rows[row], previous, model)) is not None
+        }
+        stops = [replace(stop, hits=stop.hits + (stop.number in messages)) for stop in session.state.stops]
+        stopping = [stop.number for stop in stops if stop.number in messages and stop.hits > stop.ignore_count]
+        session.change(stops=tuple(stop for stop in stops if not (stop.once and stop.number in stopping)))
         if stopping:
-            session.change(place=at)
-            return "\n".join(held[number] for number in stopping)
-    session.change(place=end)
+            session.change(row=row)
+            return "\n".join(messages[number] for number in stopping)
+    session.change(row=end)
     return ""
 
 
-def _place_data(session: Session) -> dict[str, Any]:
+def _step_data(session: Session) -> dict[str, Any]:
     """The text and the present step, as data."""
     from tinytf_cli.views.pipeline import row_at
 
-    place = session.require_place()
+    row = session.require_row()
     return {
         "text": session.trace.encoding.text,
         "steps": len(session.table.rows),
-        "place": row_at(session.trace, place).to_dict(),
+        "place": row_at(session.trace, row).to_dict(),
     }
 
 
-def standing(session: Session, said: str = "", *, begun: bool = False) -> Shown:
-    """What is shown after every movement: the step, what stopped it, and the displays."""
+def step_result(session: Session, message: str = "", *, new_run: bool = False) -> Shown:
+    """The result of every movement: the present step, the stops that ended it, and the displays."""
     from tinytf_cli.views.pipeline import place_blocks, run_blocks
 
-    place, trace, model = session.require_place(), session.trace, session.model
+    row, trace, model = session.require_row(), session.trace, session.model
     displays = session.state.displays
 
     def blocks(terminal: Any) -> Iterator[Any]:
-        if begun:
+        if new_run:
             yield from run_blocks(trace, model)
-        for line in said.splitlines():
+        for line in message.splitlines():
             yield Line(Span(line, "strong"))
-        yield from place_blocks(trace, place)
+        yield from place_blocks(trace, row)
         for address in displays:
             try:
-                found = address_result(session, find_address(session, address))
+                result = address_result(session, find_address(session, address))
             except AddressError as error:  # another model may not have it
                 yield Line([Span(f"{address}: ", "dim"), Span(error.message, "dim")])
             else:
-                yield from found.blocks(terminal)
+                yield from result.blocks(terminal)
 
-    data = {**_place_data(session), "stopped": said, "displays": list(displays)}
+    data = {**_step_data(session), "stopped": message, "displays": list(displays)}
     return Shown(Answer(kind="place", data=data, draw=blocks))
 
 

@@ -1,4 +1,4 @@
-"""Verbs about aliases: words of the user's own that a line can begin with."""
+"""Verbs about aliases: the user's own words that a line can begin with."""
 
 import re
 from functools import partial
@@ -23,34 +23,37 @@ _verb = partial(verb, topic="session")
     examples=("alias pw print L1H2.weights", "alias hot heat L1H2 | head -5", "alias most ! trace['logits'].max()"),
 )  # fmt: skip
 def alias(session: Session) -> Shown:
-    """Give a line a name of its own, or list those names.
+    """Give a line a short name, or list these names.
 
-    A line that begins with NAME is then LINE, followed by what else was typed: pw /stats. save writes the line itself.
+    A line that begins with NAME then runs LINE, followed by the rest of what was typed, as in pw /stats.
+    save writes LINE, not NAME.
     """
     name, text = (*session.typed.rest.split(maxsplit=1), "", "")[:2]
     if not text:
-        return _listed(session, *([_known(session, name)] if name else session.state.aliases))
-    own, words = session.lexicon.own, session.typed.words
+        return _aliases_result(session, *([_require_alias(session, name)] if name else session.state.aliases))
+    built_in, words = session.lexicon.built_in, session.typed.words
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name[:60]!r} is no name", "letters, digits, _ and -, a letter first: alias pw print")
-    if name in own:
-        raise UsageError(f"{name} means {own[name]} already", "choose a word that no verb or command has")
-    line = _resolved(session.lexicon, words[2] if len(words) == 3 else text)
+        raise UsageError(
+            f"{name[:60]!r} cannot be an alias", "letters, digits, _ and -, the first a letter: alias pw print"
+        )
+    if name in built_in:
+        raise UsageError(f"{name} means {built_in[name]} already", "choose a word that is no verb or command")
+    line = _resolve_first_word(session.lexicon, words[2] if len(words) == 3 else text)
     session.change(aliases={**session.state.aliases, name: line})
-    return _listed(session, name)
+    return _aliases_result(session, name)
 
 
 @_verb("unalias", takes=("alias",), examples=("unalias pw",))
 @click.argument("name", metavar="NAME")
 def unalias(session: Session, name: str) -> Shown:
     """Remove an alias."""
-    _known(session, name)
-    session.change(aliases={one: line for one, line in session.state.aliases.items() if one != name})
-    return _listed(session, *session.state.aliases)
+    _require_alias(session, name)
+    session.change(aliases={alias: line for alias, line in session.state.aliases.items() if alias != name})
+    return _aliases_result(session, *session.state.aliases)
 
 
-def _known(session: Session, name: str) -> str:
-    """The name; UsageError where no line has it."""
+def _require_alias(session: Session, name: str) -> str:
+    """The name of an alias; UsageError if there is no such alias."""
     aliases = session.state.aliases
     if name not in aliases:
         hint = did_you_mean(name, aliases) if aliases else f"alias {name[:60]} LINE makes one"
@@ -58,22 +61,22 @@ def _known(session: Session, name: str) -> str:
     return name
 
 
-def _resolved(lexicon: Lexicon, line: str) -> str:
-    """The line with its first word written out, so that no alias depends on another one, or on itself."""
+def _resolve_first_word(lexicon: Lexicon, line: str) -> str:
+    """The line with its first word resolved, so that an alias depends on no other alias, nor on itself."""
     typed = read_line(line, lexicon.redirects)
     if typed.sign == "!":
         return line
     if not typed.words:
-        raise UsageError("an alias is for a line", "such as: alias pw print L1H2.weights")
+        raise UsageError("an alias needs a line", "such as: alias pw print L1H2.weights")
     if lexicon.is_sentence(typed.words):
         return f"run -- {line}"
     line = lexicon.expanded(line)
-    first = re.match(r"[^\s/]*", line)
-    word = first[0] if first is not None else ""
+    match = re.match(r"[^\s/]*", line)
+    word = match[0] if match is not None else ""
     return lexicon.find(word) + line[len(word) :]
 
 
-def _listed(session: Session, *names: str) -> Shown:
+def _aliases_result(session: Session, *names: str) -> Shown:
     data = {name: session.state.aliases[name] for name in names}
     if not data:
         return answer("aliases", {"aliases": data}, Line("there are no aliases"))

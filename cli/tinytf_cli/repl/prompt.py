@@ -1,4 +1,4 @@
-"""A session at a terminal: a prompt with keys, completion, colours, history and a bar, or a plain one."""
+"""A session at a terminal: a prompt with keys, completion, colours, history and a bar, or a plain prompt."""
 
 import contextlib
 import importlib
@@ -22,14 +22,14 @@ from rich.cells import cell_len, set_cell_size
 from tinytf import __version__
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.numbers import in_bytes, plural
-from tinytf_cli.repl.colouring import LineLexer, style_of
+from tinytf_cli.repl.colouring import LineLexer, prompt_style
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history import FileHistory, history_path
-from tinytf_cli.repl.keys import bindings, bracketed, listed
+from tinytf_cli.repl.keys import bindings, describe_keys, mark_pastes
 from tinytf_cli.repl.line import MORE_MARK, PROMPT
-from tinytf_cli.repl.python import statements, unfinished
+from tinytf_cli.repl.python import is_unfinished, statements
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.session_verbs import echoed
+from tinytf_cli.repl.session_verbs import echo_line
 from tinytf_cli.screen import clean_exit
 
 _DEPTHS = {
@@ -38,41 +38,41 @@ _DEPTHS = {
     "256": ColorDepth.DEPTH_8_BIT,
     "truecolor": ColorDepth.DEPTH_24_BIT,
 }
-_LEAST_TEXT = 8
-_USUAL_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
-_PATIENCE = 0.2  # seconds
-_SHOWN = 1_000
+_MIN_TEXT = 8
+_DEFAULT_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
+_JOIN_TIMEOUT = 0.2  # seconds
+_MOST_CHARACTERS = 1_000
 
 
 def interact(session: Session) -> int:
-    """Talk to the user at the terminal until they leave, and return the exit status.
+    """Run the session at the terminal until the user leaves, and return the exit status.
 
-    A thread imports what is slow while the first line is typed. Ctrl-C cannot interrupt it: an extension module whose
-    import was interrupted cannot be imported again. The thread imports nothing of tinytf, so that neither waits for a
-    module that the other is importing.
+    A thread imports slow modules while the first line is typed. Ctrl-C must not interrupt it: an extension module whose
+    import was interrupted cannot be imported again. The thread imports nothing of tinytf, so that neither thread waits
+    for a module that the other is importing.
     """
     imports = threading.Thread(target=_import_slow, name="imports")
 
-    def begin(*_: object) -> None:
+    def start_imports(*_: object) -> None:
         if imports.ident is None:
             imports.start()
 
     with terminal_restored(), clean_exit():
-        if os.environ.get("TERM", _USUAL_TERM) in ("", "dumb", "unknown"):
-            begin()
-            status = plainly(session)
+        if os.environ.get("TERM", _DEFAULT_TERM) in ("", "dumb", "unknown"):
+            start_imports()
+            status = talk_plainly(session)
         else:
-            session.keys = listed()
+            session.keys = describe_keys()
             prompt = Prompt(session)
-            prompt.app.after_render += begin
+            prompt.app.after_render += start_imports
             try:
                 status = prompt.talk()
-            finally:  # prompt_toolkit itself does so only for a prompt that it has drawn to the end
+            finally:  # prompt_toolkit resets only a prompt that it has drawn completely
                 with contextlib.suppress(OSError):
                     prompt.app.renderer.reset()
     if imports.ident is not None:
-        imports.join(_PATIENCE)
-    if imports.is_alive():  # an import cannot be stopped, and Python would wait some seconds for its end
+        imports.join(_JOIN_TIMEOUT)
+    if imports.is_alive():  # an import cannot be stopped, and Python would wait seconds for it
         sys.stdout.flush()
         os._exit(status)
     return status
@@ -80,16 +80,16 @@ def interact(session: Session) -> int:
 
 def _import_slow() -> None:
     for name in ("torch", "tokenizers", "safetensors.torch"):
-        with contextlib.suppress(Exception):  # the command that needs it will say what is wrong
+        with contextlib.suppress(Exception):  # the command that needs it will report the error
             importlib.import_module(name)
 
 
-def plainly(session: Session) -> int:
-    """Read lines without prompt_toolkit; Ctrl-C gives up a line or the running command, Ctrl-D leaves. Returns 0."""
+def talk_plainly(session: Session) -> int:
+    """Read lines without prompt_toolkit; Ctrl-C drops a line or stops a command, Ctrl-D leaves. Returns 0."""
     while True:
         try:
             line = input(PROMPT)
-            while unfinished(line):
+            while is_unfinished(line):
                 line += "\n" + input(MORE_MARK)
         except EOFError:
             session.streams.write("\n")
@@ -104,8 +104,8 @@ def plainly(session: Session) -> int:
         session.say(outcome)
 
 
-class _Visible(dict[str, str]):
-    """What prompt_toolkit draws for a character, and for any that a terminal could act on, its number."""
+class _VisibleCharacters(dict[str, str]):
+    """prompt_toolkit's display of characters, with an escape for every character that a terminal could act on."""
 
     def __contains__(self, char: object) -> bool:
         return super().__contains__(char) or (isinstance(char, str) and len(char) == 1 and is_hidden(char))
@@ -114,18 +114,18 @@ class _Visible(dict[str, str]):
         return printable(char, spaces=False)
 
 
-Char.display_mappings = _Visible(Char.display_mappings)
+Char.display_mappings = _VisibleCharacters(Char.display_mappings)
 
 
 class Prompt:
-    """The prompt of one session; tests give their own ``input`` and ``output``."""
+    """The prompt of a session; tests pass their own ``input`` and ``output``."""
 
     def __init__(self, session: Session, input: Input | None = None, output: Output | None = None) -> None:
         self.session = session
         self.history = FileHistory(history_path())
-        self._begun = Document()
+        self._unfinished = Document()
         self._bar = Bar("")
-        self._trouble_said = False
+        self._trouble_reported = False
         self._prompt: PromptSession[str] = PromptSession(
             [("class:prompt", PROMPT)],
             history=self.history,
@@ -136,10 +136,10 @@ class Prompt:
             lexer=LineLexer(session),
             include_default_pygments_style=False,
             bottom_toolbar=self._fitted_bar,
-            key_bindings=bindings(self._keep),
+            key_bindings=bindings(self._keep_typed),
             enable_suspend=True,
             prompt_continuation=lambda width, line, wrapped: "" if wrapped else " " * width,
-            input=bracketed(input or create_input()),
+            input=mark_pastes(input or create_input()),
             output=output,
         )
 
@@ -154,26 +154,26 @@ class Prompt:
             self.session.streams.write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
         while True:
             try:
-                if self._one():
+                if self._read_and_run():
                     return 0
             except EOFError:
                 return 0
             except KeyboardInterrupt:  # while typing, or between two lines
                 self.session.interrupt.happened = False
 
-    def _one(self) -> bool:
-        """Read once, and run what was typed; whether that ends the session."""
+    def _read_and_run(self) -> bool:
+        """Read one input and run its lines; returns whether the session ends."""
         self._bar = bar_of(self.session)
         terminal = self.session.terminal()
-        self._prompt.color_depth, self._prompt.style = _DEPTHS[terminal.depth], style_of(terminal.theme)
+        self._prompt.color_depth, self._prompt.style = _DEPTHS[terminal.depth], prompt_style(terminal.theme)
         self._prompt.editing_mode = EditingMode.VI if self.session.settings.vi else EditingMode.EMACS
-        begun, self._begun = self._begun, Document()
-        typed = self._prompt.prompt(default=begun)
-        self._say_trouble()
+        unfinished, self._unfinished = self._unfinished, Document()
+        typed = self._prompt.prompt(default=unfinished)
+        self._report_trouble()
         lines = [line for _, line in statements(enumerate(typed.split("\n"))) if line.strip()] or [""]
         for number, line in enumerate(lines, start=1):
             if len(lines) > 1:
-                echoed(self.session, line)
+                echo_line(self.session, line)
             with terminal_restored():
                 outcome = self.session.execute(line)
             if outcome.leave:
@@ -181,86 +181,83 @@ class Prompt:
             self.session.say(outcome)
             if outcome.failure is not None or outcome.status == 130:
                 if number < len(lines):
-                    self._note(f"not run: {plural(len(lines) - number, 'more line')}")
+                    self._write_note(f"not run: {plural(len(lines) - number, 'more line')}")
                 break
         return False
 
-    def _keep(self, document: Document) -> None:
-        self._begun = document
+    def _keep_typed(self, document: Document) -> None:
+        self._unfinished = document
 
     def _fitted_bar(self) -> StyleAndTextTuples | None:
         if self.session.settings.plain:
-            return None  # a screen reader would read it again and again
+            return None  # a screen reader would repeat it at every key
         return self._bar.fitted(self._prompt.output.get_size().columns)
 
-    def _say_trouble(self) -> None:
-        """Say, once, that the history is not kept."""
-        if self.history.trouble and not self._trouble_said:
-            self._trouble_said = True
-            self._note(f"the history of this session is not kept: {self.history.trouble}")
+    def _report_trouble(self) -> None:
+        """Report, once, why the history cannot be written."""
+        if self.history.trouble and not self._trouble_reported:
+            self._trouble_reported = True
+            self._write_note(f"the history of this session is not saved: {self.history.trouble}")
 
-    def _note(self, words: str) -> None:
+    def _write_note(self, words: str) -> None:
         if self.session.streams.stderr is not None:
             self.session.streams.stderr.write(f"tinytf: note: {printable(words, spaces=False)}\n")
 
 
 def banner(session: Session, width: int) -> str:
-    """The first line, as much of it as fits."""
+    """The first line of a session, shortened to the width."""
     model = printable(session.state.spec.words, spaces=False)
-    whole = f"tinytf {__version__}, {model}: run TEXT begins, help lists what there is, Ctrl-D leaves"
+    full = f"tinytf {__version__}, {model}: run TEXT begins, help lists what there is, Ctrl-D leaves"
     short = f"tinytf {__version__}: help lists what there is"
-    return whole if cell_len(whole) < width else _cut(short, width - 1, session.settings.ascii)
+    return full if cell_len(full) < width else _cut(short, width - 1, session.settings.ascii)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """The line under the prompt: model, text, present step, memory, and the time of the last line.
-
-    ``role`` is that of the present step.
-    """
+    """The line under the prompt: model, text, present step and its role, memory, and the time of the last line."""
 
     model: str
     text: str = ""
-    place: str = ""
+    step: str = ""
     role: str = ""
     memory: str = ""
     took: str = ""
     ascii: bool = False
 
     def fitted(self, width: int) -> StyleAndTextTuples:
-        """The bar in at most ``width`` cells: the text is cut first, then the least important parts are omitted."""
-        between = " | " if self.ascii else " · "
-        model = _cut(self.model, max(_LEAST_TEXT, width // 2), self.ascii)
-        parts = {"model": model, "text": self.text, "place": self.place, "memory": self.memory, "took": self.took}
-        parts = {name: words for name, words in parts.items() if words}
-        for omitted in ("took", "memory", "text", "model", "place"):
+        """The bar in at most ``width`` cells: the text is cut first, then the least important parts go."""
+        separator = " | " if self.ascii else " · "
+        model = _cut(self.model, max(_MIN_TEXT, width // 2), self.ascii)
+        parts = {"model": model, "text": self.text, "step": self.step, "memory": self.memory, "took": self.took}
+        parts = {name: text for name, text in parts.items() if text}
+        for part in ("took", "memory", "text", "model", "step"):
             if "text" in parts:
-                others = sum(cell_len(words) + len(between) for name, words in parts.items() if name != "text")
-                parts["text"] = _cut(self.text, max(_LEAST_TEXT, width - 1 - others), self.ascii)
-            whole = between.join(parts.values())
-            if cell_len(whole) <= width:
+                rest = sum(cell_len(text) + len(separator) for name, text in parts.items() if name != "text")
+                parts["text"] = _cut(self.text, max(_MIN_TEXT, width - 1 - rest), self.ascii)
+            line = separator.join(parts.values())
+            if cell_len(line) <= width:
                 break
-            parts.pop(omitted, None)
-        else:  # the step alone, on a very narrow screen
-            return [("class:bar", _cut(whole, width, self.ascii))]
+            parts.pop(part, None)
+        else:  # a very narrow screen has the step alone
+            return [("class:bar", _cut(line, width, self.ascii))]
         fragments: StyleAndTextTuples = []
-        for name, words in parts.items():
-            role = f"class:bar class:role.{self.role}" if name == "place" and self.role else f"class:bar.{name}"
-            fragments += [("class:bar", between if fragments else ""), (role, words)]
+        for name, text in parts.items():
+            style = f"class:bar class:role.{self.role}" if name == "step" and self.role else f"class:bar.{name}"
+            fragments += [("class:bar", separator if fragments else ""), (style, text)]
         return fragments
 
 
 def bar_of(session: Session) -> Bar:
     """The bar of the session's present state."""
-    spec, run, place, took = session.state.spec, session.run, session.place_words, session.last_seconds
-    held = session.models.nbytes if session.is_open else 0
+    spec, run, step, seconds = session.state.spec, session.run, session.step_words, session.last_seconds
+    nbytes = session.models.nbytes if session.is_open else 0
     return Bar(
-        printable(spec.short[:_SHOWN], spaces=False),
-        printable(str(run.text)[:_SHOWN], spaces=False) if run else "",
-        place,
-        session.table.rows[session.place][0].role if place and session.place is not None else "",
-        in_bytes(held) if held else "",
-        "" if not took else f"{took * 1000:.0f} ms" if took < 1 else f"{took:.1f} s",
+        printable(spec.short[:_MOST_CHARACTERS], spaces=False),
+        printable(str(run.text)[:_MOST_CHARACTERS], spaces=False) if run else "",
+        step,
+        session.table.rows[session.row][0].role if step and session.row is not None else "",
+        in_bytes(nbytes) if nbytes else "",
+        "" if not seconds else f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s",
         session.settings.ascii,
     )
 
@@ -274,7 +271,7 @@ def _cut(text: str, width: int, ascii: bool) -> str:
 
 @contextlib.contextmanager
 def terminal_restored() -> Iterator[None]:
-    """Restore the terminal's modes afterwards, whatever a command or an error has changed."""
+    """Restore the terminal's modes afterwards, whatever a command or an error changed."""
     if sys.platform == "win32":
         yield
         return

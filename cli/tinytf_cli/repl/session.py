@@ -1,7 +1,7 @@
 """The session: a model, a text and its recorded trace, the present step, and the lines executed so far.
 
-A prompt or a script calls ``Session.execute(line)`` in the main thread, where Ctrl-C arrives, and shows what went
-wrong with ``Session.say(outcome)``.
+A prompt or a script calls ``Session.execute(line)`` in the main thread, where Ctrl-C arrives, and reports failures
+with ``Session.say(outcome)``.
 """
 
 import builtins
@@ -27,9 +27,9 @@ from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import Outlet, Output, ReaderGone
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.log import Entry, Log
-from tinytf_cli.repl.python import evaluated, traceback_of
+from tinytf_cli.repl.python import evaluate, format_traceback
 from tinytf_cli.repl.settings import Settings
-from tinytf_cli.repl.state import Run, Spec, State
+from tinytf_cli.repl.state import Run, Spec, State, find_row
 from tinytf_cli.repl.streams import Capture, Streams
 from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
 from tinytf_cli.screen import Terminated
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from tinytf_cli.repl.models import Models
 
 _LIVE = ("generate", "train", "watch")
-"""Commands whose output is shown while it is made, and is never paged."""
+"""Commands whose output is shown as it is produced, and never paged."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a line: its exit status (0, 1, 2, 130), the ``text`` it wrote, what failed.
+    """The outcome of a line: its exit status (0, 1, 2, 130), the ``text`` that it wrote, and its failure.
 
-    After one with ``leave`` the session is over. ``results`` are what the text was drawn from.
+    ``leave`` ends the session. ``results`` are what the text was drawn from.
     """
 
     status: int
@@ -66,7 +66,7 @@ class Leave(Exception):
 
 
 class Session(Outlet):
-    """See the module's description. ``keys`` is what ``help keys`` lists; the prompt adds its own."""
+    """A session (see the module). ``keys`` are the lines of ``help keys``; the prompt replaces them by its own."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Session(Outlet):
         ]
         self._models: Models | None = None
         self._scope: dict[str, Any] = {}
-        self._movement = ""
+        self._last_movement = ""
 
     @property
     def settings(self) -> Settings:
@@ -100,7 +100,7 @@ class Session(Outlet):
 
     @property
     def models(self) -> "Models":
-        """The open models and recorded traces; the first look at them imports torch."""
+        """The open models and recorded traces; the first access imports torch."""
         if self._models is None:
             from tinytf_cli.repl.models import Models
 
@@ -109,7 +109,7 @@ class Session(Outlet):
 
     @property
     def model(self) -> "Model":
-        """The open model; opened when it is first asked for."""
+        """The present model, opened on first access."""
         return self.models.model(self.state.spec)
 
     @property
@@ -140,18 +140,18 @@ class Session(Outlet):
         return self.models.trace(self.require_run())
 
     @property
-    def recorded(self) -> "Trace | None":
-        """The trace of the present run, if it is kept."""
-        return None if self.run is None else self.models.recorded(self.run)
+    def cached_trace(self) -> "Trace | None":
+        """The trace of the present run, if it is cached."""
+        return None if self.run is None else self.models.cached_trace(self.run)
 
     @property
     def table(self) -> StepTable:
         """The steps of the present model."""
-        return StepTable(self.model.config) if self.recorded is None else self.recorded.steps
+        return StepTable(self.model.config) if self.cached_trace is None else self.cached_trace.steps
 
     @property
     def known_table(self) -> StepTable | None:
-        """The steps of the present model as far as they are known without opening it, importing torch or a network."""
+        """The steps of the present model, or None if finding them would open it, import torch or use the network."""
         if self.is_open:
             return self.table
         return _table_of(self.state.spec.name) if "safetensors.torch" in sys.modules else None
@@ -159,59 +159,59 @@ class Session(Outlet):
     @property
     def tokens(self) -> tuple[str, ...]:
         """The printable tokens of the present text."""
-        return () if self.recorded is None else tuple(token.shown for token in self.recorded.tokens)
+        return () if self.cached_trace is None else tuple(token.shown for token in self.cached_trace.tokens)
 
     @property
-    def place(self) -> int | None:
+    def row(self) -> int | None:
         """The index of the present step in ``table.rows``; None before any run."""
-        return self.state.place
+        return self.state.row
 
-    def require_place(self) -> int:
+    def require_row(self) -> int:
         """The index of the present step in ``table.rows``; UsageError before any run."""
         self.require_run()
-        return self.place or 0
+        return self.row or 0
 
     @property
-    def place_words(self) -> str:
-        """The present step: ``L3.weights 17/96``; empty before any run."""
-        if self.place is None or self.recorded is None:
+    def step_words(self) -> str:
+        """The present step and its number, as in ``L3.weights 17/96``; empty before any run."""
+        if self.row is None or self.cached_trace is None:
             return ""
         rows = self.table.rows
-        step, layer = rows[self.place]
+        step, layer = rows[self.row]
         heads = (self.state.head,) if step.letter == "H" and step.is_split and self.state.head is not None else None
-        where = Address(step, None if layer is None else (layer,), heads)
-        return f"{where} {self.place + 1}/{len(rows)}"
+        address = Address(step, None if layer is None else (layer,), heads)
+        return f"{address} {self.row + 1}/{len(rows)}"
 
     def change(self, **values: Any) -> None:
         """Change some fields of the state."""
         self.state = replace(self.state, **values)
 
-    def take(self, spec: Spec) -> None:
-        """Continue with another model, or with other steps ablated; the present text is run through it."""
+    def set_spec(self, spec: Spec) -> None:
+        """Switch to another model or ablation, and run the present text through it."""
         if self.run is None:
             self.change(spec=spec)
         else:
-            self.follow(replace(self.run, spec=spec))
+            self.set_run(replace(self.run, spec=spec))
 
-    def follow(self, run: Run) -> None:
-        """Make a run the present one, at the same step if it has that, and record it if it is not kept."""
-        before, place = self.table.rows if self.run else (), self.place
+    def set_run(self, run: Run) -> None:
+        """Make a run the present one, at the same step if its model has it; record it if it is not cached."""
+        previous_rows, index = self.table.rows if self.run else (), self.row
         rows = self.models.trace(run).steps.rows
-        if place is not None:
-            step, layer = before[place]
-            same = (at for at, (other, of) in enumerate(rows) if (other.name, of) == (step.name, layer))
-            place = next(same, min(place, len(rows) - 1))
-        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), place=place)
+        if index is not None:
+            step, layer = previous_rows[index]
+            same_step = find_row(rows, step.name, layer)
+            index = min(index, len(rows) - 1) if same_step is None else same_step
+        self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), row=index)
 
     def undo(self) -> str:
-        """Go back to the state before the last line that changed something, and return that line."""
+        """Return to the state before the last line that changed something, and return that line."""
         entry = self.log.last_change()
         assert entry.before is not None
         self.state = entry.before
         return entry.line
 
     def redo(self) -> str:
-        """Go back to the state after the line that was undone last, and return that line."""
+        """Return to the state after the line that was undone last, and return that line."""
         entry = self.log.last_undone()
         assert entry.after is not None
         self.state = entry.after
@@ -228,37 +228,37 @@ class Session(Outlet):
         """An output to the session's streams."""
         return self.streams.output(terminal, form, file)
 
-    def say(self, outcome: Outcome, where: str = "") -> None:
-        """Write what failed to stderr; ``where`` is the place of the line in a script."""
+    def say(self, outcome: Outcome, location: str = "") -> None:
+        """Write the failure to stderr; ``location`` says where the line stands in a script."""
         stderr, failure = self.streams.stderr, outcome.failure
         if outcome.status == 130 and stderr is not None:
             print("tinytf: interrupted", file=stderr, flush=True)
         elif failure is not None:
             if self.debug and self.last_error is not None and stderr is not None:
                 stderr.write("".join(traceback.format_exception(self.last_error)))
-            say(where + failure.message, failure.hint, failure.marked, stderr)
-        elif outcome.status and where and stderr is not None:
-            print(f"tinytf: {where}a check did not hold", file=stderr, flush=True)
+            say(location + failure.message, failure.hint, failure.marked, stderr)
+        elif outcome.status and location and stderr is not None:
+            print(f"tinytf: {location}a check did not hold", file=stderr, flush=True)
 
     def execute(self, line: str) -> Outcome:
-        """Run one line; a blank one repeats the last movement. A line that fails leaves the session as it was.
+        """Run one line; a blank line repeats the last movement. A line that fails leaves the session unchanged.
 
-        Errors and Ctrl-C are part of the outcome. Raises only ``ReaderGone`` and ``BrokenPipeError``, when nobody reads
-        stdout any more.
+        Errors and Ctrl-C are part of the outcome. Raises only ``ReaderGone`` and ``BrokenPipeError``, when stdout has
+        no reader any more.
         """
-        began, before, outer, leave = time.perf_counter(), self.state, self.typed, False
+        start, state_before, outer_typed, leave = time.perf_counter(), self.state, self.typed, False
         interrupt = self.interrupt
         interrupt.happened = False
-        failure, status, captured, wrote = None, 0, Capture(), False
+        failure, status, capture, is_last_output = None, 0, Capture(), False
         self.typed = Typed(line)
         try:
-            line = self.lexicon.expanded(line if line.strip() else self._movement)
+            line = self.lexicon.expanded(line if line.strip() else self._last_movement)
             self.typed = read_line(line, self.lexicon.redirects)
             live = self._typed_name() in _LIVE
             with command_files(), fenced(self.streams.fence):
-                with self.streams.capturing(self.typed, self.settings, live=live) as captured:
+                with self.streams.capturing(self.typed, self.settings, live=live) as capture:
                     status = self._dispatch()
-                wrote = self.streams.deliver(captured, self.typed, self.settings, live=live)
+                is_last_output = self.streams.deliver(capture, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):
             raise
         except Leave:
@@ -271,23 +271,22 @@ class Session(Outlet):
             status = failure.status
         if interrupt.happened or status == 130:
             interrupt.happened, status, failure = False, 130, None
-        done = status == 0
-        if self.typed.words or self.typed.sign or not done:  # else it is a comment
-            entry = Entry(self.typed.line.strip(), done, self._typed_name(), wrote)
-            self.state = self.log.remember(entry, before, self.state)
-        self.typed = outer
-        self.last_seconds = time.perf_counter() - began
-        return Outcome(status, captured.text, failure, leave, tuple(result for result, _ in captured.results))
+        succeeded = status == 0
+        if self.typed.words or self.typed.sign or not succeeded:  # else the line is blank or a comment
+            entry = Entry(self.typed.line.strip(), succeeded, self._typed_name(), is_last_output)
+            self.state = self.log.remember(entry, state_before, self.state)
+        self.typed = outer_typed
+        self.last_seconds = time.perf_counter() - start
+        return Outcome(status, capture.text, failure, leave, tuple(result for result, _ in capture.results))
 
     def begin(self, text: str = "", spec: Spec | None = None, *, quiet: bool = True) -> Outcome:
-        """Open the model, that of ``spec``, and run ``text``, if they were given, as lines of the log."""
-        outcome, spec, usual = Outcome(0), spec or self.state.spec, Spec()
-        if spec != usual or spec != self.state.spec:
-            asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}
-            changed = {name: value for name, value in asked.items() if value != getattr(usual, name)}
+        """Open the model of ``spec`` and run ``text``, where given, as logged lines."""
+        outcome, spec, default = Outcome(0), spec or self.state.spec, Spec()
+        if spec != default or spec != self.state.spec:
+            non_default = {name: value for name, value in spec.options.items() if value != default.options[name]}
             words = [
                 f"--{name} {shell_quoted(str(value)) if name == 'adapter' else value} "
-                for name, value in changed.items()
+                for name, value in non_default.items()
             ]
             outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")
         if text and outcome.status == 0:
@@ -295,7 +294,7 @@ class Session(Outlet):
         return outcome
 
     def _typed_name(self) -> str:
-        """The verb or command that the first word means, or the empty string."""
+        """The verb or command that the first word means; empty for none."""
         return self.lexicon.meaning(self.typed.words[0]) if self.typed.words else ""
 
     def _dispatch(self) -> int:
@@ -313,14 +312,14 @@ class Session(Outlet):
             assert command is not None
             return self._invoke(command, name, words)
         if verb.moves:
-            self._movement = typed.line
+            self._last_movement = typed.line
         try:
             return self._invoke(verb.command, name, [] if verb.raw else words)
         except click.UsageError as error:
             raise UsageError(usage_message(error), f"such as: {', '.join(verb.examples)}") from None
 
     def _invoke(self, command: click.Command, name: str, words: Sequence[str]) -> int:
-        """Run a command of click, whose host is the session."""
+        """Run a click command with the session as its host."""
         try:
             context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
             if (outer := click.get_current_context(silent=True)) is not None:
@@ -328,38 +327,38 @@ class Session(Outlet):
             with context:
                 adjust(name, context.params, lambda: self.table)
                 status = command.invoke(context)
-        except click.exceptions.Exit as end:  # of --help
-            return end.exit_code
+        except click.exceptions.Exit as help_exit:  # --help was asked for
+            return help_exit.exit_code
         return status if isinstance(status, int) else 0
 
     def _defaults(self, command: click.Command) -> dict[str, Any]:
-        """The session's values of the options of a command."""
+        """The session's values for the options of a command."""
         spec, names = self.state.spec, {parameter.name for parameter in command.params}
-        opened = {"model": spec.name, **{name: getattr(spec, name) for name in ("device", "dtype", "seed", "adapter")}}
+        opening = {"model": spec.name, **spec.options}
         values = dict(vars(self.settings))
-        if opened.keys() <= names or command.name in ("info", "tokens"):
-            values |= opened
+        if opening.keys() <= names or command.name in ("info", "tokens"):
+            values |= opening
         if not {"layer", "head"} <= names:
             del values["layer"], values["head"]
         return {name: value for name, value in values.items() if name in names and value is not None}
 
     def _python(self, code: str) -> None:
-        """Show the value of an expression, or execute a statement; ``!!`` shows the last traceback."""
+        """Show the value of an expression, or execute a statement; ``!!`` shows the traceback of the last error."""
         if code == "!":
-            text: str | None = traceback_of(self.last_error)
+            text: str | None = format_traceback(self.last_error)
         elif code:
             self.require_own("run Python")
             scope = self._python_scope()
-            before = dict(scope)
+            scope_before = dict(scope)
             try:
-                text = evaluated(code, scope)
+                text = evaluate(code, scope)
             except Terminated:
                 raise
             except SystemExit:
                 raise Leave from None
-            except BaseException:  # a line that fails leaves no name behind, as it is no line of the transcript
+            except BaseException:  # a failed line is not in the transcript, so it leaves no names behind
                 scope.clear()
-                scope.update(before)
+                scope.update(scope_before)
                 raise
         else:
             raise UsageError("! needs Python after it", "such as: ! trace['L0H0.weights'].sum(-1)")
@@ -369,14 +368,14 @@ class Session(Outlet):
 
     @property
     def python_names(self) -> dict[str, Any]:
-        """The names that Python sees, as far as they are there without opening or recording anything."""
+        """The names in the scope of Python, without opening or recording anything."""
         modules = {"torch": "torch", "np": "numpy"}
-        found = {name: sys.modules[module] for name, module in modules.items() if module in sys.modules}
-        known = {**found, "session": self, **({"model": self.model} if self.is_open else {})}
-        return {**self._scope, **known, **({"trace": self.recorded} if self.recorded is not None else {})}
+        loaded = {name: sys.modules[module] for name, module in modules.items() if module in sys.modules}
+        present = {**loaded, "session": self, **({"model": self.model} if self.is_open else {})}
+        return {**self._scope, **present, **({"trace": self.cached_trace} if self.cached_trace is not None else {})}
 
     def _python_scope(self) -> dict[str, Any]:
-        """The names that Python sees; what a user assigned stays."""
+        """The scope of Python, with the names that the user assigned."""
         import numpy as np
         import torch
 
@@ -391,7 +390,7 @@ class Session(Outlet):
 
 @functools.cache
 def _table_of(name: str) -> StepTable | None:
-    """The steps of a model, by its configuration alone; None for one that cannot be read here."""
+    """The steps of a model, from its configuration alone; None if that cannot be read from disk."""
     from tinytf.sources import find_source
 
     try:

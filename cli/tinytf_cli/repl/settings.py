@@ -1,4 +1,4 @@
-"""The settings of a session: how things are shown."""
+"""The settings of a session: how output is shown."""
 
 import re
 from dataclasses import dataclass, field, fields, replace
@@ -7,7 +7,7 @@ from typing import Any, TextIO
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.output import Drawing
-from tinytf_cli.repl.line import begun_name
+from tinytf_cli.repl.line import complete_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 AUTO = "auto"
@@ -18,13 +18,13 @@ _ANY = range(10**6 + 1)
 
 def _setting(
     default: Any, about: str, takes: str, choices: tuple[str, ...] = (), numbers: range = range(0)
-) -> Any:  # a field of whatever type its default has
+) -> Any:  # a dataclass field, of the type of its default
     return field(default=default, metadata={"about": about, "takes": takes, "choices": choices, "numbers": numbers})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How things are shown; None is ``auto``."""
+    """How output is shown; None means ``auto``."""
 
     precision: int | None = _setting(None, "digits after the point", "auto or 0 to 9", (AUTO,), range(10))
     dims: int = _setting(8, "dimensions shown as numbers", "1 or more", (), _ANY[1:])
@@ -32,28 +32,28 @@ class Settings:
     colormap: str = _setting("viridis", "colours of values in 0…1", ", ".join(COLORMAPS), COLORMAPS)
     theme: str = _setting(AUTO, "background to draw for", ", ".join(THEMES), THEMES)
     color: str = _setting(AUTO, "whether to use colour", ", ".join(_COLORS), _COLORS)
-    width: int | None = _setting(None, "columns to draw in", "auto or 20 to 1000", (AUTO,), range(20, 1001))
-    ascii: bool = _setting(False, "7-bit signs only", "on or off", _SWITCH)
-    plain: bool = _setting(False, "sentences, no tables and maps", "on or off", _SWITCH)
+    width: int | None = _setting(None, "columns of the output", "auto or 20 to 1000", (AUTO,), range(20, 1001))
+    ascii: bool = _setting(False, "7-bit characters only", "on or off", _SWITCH)
+    plain: bool = _setting(False, "sentences instead of tables and maps", "on or off", _SWITCH)
     layer: int = _setting(0, "layer of an address without one", "a number", (), _ANY)
     head: int = _setting(0, "head of an address without one", "a number", (), _ANY)
     vi: bool = _setting(False, "vi keys at the prompt", "on or off", _SWITCH)
     pager: bool = _setting(False, "long output a screen at a time", "on or off", _SWITCH)
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
-        """What a stream can show under these settings; ``color`` replaces theirs."""
-        drawing = {one.name: getattr(self, one.name) for one in fields(Drawing)}
-        return detect(stream, **{**drawing, "color": color or self.color})
+        """The terminal of a stream under these settings; ``color`` overrides their colour."""
+        options = {field.name: getattr(self, field.name) for field in fields(Drawing)}
+        return detect(stream, **{**options, "color": color or self.color})
 
     def changed(self, name: str, word: str) -> "Settings":
-        """The settings with one of them read from a word."""
+        """The settings with one value read from a word."""
         setting = find_setting(name)
         return replace(self, **{setting.name: setting.read(word)})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the ``Settings``: a line ``about`` it, and what it ``takes``: one of ``choices``, or of ``numbers``."""
+    """One setting: its description, and the ``choices`` and ``numbers`` that it takes (``takes`` in words)."""
 
     name: str
     about: str
@@ -62,28 +62,28 @@ class Setting:
     numbers: range
 
     def shown(self, settings: Settings) -> str:
-        """The value as it is typed."""
+        """The value as the user types it."""
         value = getattr(settings, self.name)
         if value is None:
             return AUTO
         return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
     def read(self, word: str) -> Any:
-        """The value of a word; UsageError for one that the setting does not take."""
+        """The value that a word means; UsageError if the setting does not take it."""
         if word in self.choices:
             return word == "on" if self.choices == _SWITCH else None if self.numbers else word
         if re.fullmatch("[0-9]{1,9}", word) and int(word) in self.numbers:
             return int(word)
-        near = did_you_mean(word, self.choices) if self.choices else ""
-        raise UsageError(f"{self.name} takes {self.takes}, and not {word!r}", near if near.endswith("?") else "")
+        nearest = did_you_mean(word, self.choices) if self.choices else ""
+        raise UsageError(f"{self.name} takes {self.takes}, not {word!r}", nearest if nearest.endswith("?") else "")
 
 
-SETTINGS = {one.name: Setting(one.name, **one.metadata) for one in fields(Settings)}
+SETTINGS = {entry.name: Setting(entry.name, **entry.metadata) for entry in fields(Settings)}
 
 
 def find_setting(word: str) -> Setting:
-    """A setting by its name or the beginning of one; UsageError for any other word."""
-    name = begun_name(word, SETTINGS)
+    """The setting that a name or unique prefix means; UsageError for any other word."""
+    name = complete_name(word, SETTINGS)
     if not name:
         raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS, otherwise="show lists them"))
     return SETTINGS[name]

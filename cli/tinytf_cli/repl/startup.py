@@ -1,4 +1,4 @@
-"""The start-up file: lines that a session at a terminal begins with."""
+"""The start-up file: lines that a session at a terminal runs first."""
 
 import contextlib
 import os
@@ -12,58 +12,58 @@ from tinytf_cli.failing import explained, say
 from tinytf_cli.repl.line import PYTHON, read_line, read_script
 from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.session_verbs import outcomes
+from tinytf_cli.repl.session_verbs import run_each
 from tinytf_cli.repl.streams import Capture
 
-_OTHERS_MAY_WRITE = 0o022
+_WRITABLE_BY_OTHERS = 0o022
 
 
 def startup_path() -> Path:
-    """The file: in the platform's folder for what a user sets."""
+    """The path of the file, in the platform's folder for user configuration."""
     return user_config_path("tinytf", appauthor=False) / "session"
 
 
 def run_startup(session: Session, path: Path) -> None:
-    """Run the lines of the file, silently; what is wrong with one is told, and the next one runs.
+    """Run the lines of the file without showing their output; a line that fails is reported, and the next one runs.
 
-    Nothing runs of a file that somebody else can have written, or in which a line is none of a session.
+    No line runs if another user could have written the file, or if any of its lines is not a session's.
     """
     session.streams.depth += 1
     try:
-        _require_own(path)
+        _require_private(path)
         lines = list(statements(read_script(path)))
-        _require_lines(session, lines)
+        _require_session_lines(session, lines)
         with contextlib.redirect_stdout(Capture()):
-            for where, outcome in outcomes(session, lines):
-                session.say(outcome, f"{path.parent / where}: ")
+            for location, outcome in run_each(session, lines):
+                session.say(outcome, f"{path.parent / location}: ")
                 if outcome.leave or outcome.status == 130:
                     break
-    except Exception as error:  # a file that cannot be read, or is not run
+    except Exception as error:  # the file cannot be read, or is refused
         failure = explained(error)
         say(failure.message, failure.hint, failure.marked, session.streams.stderr)
     finally:
         session.streams.depth -= 1
 
 
-def _require_own(path: Path) -> None:
-    """Raise UsageError for a file, or a folder of it, that is another user's or that others may write to, on POSIX."""
+def _require_private(path: Path) -> None:
+    """Raise UsageError if the file or its folder belongs to another user, or others may write to it (POSIX only)."""
     if not hasattr(os, "geteuid"):
         return
-    for place in (path, path.parent):
+    for checked in (path, path.parent):
         try:
-            status = place.stat()
+            status = checked.stat()
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
         if status.st_uid != os.geteuid():
-            raise UsageError(f"{path} was not run: {place} belongs to another user", "make it your own: chown")
-        if status.st_mode & _OTHERS_MAY_WRITE:
-            raise UsageError(f"{path} was not run: others may write to {place}", f"chmod go-w {place}")
+            raise UsageError(f"{path} was not run: {checked} belongs to another user", "take ownership with chown")
+        if status.st_mode & _WRITABLE_BY_OTHERS:
+            raise UsageError(f"{path} was not run: others may write to {checked}", f"chmod go-w {checked}")
 
 
-def _require_lines(session: Session, lines: Sequence[tuple[str, str]]) -> None:
-    """Raise UsageError where a line begins with no verb, command or alias, and so was not written for a session."""
+def _require_session_lines(session: Session, lines: Sequence[tuple[str, str]]) -> None:
+    """Raise UsageError if any line begins with no verb, command or alias: the file is then no session file."""
     aliases = set(session.state.aliases)
-    for where, line in lines:
+    for location, line in lines:
         if PYTHON.match(line):
             continue
         try:
@@ -71,4 +71,4 @@ def _require_lines(session: Session, lines: Sequence[tuple[str, str]]) -> None:
             if words and words[0] not in aliases and session.lexicon.find(words[0].partition("/")[0]) == "alias":
                 aliases.update(words[1:2])
         except TinytfError as error:
-            raise UsageError(f"nothing of the start-up file was run: {where}: {error.message}", error.hint) from None
+            raise UsageError(f"the start-up file was not run: {location}: {error.message}", error.hint) from None

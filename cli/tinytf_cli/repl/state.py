@@ -21,18 +21,24 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
 
 Rows = Sequence[tuple[Step, int | None]]
-"""The steps of a model in their order, each with its layer."""
+"""The steps of a model in order, each with its layer (None outside the layers)."""
 
-_NO_PATH = ("preset:", "hub:", "ollama:", "lmstudio:")
-_SAID = 3
-"""The most heads of which a stop says where it held."""
+
+def find_row(rows: Rows, name: str, layer: int | None) -> int | None:
+    """The index of a step among the rows, by its name and layer; None if the model lacks it."""
+    return next((row for row, (step, of_layer) in enumerate(rows) if (step.name, of_layer) == (name, layer)), None)
+
+
+_SCHEMES = ("preset:", "hub:", "ollama:", "lmstudio:")
+_MOST_HEADS = 3
+"""The most heads that the message of a stop describes."""
 
 
 @dataclass(frozen=True)
-class Without:
-    """The parts of attention that are left out and the steps that are ablated, by address.
+class Ablation:
+    """The addresses of ablated steps, and the parts of attention that are left out.
 
-    ``how`` says what replaces those steps: ``zero``, or the ``mean`` over a reference.
+    ``how`` says what replaces the steps: ``zero``, or the ``mean`` over a reference.
     """
 
     at: tuple[str, ...]
@@ -63,19 +69,24 @@ class Spec:
     dtype: str = "float32"
     seed: int = 0
     adapter: Path | None = None
-    without: Without | None = None
+    without: Ablation | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the model by name, as ``model`` and the commands take them."""
+        return {name: getattr(self, name) for name in ("device", "dtype", "seed", "adapter")}
 
     @property
     def short(self) -> str:
-        """``words``, with the last part of a path."""
-        path = "" if self.name.startswith(_NO_PATH) else os.path.basename(self.name.rstrip(os.sep))
-        return f"{path or self.name}{self.words.removeprefix(self.name)}"
+        """``words``, with only the last component of a path."""
+        basename = "" if self.name.startswith(_SCHEMES) else os.path.basename(self.name.rstrip(os.sep))
+        return f"{basename or self.name}{self.words.removeprefix(self.name)}"
 
     @property
     def words(self) -> str:
-        """The model by the name that was asked for, its adapter, and what is ablated."""
-        merged = f" + {self.adapter.name}" if self.adapter else ""
-        return self.name + merged + (f" without {self.without.words}" if self.without else "")
+        """The name of the model as typed, its adapter, and its ablations."""
+        adapter = f" + {self.adapter.name}" if self.adapter else ""
+        return self.name + adapter + (f" without {self.without.words}" if self.without else "")
 
 
 @dataclass(frozen=True)
@@ -90,96 +101,104 @@ class Run:
 
 @dataclass(frozen=True)
 class Stop:
-    """A breakpoint at the steps of ``where`` (None: at every step), if ``condition`` holds there.
+    """A breakpoint at the steps of ``address`` (None: every step) where ``condition`` holds.
 
-    One that stops ``once`` is deleted then. ``hits`` counts where it held in the present run; at the first ``passed``
-    of them nothing stops.
+    A stop with ``once`` is deleted when it first stops. ``hits`` counts how often it held in the present run; the first
+    ``ignore_count`` hits do not stop.
     """
 
     number: int
-    where: Address | None
+    address: Address | None
     condition: "Condition | None"
     once: bool = False
-    passed: int = 0
+    ignore_count: int = 0
     hits: int = field(default=0, compare=False)
 
     @property
     def words(self) -> str:
-        often = ["once"] if self.once else []
-        often += [f"after {plural(self.passed, 'hit')}"] if self.passed else []
-        words = ", ".join([str(self.where or "every step"), *often])
-        return f"{words}{',' if often else ''} if {self.condition.text}" if self.condition else words
+        qualifiers = ["once"] if self.once else []
+        qualifiers += [f"after {plural(self.ignore_count, 'hit')}"] if self.ignore_count else []
+        words = ", ".join([str(self.address or "every step"), *qualifiers])
+        return f"{words}{',' if qualifiers else ''} if {self.condition.text}" if self.condition else words
 
     def to_dict(self) -> dict[str, Any]:
         """The stop as JSON data."""
         return {
             "number": self.number,
-            "at": str(self.where) if self.where else None,
+            "at": str(self.address) if self.address else None,
             "if": self.condition.text if self.condition else None,
             "once": self.once,
             "hits": self.hits,
-            "passed": self.passed,
+            "passed": self.ignore_count,
         }
 
-    def is_at(self, rows: Rows, place: int) -> bool:
-        """Whether it is at a step. One at a layer or at heads is at their first step, and with a condition at each."""
-        (step, layer), where = rows[place], self.where
-        if where is None:
+    def applies_at(self, rows: Rows, row: int) -> bool:
+        """Whether the stop applies at ``rows[row]``.
+
+        A stop at a layer or at heads applies at their first step only; with a condition, at each of their steps.
+        """
+        (step, layer), address = rows[row], self.address
+        if address is None:
             return True
         if not self._covers(step, layer):
             return False
-        if where.step is not None or self.condition is not None:
+        if address.step is not None or self.condition is not None:
             return True
-        before = itertools.takewhile(lambda row: row[1] == layer, (rows[at] for at in range(place - 1, -1, -1)))
-        return not any(self._covers(*row) for row in before)
+        earlier = itertools.takewhile(lambda pair: pair[1] == layer, (rows[n] for n in range(row - 1, -1, -1)))
+        return not any(self._covers(*pair) for pair in earlier)
 
     def _covers(self, step: Step, layer: int | None) -> bool:
-        """Whether a step is one that its address names: of a layer any, of a head those that heads have."""
-        where = self.where
-        if where is None or (where.layers is not None and layer not in where.layers):
-            return where is None
-        if where.step is None:
-            return where.heads is None or where.parts_of(step) is not None
-        return where.step.name == step.name and (where.layers is not None or layer is None)
+        """Whether the address names a step: a layer names all its steps, a head only those that heads have."""
+        address = self.address
+        if address is None or (address.layers is not None and layer not in address.layers):
+            return address is None
+        if address.step is None:
+            return address.heads is None or address.parts_of(step) is not None
+        return address.step.name == step.name and (address.layers is not None or layer is None)
 
-    def held(self, trace: "Trace", step: Step, layer: int | None, before: "Trace | None", model: "Model") -> str | None:
-        """What it says at a step where it holds: itself, and where its condition does; None where it does not.
+    def hit_message(
+        self, trace: "Trace", step: Step, layer: int | None, previous: "Trace | None", model: "Model"
+    ) -> str | None:
+        """The message of the stop at a step, with where its condition holds; None if it does not hold.
 
-        Several heads that it names are each looked at alone.
+        If the address names several heads, each is measured alone.
         """
         from tinytf.trace.measures import Moment
 
-        words = f"stop {self.number}: {self.words}"
+        label = f"stop {self.number}: {self.words}"
         if self.condition is None:
-            return words
-        heads = self.where.parts_of(step) if self.where is not None else None
-        cell = self.where.cell if self.where is not None else ()
-        each = [heads] if heads is None or len(heads) == 1 else [(head,) for head in heads]
-        find = partial(model.find_outcome, option="the token")
-        moments = [Moment(trace, step, layer, some, cell, before, find, model.shown) for some in each]
-        holding = [moment for moment in moments if self.condition.holds(moment)]
-        if not holding:
+            return label
+        heads = self.address.parts_of(step) if self.address is not None else None
+        cell = self.address.cell if self.address is not None else ()
+        groups = [heads] if heads is None or len(heads) == 1 else [(head,) for head in heads]
+        find_token = partial(model.find_outcome, option="the token")
+        moments = [Moment(trace, step, layer, group, cell, previous, find_token, model.shown) for group in groups]
+        hits = [moment for moment in moments if self.condition.holds(moment)]
+        if not hits:
             return None
-        more = f" and in {plural(len(holding) - _SAID, 'more head')}" if len(holding) > _SAID else ""
-        return f"{words}: {'; '.join(self.condition.said(one) for one in holding[:_SAID])}{more}"
+        rest = f" and in {plural(len(hits) - _MOST_HEADS, 'more head')}" if len(hits) > _MOST_HEADS else ""
+        return f"{label}: {'; '.join(self.condition.said(moment) for moment in hits[:_MOST_HEADS])}{rest}"
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that a line can change; ``runs`` are the last two, the present one last, ``kept`` those with names.
+    """Everything that a line can change.
 
-    ``aliases`` are lines by the word that stands for them.
-
-    ``place`` is the index of the present step, and ``head`` the one that ``goto`` named. States that differ in these
-    alone are equal: ``undo`` undoes no movement.
+    ``runs`` are the last two, the present one last; ``named_runs`` those that ``keep`` has named. ``aliases`` maps each
+    word to the line that it stands for. ``row`` is the index of the present step, and ``head`` the head that ``goto``
+    named. States that differ only in these two are equal: ``undo`` undoes no movement.
     """
 
     spec: Spec = field(default_factory=Spec)
     runs: tuple[Run, ...] = ()
-    kept: Mapping[str, Run] = field(default_factory=dict)
+    named_runs: Mapping[str, Run] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    place: int | None = field(default=None, compare=False)
+    row: int | None = field(default=None, compare=False)
     head: int | None = field(default=None, compare=False)
+
+    def stops_at(self, rows: Rows, row: int) -> tuple[Stop, ...]:
+        """The stops that apply at ``rows[row]``, except those that apply at every step."""
+        return tuple(stop for stop in self.stops if stop.address is not None and stop.applies_at(rows, row))

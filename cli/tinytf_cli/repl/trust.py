@@ -1,4 +1,4 @@
-"""What the lines of a file may do: code runs, and files are written, only where the user asks for it in words."""
+"""The rights of session files: they run code and write files only if the user allows it by an option."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from tinytf_cli.command import option
 
 @dataclass(frozen=True)
 class Trust:
-    """What the lines of a file may do."""
+    """What the lines of a file are allowed to do."""
 
     GROUP: ClassVar = "Trust"
 

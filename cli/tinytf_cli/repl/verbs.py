@@ -1,4 +1,4 @@
-"""Verbs: how one is declared, which verb or command a line begins with, and how a verb answers."""
+"""Verbs: their declaration, the verb or command that a line begins with, and the results of verbs."""
 
 import functools
 import itertools
@@ -19,8 +19,8 @@ from tinytf_cli.command import Option, build, parameters_of
 from tinytf_cli.host import Host
 from tinytf_cli.main import COMMANDS, cli
 from tinytf_cli.output import Output
-from tinytf_cli.repl.line import begun_name
-from tinytf_cli.repl.state import Without
+from tinytf_cli.repl.line import complete_name
+from tinytf_cli.repl.state import Ablation
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 from tinytf_cli.views.draw import Display, Shown, draws
@@ -30,8 +30,8 @@ TOPICS = {
     "moving": "through the steps",
     "looking": "at numbers",
     "stopping": "where something happens",
-    "session": "model, text, settings, and what was done",
-    "lines": "what else a line can be",
+    "session": "model, text, settings and history",
+    "lines": "other kinds of line",
 }
 
 OUTPUT_OPTIONS = [
@@ -43,10 +43,10 @@ OUTPUT_OPTIONS = [
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb. ``takes`` are the kinds of its words in order (``completing.OFFERS`` lists them).
+    """One verb. ``takes`` are the kinds of its words in order (see ``completing.OFFERS``).
 
-    The last kind is that of all further words. A ``raw`` verb reads the line as it was typed; a blank line repeats one
-    that ``moves``. ``leaves`` says which words are for the command of the same name.
+    The last kind stands for all further words. A ``raw`` verb reads the line as typed. A blank line repeats the last
+    verb that ``moves``. ``left_to_command`` says which words are for the command of the same name.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Verb:
     takes: tuple[str, ...] = ()
     raw: bool = False
     moves: bool = False
-    leaves: Callable[[Sequence[str]], bool] | None = None
+    left_to_command: Callable[[Sequence[str]], bool] | None = None
 
     @property
     def summary(self) -> str:
@@ -66,9 +66,9 @@ class Verb:
         return (self.command.help or "").strip().split("\n")[0]
 
     def claims(self, words: Sequence[str], host: Host) -> bool:
-        """Whether these words are for the verb where a command has its name: those that click takes for it."""
-        if self.leaves is not None:
-            return not self.leaves(words)
+        """Whether the words are for the verb, not for a command of the same name: whether click parses them for it."""
+        if self.left_to_command is not None:
+            return not self.left_to_command(words)
         try:
             self.command.make_context(self.name, list(words), help_option_names=[], obj=host)
         except click.UsageError:
@@ -77,130 +77,133 @@ class Verb:
 
 
 def verb(
-    name: str, *aliases: str, topic: str, names_models: bool = False, **described: Any
+    name: str, *aliases: str, topic: str, names_models: bool = False, **fields: Any
 ) -> Callable[[Callable[..., Shown | None]], Verb]:
     """Turn a function of the session and its click parameters into a verb, with the output options of every command.
 
-    ``described`` are further fields of Verb; the default ``usage`` is that of the arguments. A verb about a trace also
-    says which steps are ablated, unless it ``names_models`` itself.
+    ``fields`` are further fields of Verb; ``usage`` defaults to the metavars of the arguments. A verb that moves or
+    looks also reports the ablated steps, unless it ``names_models`` itself.
     """
 
-    def made(function: Callable[..., Shown | None]) -> Verb:
+    def decorate(function: Callable[..., Shown | None]) -> Verb:
         @functools.wraps(function)
         def run(**values: Any) -> int:
             session, output = click.get_current_context().obj, build(Output, values)
             with working(name):
-                found = function(session, **{key: value for key, value in values.items() if key not in shared})
-                if found is not None:
-                    gone = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
-                    output.show(found if gone is None else Shown(Ablated(whole=found, without=gone)))
+                result = function(session, **{key: value for key, value in values.items() if key not in shared})
+                if result is not None:
+                    ablated = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
+                    output.show(result if ablated is None else Shown(AblatedAnswer(whole=result, ablation=ablated)))
             return 0
 
-        shared = {one.name for one in OUTPUT_OPTIONS}
+        shared = {parameter.name for parameter in OUTPUT_OPTIONS}
         command = click.command(name, params=[*OUTPUT_OPTIONS], add_help_option=False)(run)
-        usage = " ".join(str(one.metavar) for one in command.params if isinstance(one, click.Argument))
-        return Verb(name, topic, command, aliases, **{"usage": usage, **described})
+        usage = " ".join(str(p.metavar) for p in command.params if isinstance(p, click.Argument))
+        return Verb(name, topic, command, aliases, **{"usage": usage, **fields})
 
-    return made
+    return decorate
 
 
-_FIRST = re.compile(r"[\s/!]")
-"""What ends the first word of a line."""
+_WORD_END = re.compile(r"[\s/!]")
+"""The end of the first word of a line."""
 
 
 class Lexicon:
-    """The words that a line of a session can begin with: ``verbs`` by name.
+    """The words that a line of a session can begin with. ``verbs`` are by name.
 
-    ``own`` has the words of verbs and commands, each with the name that it means.
+    ``built_in`` maps the words of verbs and commands, short forms included, to the name that each means.
     """
 
     def __init__(self, verbs: Mapping[str, Verb], host: Host, aliases: Callable[[], Mapping[str, str]]) -> None:
         self.verbs, self._host, self._aliases = verbs, host, aliases
-        self.own = {name: name for name in (*COMMANDS, *verbs)}
-        for one in verbs.values():
-            self.own.update(dict.fromkeys(one.aliases, one.name))
+        self.built_in = {name: name for name in (*COMMANDS, *verbs)}
+        for verb in verbs.values():
+            self.built_in.update(dict.fromkeys(verb.aliases, verb.name))
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Every word that a line can begin with, and the name that it means; empty for an alias of Python."""
-        return {**self.own, **{name: _FIRST.split(line, maxsplit=1)[0] for name, line in self._aliases().items()}}
+        """Every word that a line can begin with, and the name that it means; empty for an alias of a Python line."""
+        return {
+            **self.built_in,
+            **{name: _WORD_END.split(text, maxsplit=1)[0] for name, text in self._aliases().items()},
+        }
 
     def expanded(self, line: str) -> str:
-        """The line that a line means: one that begins with an alias is written out."""
+        """The line with a leading alias expanded."""
         start = len(line) - len(line.lstrip())
-        word = _FIRST.split(line[start:], maxsplit=1)[0]
-        meant = self._aliases().get(word)
-        return line if meant is None else meant + line[start + len(word) :]
+        word = _WORD_END.split(line[start:], maxsplit=1)[0]
+        replacement = self._aliases().get(word)
+        return line if replacement is None else replacement + line[start + len(word) :]
 
     def find(self, word: str, line: str = "TEXT") -> str:
-        """The name that a word means: a name, an alias, or the beginning of one name only.
+        """The name that a word means: a name, an alias, or the prefix of exactly one name.
 
-        Raises UsageError for any other word, with what it could be.
+        Raises UsageError for any other word, with a suggestion.
         """
-        found = self.names.get(word) or begun_name(word, sorted(set(self.own.values())))
-        if found:
-            return found
-        near = did_you_mean(word, set(self.own.values()), otherwise="help lists what there is")
-        hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run {line[:200]}"
+        name = self.names.get(word) or complete_name(word, sorted(set(self.built_in.values())))
+        if name:
+            return name
+        suggestion = did_you_mean(word, set(self.built_in.values()), otherwise="help lists what there is")
+        hint = f"{suggestion}{'' if suggestion.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
 
     def is_sentence(self, words: Sequence[str]) -> bool:
-        """Whether a line is a text to run: three words or more, the first neither a name nor like one."""
-        first, names = words[0], set(self.names)
-        if len(words) < 3 or any(name.startswith(first.partition("/")[0]) for name in names):
+        """Whether a line is a text to run: three words or more, the first neither a name nor close to one."""
+        word, names = words[0], set(self.names)
+        if len(words) < 3 or any(name.startswith(word.partition("/")[0]) for name in names):
             return False
-        return first[0].isupper() or not did_you_mean(first, names).endswith("?")
+        return word[0].isupper() or not did_you_mean(word, names).endswith("?")
 
     def meaning(self, word: str) -> str:
-        """The name that a word means, or the empty string."""
+        """The name that a word means, or the empty string if it means none."""
         try:
             return self.find(word)
         except UsageError:
             return ""
 
     def command(self, name: str) -> click.Command | None:
-        """A command of the command line by its name."""
+        """The command of the command line with a name; None if there is none."""
         return cli.get_command(click.Context(cli), name)
 
     def verb_for(self, words: Sequence[str]) -> Verb | None:
-        """The verb that takes a line of these words; None where a command does.
+        """The verb that takes a line of these words; None if a command does.
 
-        Raises UsageError for a first word that is neither.
+        Raises UsageError if the first word names neither.
         """
-        found = self.verbs.get(name := self.find(words[0]))
-        return None if found is None or (name in COMMANDS and not found.claims(words[1:], self._host)) else found
+        verb = self.verbs.get(name := self.find(words[0]))
+        return None if verb is None or (name in COMMANDS and not verb.claims(words[1:], self._host)) else verb
 
     def split(self, words: Sequence[str]) -> list[str]:
-        """The words of a line, the first as the name that it means; ``print/stats`` is ``print /stats``.
+        """The words of a line, the first replaced by the name that it means; ``print/stats`` becomes ``print /stats``.
 
-        --help after a verb is ``help``. Raises UsageError as ``find`` does.
+        --help after a verb becomes ``help``. Raises UsageError as ``find`` does.
         """
         word, slash, flag = words[0].partition("/")
         verb = self.verbs.get(self.meaning(word))
         if slash and verb is not None and "flag" in verb.takes:
             return [verb.name, f"/{flag}", *words[1:]]
         name = self.find(words[0], " ".join(words) if len(words) > 1 else "TEXT")
-        asks = {"-h", "--help"} & set(itertools.takewhile("--".__ne__, words[1:]))
-        return ["help", name] if asks and name in self.verbs else [name, *words[1:]]
+        help_options = {"-h", "--help"} & set(itertools.takewhile("--".__ne__, words[1:]))
+        return ["help", name] if help_options and name in self.verbs else [name, *words[1:]]
 
     def redirects(self, word: str) -> bool:
-        """Whether ``|`` and ``>`` after this first word redirect the output; in a condition they do not."""
-        found = self.verbs.get(self.meaning(word))
-        return found is None or not found.raw
+        """Whether ``|`` and ``>`` redirect the output after this first word; after a raw verb they do not."""
+        verb = self.verbs.get(self.meaning(word))
+        return verb is None or not verb.raw
 
 
 # Commands that a session reads differently
 
 NOTES = {
-    "grad": "In a session, words that are all addresses are those of --at: grad L0H1.weights uses the present text.",
+    "grad": "In a session, words that are all addresses are taken as --at: grad L0H1.weights uses the present text.",
     "explain": "In a session, explain ADDRESS uses the present text.",
     "info": "In a session, info without MODEL describes the open model.",
 }
-"""What help adds to a command."""
+"""What help adds to the page of a command."""
 
 
 def adjust(name: str, parameters: dict[str, Any], table: Callable[[], StepTable]) -> None:
-    """Change the parsed parameters of a command that a session reads differently; ``table`` gives the steps."""
+    """Adjust the parsed parameters of a command that a session reads differently; ``table`` gives the steps."""
     words: tuple[str, ...] = parameters.get("words") or ()
     if name == "grad" and words and all(_is_address(word, table()) for word in words):
         parameters["addresses"] = (*words, *parameters["addresses"])
@@ -211,7 +214,7 @@ def _is_address(word: str, table: StepTable) -> bool:
     try:
         parse_address(word, table)
     except TinytfError:
-        return re.match("L[0-9-]", word) is not None  # of a layer that does not exist; the command says so
+        return re.match("L[0-9-]", word) is not None  # the layer does not exist; the command will say so
     return True
 
 
@@ -220,9 +223,9 @@ def _is_address(word: str, table: StepTable) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Report):
-    """What a verb answers: a few blocks, and the same as data; as events it is one.
+    """The answer of a verb: a few blocks, and the same as data; as NDJSON it is a single event.
 
-    ``table`` leads to the records of its table; without it they are the first list of records in the data.
+    ``table`` is the path to the records of its table, by default the first list of records in the data.
     """
 
     KIND = "answer"
@@ -239,12 +242,10 @@ class Answer(Report):
         yield {"type": self.kind, "schema_version": SCHEMA_VERSION, **self.data}
 
     def sheet(self, *, long: bool = False) -> Sheet | None:
-        first = (
-            name
-            for name, records in self.data.items()
-            if isinstance(records, list) and records and isinstance(records[0], Mapping)
+        lists = (
+            name for name, rows in self.data.items() if isinstance(rows, list) and rows and isinstance(rows[0], Mapping)
         )
-        path = self.table or tuple(itertools.islice(first, 1))
+        path = self.table or tuple(itertools.islice(lists, 1))
         return of_records(records_in(self.data, path)) if path else None
 
 
@@ -255,25 +256,30 @@ def draw_answer(report: Answer, terminal: Terminal, display: Display) -> Iterabl
 
 
 def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Shown:
-    """An answer of a few blocks that are the same on every terminal."""
+    """An answer whose blocks are the same on every terminal."""
     return Shown(Answer(kind=kind, data=data, draw=lambda terminal: blocks))
 
 
+def ablation_line(ablation: Ablation) -> Line:
+    """The line that names the ablated steps."""
+    return Line(Span(f"without {ablation.words}", "dim"))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Ablated(Report):
+class AblatedAnswer(Report):
     """An answer about a trace, and the steps that were ablated in it."""
 
-    KIND = "ablated"
+    KIND = "ablated_answer"
 
     whole: Shown
-    without: Without
+    ablation: Ablation
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.whole.report.to_dict(), "without": self.without.to_dict()}
+        return {**self.whole.report.to_dict(), "without": self.ablation.to_dict()}
 
     def events(self) -> Iterator[dict[str, Any]]:
         for event in self.whole.report.events():
-            yield {**event, "without": self.without.to_dict()}
+            yield {**event, "without": self.ablation.to_dict()}
 
     def stored(self) -> list[Array]:
         return self.whole.report.stored()
@@ -285,13 +291,8 @@ class Ablated(Report):
         return self.whole.report.sheet(long=long)
 
 
-@draws(Ablated)
-def draw_ablated(report: Ablated, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """The answer, and a line that names the ablated steps."""
+@draws(AblatedAnswer)
+def draw_ablated_answer(report: AblatedAnswer, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """The answer, and the line that names the ablated steps."""
     yield from report.whole.blocks(terminal)
-    yield without_line(report.without)
-
-
-def without_line(gone: Without) -> Line:
-    """The line that names the ablated steps."""
-    return Line(Span(f"without {gone.words}", "dim"))
+    yield ablation_line(report.ablation)
