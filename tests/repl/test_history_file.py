@@ -94,7 +94,7 @@ def test_a_history_that_cannot_be_written_is_said_once(tmp_path: Path, monkeypat
     with typist(tmp_path, monkeypatch) as typed:
         assert typed(f"{RUN}step{ENTER}where{ENTER}") == 0
     assert typed.lines == ['run "The cat sat"', "step", "where"]
-    notes = [line for line in typed.err.text.splitlines() if "not kept" in line]
+    notes = [line for line in typed.err.text.splitlines() if "not saved" in line]
     assert len(notes) == 1
     assert str(tmp_path / "tinytf" / "history") in notes[0]
 
@@ -103,4 +103,4 @@ def test_a_folder_in_its_place_is_no_error(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "tinytf" / "history").mkdir(parents=True)
     with typist(tmp_path, monkeypatch) as typed:
         typed(RUN)
-    assert typed.err.text.count("not kept") == 1
+    assert typed.err.text.count("not saved") == 1
