@@ -414,7 +414,7 @@ class Numbers:
     def encode(self, text: str, **settings: bool) -> Encoding:
         return replace(encoding_of([int(word) for word in text.split() if word.isdecimal()]), text=text)
 
-    def around(self) -> tuple[list[int], list[int]]:
+    def surrounding_ids(self) -> tuple[list[int], list[int]]:
         return [], []
 
     def shown(self, token_id: int) -> str:

@@ -183,7 +183,7 @@ def read_once(path: Path, limit: int) -> bytes:
         return buffer.getvalue()
 
 
-def is_there(path: str) -> bool:
+def path_exists(path: str) -> bool:
     """Whether a file or folder has this path. Raises PermissionError if a folder above cannot be searched."""
     try:
         os.lstat(path)
@@ -194,7 +194,7 @@ def is_there(path: str) -> bool:
     return True
 
 
-def resolved(path: Path) -> Path:
+def resolve_links(path: Path) -> Path:
     """The absolute path behind all links; a circular or impossible path is only made absolute."""
     try:
         return Path(os.path.realpath(path))

@@ -8,7 +8,7 @@ import torch
 
 from tinytf.api import Model
 from tinytf.checkpoints.huggingface.adapter import Adapter
-from tinytf.checkpoints.huggingface.memory import kept
+from tinytf.checkpoints.huggingface.memory import device_and_dtype
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import model_files
@@ -71,7 +71,7 @@ def load(
         return open_source(source_by_name, device=target, dtype=kind, seed=seed, adapter=adapter)
     source = MemorySource.of(model, tokenizer)
     source.config()  # raises for anything but a model of transformers
-    module_device, module_dtype = kept(model)
+    module_device, module_dtype = device_and_dtype(model)
     kind = dtype or str(module_dtype).removeprefix("torch.")
     return open_source(source, device=device or module_device, dtype=kind, adapter=adapter)
 

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from platformdirs import user_cache_path, user_config_path, user_data_path, user_state_path
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import expect_unread, is_read, resolved
+from tinytf.files import expect_unread, is_read, resolve_links
 
 RESULTS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors", ".npz", ".cast", ".session")
 """The extensions that lines of a stranger's file may write: no file that a program would run."""
@@ -65,7 +65,7 @@ def require_place(path: Path) -> None:
 
 def require_outside(path: Path) -> None:
     """Raise UsageError for a path in the folder of a model or training run, or in a folder inside one."""
-    for absolute in dict.fromkeys((path.absolute(), resolved(path))):
+    for absolute in dict.fromkeys((path.absolute(), resolve_links(path))):
         for folder in absolute.parents[:2]:
             if (kind := _kind_of(folder)) is not None:
                 raise UsageError(f"{path} lies in the folder of a {kind}, {folder}", "write to another folder")
@@ -96,7 +96,7 @@ class Fence:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = None if folder is None else resolved(folder)
+        self.folder = None if folder is None else resolve_links(folder)
         self._made: set[Path] = set()
 
     def require_result(self, path: Path) -> None:
@@ -110,7 +110,7 @@ class Fence:
 
     def require(self, path: Path) -> None:
         """Raise UsageError for a file or folder that the lines may not write or remove."""
-        target = resolved(path.parent) / path.name
+        target = resolve_links(path.parent) / path.name
         if self._is_made(target):
             return
         if self.folder is None:
@@ -118,12 +118,12 @@ class Fence:
                 f"a file's lines may not write {str(path)!r}",
                 "--write-to DIR lets them write new files below DIR, --allow-code lets them do anything that you may",
             )
-        if not target.is_relative_to(self.folder) or resolved(path) != target:
+        if not target.is_relative_to(self.folder) or resolve_links(path) != target:
             raise UsageError(f"a file's lines may write only below {self.folder}, and {str(path)!r} is not")
         own_folders = (user_config_path, user_data_path, user_state_path, user_cache_path)
         is_hidden = any(part.startswith(".") for part in target.relative_to(self.folder).parts)
         if is_hidden or any(
-            target.is_relative_to(resolved(folder("tinytf", appauthor=False))) for folder in own_folders
+            target.is_relative_to(resolve_links(folder("tinytf", appauthor=False))) for folder in own_folders
         ):
             raise UsageError(f"a file's lines may write no hidden file and no settings: {str(path)!r}")
         if os.path.lexists(target):
@@ -131,7 +131,7 @@ class Fence:
 
     def made(self, path: Path) -> None:
         """Remember a file or folder that the lines made."""
-        self._made.add(resolved(path.parent) / path.name)
+        self._made.add(resolve_links(path.parent) / path.name)
 
     def _is_made(self, path: Path) -> bool:
         return not self._made.isdisjoint((path, *path.parents))
@@ -186,7 +186,7 @@ def write_output(path: Path, data: bytes | Iterable[bytes | memoryview]) -> int:
     if path.exists() and not path.is_file():
         with os.fdopen(_open_to_write(path), "wb") as stream:
             return sum(map(stream.write, parts))
-    with replacing(resolved(path)) as stream:
+    with replacing(resolve_links(path)) as stream:
         return sum(map(stream.write, parts))
 
 
@@ -206,7 +206,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     _permit(path)
     with suppress(FileNotFoundError):
         _require_writable(path)
-    part = beside(path)
+    part = temporary_path(path)
     with _named(path):
         is_new = mode is None and not os.path.lexists(path)
         descriptor = os.open(part, _NEW, 0o666 if is_new else 0o600)
@@ -229,7 +229,7 @@ def link(source: Path, path: Path) -> None:
     Raises OSError.
     """
     _permit(path)
-    part = beside(path)
+    part = temporary_path(path)
     try:
         os.link(source, part)
     except OSError:
@@ -256,7 +256,7 @@ def appending(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         yield stream
 
 
-def beside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """A new path next to ``path``, hidden, with a random name that is no longer than file systems take."""
     suffix = f".{secrets.token_hex(8)}.part"
     stem = os.fsencode(path.name)[: _MAX_NAME_BYTES - len(suffix) - 1]

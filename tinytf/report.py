@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
 
 
-def unheard(done: int, of: int) -> None:
+def ignore_progress(done: int, of: int) -> None:
     """Ignore progress."""
 
 

@@ -17,14 +17,14 @@ from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.huggingface.memory import read_module
-from tinytf.checkpoints.load import Checkpoint, Opened
+from tinytf.checkpoints.load import Checkpoint, LoadedModel
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
 from tinytf.checkpoints.stores import HUB_CACHE, STORES
 from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import is_there, read_json, register_model, resolved
+from tinytf.files import path_exists, read_json, register_model, resolve_links
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
@@ -65,7 +65,7 @@ class Source(ABC):
         """The tokenizer, without the weights."""
 
     @abstractmethod
-    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
+    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
         """The weights; ``seed`` draws those of a preset."""
 
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
@@ -100,8 +100,8 @@ class PresetSource(Source):
         note = f"borrowed from {built_in}: a preset has no vocabulary of its own"
         return Vocabulary(Tokenizer.load(ASSETS / built_in / "tokenizer.json"), note)
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
-        return Opened(Transformer.initialised(self.config(), seed).to(dtype))
+    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+        return LoadedModel(Transformer.initialised(self.config(), seed).to(dtype))
 
 
 class RunSource(Source):
@@ -115,8 +115,8 @@ class RunSource(Source):
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(Tokenizer.load(self.path / "tokenizer.json"))
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
-        return Opened(load_run(self.path, dtype))
+    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+        return LoadedModel(load_run(self.path, dtype))
 
     def card(self) -> dict[str, Any] | None:
         return read_json(self.path / "card.json") if (self.path / "card.json").exists() else None
@@ -144,7 +144,7 @@ class DirectorySource(Source):
     def vocabulary(self) -> Vocabulary:
         return load_tokenizer_directory(self.path)
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
+    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
         return self.checkpoint.load(dtype)
 
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
@@ -212,7 +212,7 @@ def find_source(model: str) -> Source:
             return stored_source(model, store.find(name))
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)
-    if not model or is_there(model):
+    if not model or path_exists(model):
         return source_at(Path(model))
     if HUB_CACHE.has(model):
         return stored_source(model, HUB_CACHE.find(model))
@@ -240,7 +240,7 @@ _HINT = "tinytf opens folders with a config.json, and .gguf files"
 
 def source_at(path: Path) -> Source:
     """The source at a path: a run directory, a directory of transformers, or a GGUF file."""
-    name = path.name or resolved(path).name
+    name = path.name or resolve_links(path).name
     register_model(path)
     if path.is_file():
         if path.suffix.lower() == ".gguf":

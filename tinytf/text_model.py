@@ -15,7 +15,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, Written
-from tinytf.text.library import MOST, Limit
+from tinytf.text.library import DEFAULT_LIMIT, Limit
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
@@ -86,7 +86,7 @@ class TextModel(ShortRepr):
         unless ``truncate`` cuts it there.
         """
         limit = limit or self._context
-        most = MOST if truncate else limit
+        most = DEFAULT_LIMIT if truncate else limit
         if isinstance(text, Conversation):
             return self._fitting(self.tokenizer.converse(text, limit=most), truncate, limit)
         _require_string(text)
@@ -123,7 +123,9 @@ class TextModel(ShortRepr):
             rows = [listed[0]]  # a batch of one
         if not rows or not all(isinstance(token_id, int) and token_id >= 0 for token_id in rows[0]):
             raise UsageError(f"{brief(ids)} is not a list of token ids", "such as ids=[464, 3797, 3332], for one text")
-        return self._fitting(self.tokenizer.of_ids([int(token_id) for token_id in rows[0]]), truncate, self._context)
+        return self._fitting(
+            self.tokenizer.encode_ids([int(token_id) for token_id in rows[0]]), truncate, self._context
+        )
 
     def prompt(self, text: Written, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to continue, without an end token; for an empty text, the start token alone.
@@ -133,7 +135,7 @@ class TextModel(ShortRepr):
         Raises UsageError like ``encode``, and for an empty text if there is no start token.
         """
         if isinstance(text, Conversation):
-            most = MOST if truncate else self._context
+            most = DEFAULT_LIMIT if truncate else self._context
             return self._fitting(self.tokenizer.converse(text, continued=True, limit=most), truncate, self._context)
         _require_string(text)
         if not text:
@@ -214,7 +216,7 @@ class TextModel(ShortRepr):
         force: bool = False,
     ) -> list[Trace]:
         """Record several texts, which go through the model in batches. Raises like ``trace``."""
-        encodings = [self.encode(text, truncate=truncate) for text in several(texts)]
+        encodings = [self.encode(text, truncate=truncate) for text in require_text_list(texts)]
         traces = record_all(self.transformer, encodings, self.tokenizer.mask_id, layers=layers, force=force)
         for trace in traces:
             trace.about = About(self, trace.encoding)
@@ -227,7 +229,7 @@ class TextModel(ShortRepr):
         return trace
 
 
-def several(texts: Sequence[Written]) -> Sequence[Written]:
+def require_text_list(texts: Sequence[Written]) -> Sequence[Written]:
     """The texts of a list. Raises UsageError for a single text, and for anything but a list."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise UsageError(

@@ -98,7 +98,7 @@ def _summands(name: str, args: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """A comparison of two computations of the same numbers at ``step``; ``what`` describes it.
 
     ``difference`` is the largest relative to what rounding allows there, and ``allowed`` that allowance; ``scale`` is
@@ -135,13 +135,13 @@ class Compared:
         return self.share <= 1
 
 
-def telling(items: Sequence[Compared]) -> Compared:
+def worst_or_first_failure(items: Sequence[Comparison]) -> Comparison:
     """The comparison to report: the first that fails or, if all hold, the one with the largest difference."""
     return next((item for item in items if not item.holds), None) or max(items, key=lambda item: item.difference)
 
 
 @dataclass(frozen=True)
-class Ways:
+class TwoResults:
     """Two computations of the same numbers, to be compared; ``axis`` is that of the tokens, which differ in scale."""
 
     step: str
@@ -151,7 +151,7 @@ class Ways:
     axis: int | None = None
 
 
-def compare(ways: Ways, dtype: torch.dtype, coarse: Coarse, again: Callable[[], Ways]) -> Compared:
+def compare(ways: TwoResults, dtype: torch.dtype, coarse: Coarse, again: Callable[[], TwoResults]) -> Comparison:
     """Compare two computations of the same numbers in ``dtype``; ``again`` repeats both.
 
     MARGIN times the rounding of the result is allowed. If that is not enough, the rounding on the way is added: the
@@ -162,9 +162,9 @@ def compare(ways: Ways, dtype: torch.dtype, coarse: Coarse, again: Callable[[], 
     expected = _wide(ways.expected)
     difference, size = (_wide(ways.found) - expected).abs(), expected.abs()
     if not difference.numel():
-        return Compared(ways.step, ways.what, 0.0, 0.0, 0.0)
+        return Comparison(ways.step, ways.what, 0.0, 0.0, 0.0)
     if not bool(difference.isfinite().all()):
-        return Compared(ways.step, ways.what, math.inf, float(size.max()), 0.0)
+        return Comparison(ways.step, ways.what, math.inf, float(size.max()), 0.0)
     rounding = unit_roundoff(dtype) * _largest(size, ways.axis) + _least(dtype)
     result = _furthest(ways, difference, size, MARGIN * rounding)
     if result.holds:
@@ -177,10 +177,10 @@ def compare(ways: Ways, dtype: torch.dtype, coarse: Coarse, again: Callable[[], 
     return _furthest(ways, difference, size, MARGIN * rounding)
 
 
-def _furthest(ways: Ways, difference: Tensor, size: Tensor, limit: Tensor) -> Compared:
+def _furthest(ways: TwoResults, difference: Tensor, size: Tensor, limit: Tensor) -> Comparison:
     position = (difference / limit).argmax()
     pair = [float(tensor.flatten()[position]) for tensor in (difference, limit.expand_as(difference))]
-    return Compared(ways.step, ways.what, pair[0], float(size.max()), pair[1])
+    return Comparison(ways.step, ways.what, pair[0], float(size.max()), pair[1])
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:

@@ -118,7 +118,7 @@ def line_texts(path: Path) -> list[str]:
     if path == Path("-"):
         return read_texts(("-",), lines=True)
     from tinytf.text.corpus import find_files
-    from tinytf.text.stream import anywhere
+    from tinytf.text.stream import cut_anywhere
 
-    whole = "".join(find_files([path]).whole_files().documents().texts(anywhere))
+    whole = "".join(find_files([path]).whole_files().documents().texts(cut_anywhere))
     return [line for line in whole.splitlines() if line.strip()]

@@ -139,17 +139,17 @@ class Detail:
 
     def layers(self, model: "Model") -> tuple[int, ...]:
         """The layers whose blocks are shown; AddressError for a layer or head that the model does not have."""
-        from tinytf.trace.address import read_numbers
+        from tinytf.trace.address import parse_numbers
 
         self.head_of(model)
-        layers = read_numbers(self.layer, model.config.n_layers, "layer") or ()
+        layers = parse_numbers(self.layer, model.config.n_layers, "layer") or ()
         return tuple(range(model.config.n_layers)) if self.full else layers
 
     def head_of(self, model: "Model") -> int:
         """The head of those blocks."""
-        from tinytf.trace.address import one_number
+        from tinytf.trace.address import parse_single_number
 
-        return one_number(self.head, model.config.n_heads, "head")
+        return parse_single_number(self.head, model.config.n_heads, "head")
 
 
 @dataclass(frozen=True)

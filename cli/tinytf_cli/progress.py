@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from tinytf.files import resolved
+from tinytf.files import resolve_links
 from tinytf.text.printable import printable
 from tinytf.training.data.setup import Setup
 from tinytf.training.folder.reader import RunReader
@@ -68,7 +68,7 @@ class TrainingProgress:
             self._line(f"{setup.model.config.kind}, {count:,} parameters, {setup.tokenizer.vocab_size:,} tokens")
             self.started, self.begun = now, metrics.step
             if takes_pictures(self.terminal):
-                name = resolved(self.out).name
+                name = resolve_links(self.out).name
                 self.board = Board(name, RunReader(self.out), Screen(self.stream), self.terminal, fixed=False)
         if self.board is not None:
             if now - self.said >= _SECONDS_BETWEEN_PICTURES or metrics.step == self.steps:

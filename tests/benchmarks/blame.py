@@ -13,7 +13,7 @@ import torch
 from _timing import Row, in_turns, options, ratio, show, show_machine, spread
 from torch import Tensor
 
-from tinytf.cause.damage import Asked, Damage
+from tinytf.cause.damage import Damage, MeasuredText
 from tinytf.cause.swaps import Swapping, Values, swapped
 from tinytf.model.transformer import Transformer
 from tinytf.presets import preset
@@ -34,7 +34,7 @@ def one_by_one(model: Transformer, ids: Tensor, swaps: list[Values], dtype: torc
     return torch.stack(found).double()
 
 
-def together(model: Transformer, asked: Asked, swaps: list[Values]) -> Tensor:
+def together(model: Transformer, asked: MeasuredText, swaps: list[Values]) -> Tensor:
     swapping = Swapping(model)
     streams = swapping.streams(asked.ids)
     return Damage(swapping, streams, asked).of(swapping, streams, swaps)[:, 0]
@@ -54,7 +54,7 @@ def main() -> int:
         parameter += 0.1 * parameter.std().nan_to_num() * torch.randn(parameter.shape, generator=generator)
     swaps: list[Values] = [{path: one.data} for path, one in other.named_parameters() if one.dim() == 2]
     ids = torch.randint(config.vocab_size, (chosen.tokens,), generator=generator).tolist()
-    asked = Asked.of(model, ids, None)
+    asked = MeasuredText.of(model, ids, None)
     show_machine("torch")
     print(f"GPT-2 small, {chosen.layers} layers, {chosen.tokens} tokens, float32, random weights; {len(swaps)} swaps")
     ours, theirs = together(model, asked, swaps), one_by_one(model, asked.ids, swaps, torch.float64)

@@ -12,7 +12,7 @@ from whole_runs import TEXTS, apart, near, with_tensor
 
 from tinytf.cause import restoring
 from tinytf.cause.blame import Blame
-from tinytf.cause.damage import Asked, Estimate, estimates, expected
+from tinytf.cause.damage import Estimate, MeasuredText, estimates, expected
 from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
@@ -92,7 +92,7 @@ def test_a_gradient_expects_half_the_variance_of_the_change_of_the_logits() -> N
     first = model_of("llama, grouped")
     other, ids = near(first, 0.01), [3, 14, 15, 9]
     differences = {path: one.detach() - first.get_parameter(path).detach() for path, one in other.named_parameters()}
-    found = expected(first, Asked.of(first, ids, None), differences, 400, torch.Generator().manual_seed(0))
+    found = expected(first, MeasuredText.of(first, ids, None), differences, 400, torch.Generator().manual_seed(0))
     for (path, difference), value in zip(differences.items(), found.tolist(), strict=True):
         changed = copy.deepcopy(first)
         with torch.no_grad():
@@ -216,7 +216,7 @@ def test_an_interrupt_keeps_the_texts_that_sets_are_measured_on(monkeypatch: pyt
     other = near(first)
     gains, left = blamed(first, other).gains, restoring._left
 
-    def interrupted(both: ModelPair, text: Asked, *more: Any) -> torch.Tensor:
+    def interrupted(both: ModelPair, text: MeasuredText, *more: Any) -> torch.Tensor:
         if text.ids.shape[1] == len(TEXTS[1].split()):
             raise KeyboardInterrupt
         return left(both, text, *more)

@@ -12,7 +12,7 @@ from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import record_gradients
 from tinytf.steps.operations import Choose, Route
 from tinytf.trace.check import check
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 
 TEXT, OTHER = "3 14 15 9 2 6 5 30 3 11", "3 14 15 8 2 6 5 30 3 11"
 IDS = torch.tensor([[int(word) for word in TEXT.split()]])
@@ -82,7 +82,7 @@ def test_experts_are_parts_of_a_logit(model: Model) -> None:
 
 @torch.no_grad()
 def test_the_fused_experts_give_what_the_rows_give_one_after_the_other(model: Model) -> None:
-    with tapped(model.transformer, lambda _, tensor: tensor):
+    with tap_steps(model.transformer, lambda _, tensor: tensor):
         stepped = model.transformer(IDS)
     assert furthest(model.transformer(IDS), stepped) < 1e-12
 

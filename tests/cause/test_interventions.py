@@ -170,7 +170,7 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
     clean, corrupt = traced(model, 5), traced(model, 6)
     found = patch_sweep(clean, corrupt, what, answer=3, versus=4)
     for layer in range(model.config.n_layers):
-        step = {"residual": "in", "heads": clean.steps.head_given(layer).name}.get(what, what)
+        step = {"residual": "in", "heads": clean.steps.head_output(layer).name}.get(what, what)
         for column in range(found.differences.shape[1]):
             if what == "heads" and column >= model.config.at(layer).n_heads:
                 assert found.differences[layer, column].isnan()

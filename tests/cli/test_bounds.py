@@ -8,10 +8,10 @@ import pytest
 from driving import Tinytf, is_a_clean_error
 
 from tinytf.errors import UsageError
-from tinytf.generate.score import SCORED
+from tinytf.generate.score import SCORE_LIMIT
 from tinytf.loading import Model
 from tinytf.text import library
-from tinytf.text.library import BYTES, MOST
+from tinytf.text.library import BYTES, DEFAULT_LIMIT
 from tinytf.text.tokenizer import Token
 
 
@@ -27,7 +27,7 @@ def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_beyond_the_limit_is_counted_and_refused(tinytf: Tinytf, decoder: Path, text: str, command: str) -> None:
     ran = tinytf(command, "-", "-m", decoder, stdin=text.encode())
     assert is_a_clean_error(ran)
-    assert f"takes at most {SCORED if command == 'score' else 64:,}" in ran.err
+    assert f"takes at most {SCORE_LIMIT if command == 'score' else 64:,}" in ran.err
 
 
 @pytest.mark.usefixtures("no_tokens")
@@ -87,7 +87,7 @@ def test_beams_that_take_more_than_half_of_the_free_memory_are_refused_before_th
 
 def test_the_bytes_of_a_text_are_bounded_and_not_its_characters(opened: Model) -> None:
     opened.tokenizer.encode("a" * 1000)
-    MOST.require_bytes(BYTES)
+    DEFAULT_LIMIT.require_bytes(BYTES)
     for text in ("a" * (BYTES + 1), "\U0001f408" * (BYTES // 4 + 1)):
         with pytest.raises(UsageError, match="bytes, and tinytf takes at most 2,097,152"):
             opened.tokenizer.encode(text)

@@ -14,7 +14,7 @@ import torch
 from driving import Tinytf
 
 from tinytf import doctor
-from tinytf.tolerance import Compared
+from tinytf.tolerance import Comparison
 from tinytf.trace.check import Check
 
 
@@ -81,7 +81,7 @@ def test_a_device_that_computes_wrongly_or_fails_is_status_1(way, tinytf: Tinytf
     def bad(trace: object) -> Check:
         if way == "broken":
             raise RuntimeError("CUDA error: no kernel image\nmore of it")
-        return Check((Compared("L0.q", "formula", 0.5, 1.0, 1e-6),))
+        return Check((Comparison("L0.q", "formula", 0.5, 1.0, 1e-6),))
 
     monkeypatch.setattr(doctor, "check_trace", bad)
     ran = tinytf("doctor")

@@ -30,7 +30,7 @@ def untied(kind: str, **changes: object) -> Transformer:
 
 def exact(model: Transformer) -> Transformer:
     """The model, in float64 where it has states: in float32 one of weights as large as these keeps five digits."""
-    return model.double() if len(table_of(model.config).attending) < model.config.n_layers else model
+    return model.double() if len(table_of(model.config).attention_layers) < model.config.n_layers else model
 
 
 def steps_of(model: Transformer, prompt: Sequence[int] = PROMPT, **settings: object) -> list[GeneratedToken]:

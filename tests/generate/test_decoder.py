@@ -16,7 +16,7 @@ from tinytf.generate.decoder import PLAIN, Decoder, Kind
 from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 
 DECODERS = [kind for kind in KINDS if Decoder.fits(lively(config_of(kind))) and not config_of(kind).rope_switch]
 GROUPED = ["gpt2", "llama, grouped", "one key head for all", "mistral, a window and stretched waves"]
@@ -111,7 +111,7 @@ def tapped_weights(model: Transformer, ids: Tensor) -> list[Tensor]:
         kept.append(tensor[:, :, -1])
         return tensor
 
-    with tapped(model, tap, ["weights"]):
+    with tap_steps(model, tap, ["weights"]):
         model(ids)
     return kept
 
@@ -175,11 +175,11 @@ def test_a_tapped_step_is_asked_at_every_token_and_may_change_the_text(kind: str
         lengths.append(tensor.shape[2])
         return tensor
 
-    with tapped(model, tap, ["head_out"]):
+    with tap_steps(model, tap, ["head_out"]):
         assert not Decoder.fits(model)
         assert tokens_of(model) == expected
     assert lengths == [len(PROMPT)] * 2 + [1] * 22  # two layers
-    with tapped(model, lambda step, tensor: torch.zeros_like(tensor), ["head_out"]):
+    with tap_steps(model, lambda step, tensor: torch.zeros_like(tensor), ["head_out"]):
         assert tokens_of(model) != expected
     assert Decoder.fits(model)
     assert tokens_of(model) == expected

@@ -159,7 +159,7 @@ def test_chunks_go_together_with_samples_and_with_sliding() -> None:
 def weights_after(model: Transformer, text: Sequence[int]) -> list[Tensor]:
     """Every layer's attention weights (H, K) of the last token of a text, as a trace has them."""
     trace = record(model, encoding_of(text))
-    return [trace[f"L{layer}.weights"][:, -1] for layer in trace.steps.attending]
+    return [trace[f"L{layer}.weights"][:, -1] for layer in trace.steps.attention_layers]
 
 
 LOOKED_AT = [(None, None, 0), (1, None, 3), (0, 3, 0), (None, 2, 3)]
@@ -171,7 +171,7 @@ def test_what_a_step_looked_at_is_what_a_trace_of_the_text_shows(
     kind: str, layer: int | None, head: int | None, chunk: int
 ) -> None:
     model = untied(kind, context=9)
-    attending = table_of(model.config).attending
+    attending = table_of(model.config).attention_layers
     if layer is not None and layer not in attending:
         with pytest.raises(UsageError, match=f"layer {layer} has no attention weights"):
             steps_of(model, looking=Looking(layer, head))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from architectures import KINDS, config_of, encoding_of, lively
 from torch import Tensor, nn
 
-from tinytf.gradients.by_hand import has_earlier_user, passed_on, step_gradients
+from tinytf.gradients.by_hand import gradient_to_inputs, has_earlier_user, step_gradients
 from tinytf.gradients.loss import Targets
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
@@ -67,7 +67,7 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
                     yield name, torch.zeros_like(parameter)
             continue
         yield site.name, gradient
-        for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
+        for name, found in site.operation.parameter_gradients(site, gradient_to_inputs(site, gradient)):
             parts[name] = found + parts.get(name, 0.0)
             if not has_earlier_user(site, name):
                 yield name, parts[name]

@@ -19,7 +19,7 @@ from tinytf.gradients.saliency import (
 from tinytf.gradients.trace import record_gradients
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 
 EXPERTS = [name for name in MODELS if "experts" in name]
 
@@ -65,7 +65,7 @@ def _by_small_steps(model: Transformer, targets: Targets, steps: int) -> list[fl
     total = torch.zeros_like(end)
     for step in range(steps):
         point = (start + (step + 0.5) / steps * (end - start)).requires_grad_()
-        with tapped(model, lambda name, x, point=point: point if name == "embed.tokens" else x):
+        with tap_steps(model, lambda name, x, point=point: point if name == "embed.tokens" else x):
             chosen = model(ids)[0, list(targets.positions)].log_softmax(dim=-1)
         mean = chosen[range(len(targets.ids)), list(targets.ids)].mean()
         total += torch.autograd.grad(mean, point)[0] / steps
@@ -90,7 +90,7 @@ def test_attributions_of_tiny_are_those_of_a_fine_reference() -> None:
     end = network.embed.tokens.weight[list(encoding.ids)].detach() * network.embed.tokens.scale
     start = network.embed.tokens.weight.mean(dim=0).detach() * network.embed.tokens.scale
     points = (start + (torch.arange(steps)[:, None, None] + 0.5) / steps * (end - start)).requires_grad_()
-    with tapped(network, lambda name, x: points if name == "embed.tokens" else x):
+    with tap_steps(network, lambda name, x: points if name == "embed.tokens" else x):
         chosen = network(torch.tensor([encoding.ids]).expand(steps, -1))[:, targets.positions].log_softmax(dim=-1)
     total = sum(chosen[:, place, token].sum() for place, token in enumerate(targets.ids)) / len(targets.ids)
     (gradients,) = torch.autograd.grad(total, points)
@@ -164,7 +164,7 @@ def test_gradient_times_input_is_the_slope_of_making_a_token_larger(name: str) -
                     tensor[:, position] *= size
                 return tensor
 
-            with torch.no_grad(), tapped(forward.model, tap):
+            with torch.no_grad(), tap_steps(forward.model, tap):
                 chosen = forward.model(torch.tensor([IDS]))[0, list(targets.positions)].log_softmax(dim=-1)
             return float(chosen[range(len(targets.ids)), list(targets.ids)].mean())
 
@@ -176,9 +176,9 @@ def test_attention_times_gradient_is_summed_over_each_map(name: str) -> None:
     forward, targets = traced(name)
     found = attention_times_gradient(record_gradients(forward.model, forward.encoding, targets))
     steps, _ = by_autograd(model_of(name), targets)
-    others = set(range(forward.config.n_layers)) - set(forward.steps.attending)
+    others = set(range(forward.config.n_layers)) - set(forward.steps.attention_layers)
     assert all(math.isnan(value) for layer in others for value in found.absolute[layer])
-    for layer in forward.steps.attending:
+    for layer in forward.steps.attention_layers:
         for head in range(forward.config.n_heads):
             products = (forward.step("weights", layer)[head] * steps[f"L{layer}.weights"][head]).flatten().tolist()
             assert found.absolute[layer][head] == pytest.approx(sum(map(abs, products)))

@@ -14,7 +14,7 @@ from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.loading import Model, load
 from tinytf.steps.operations import norm, scores
-from tinytf.tolerance import MARGIN, Coarse, Compared, Ways, compare
+from tinytf.tolerance import MARGIN, Coarse, Comparison, TwoResults, compare
 from tinytf.trace.check import check
 from tinytf.trace.trace import Trace
 
@@ -39,7 +39,7 @@ def test_no_sentence_is_a_false_alarm(name: str, dtype: str) -> None:
             assert agreement(model.grad(sentence)).holds, sentence
 
 
-def item_at(items: Any, name: str) -> Compared:
+def item_at(items: Any, name: str) -> Comparison:
     """The comparison of a step that fails, or else one of it."""
     return max((one for one in items if one.step == name), key=lambda one: one.share)
 
@@ -172,12 +172,12 @@ def test_a_mask_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert not check(trace.underived()).holds
 
 
-def summed(terms: Tensor) -> Ways:
+def summed(terms: Tensor) -> TwoResults:
     """A sum in the order of its terms, as a gemv kernel makes it, and by torch."""
     total = terms.new_zeros(())
     for term in terms:
         total = total + term
-    return Ways("sum", "", total[None], terms.double().sum()[None].float())
+    return TwoResults("sum", "", total[None], terms.double().sum()[None].float())
 
 
 def test_a_long_sum_that_cancels_is_allowed_more_than_its_result() -> None:
@@ -185,9 +185,9 @@ def test_a_long_sum_that_cancels_is_allowed_more_than_its_result() -> None:
     terms[-1] -= terms.sum() - 1e-3
     ways = summed(terms)
     ones = torch.ones(4096)
-    again = lambda: Ways("sum", "", torch.dot(terms, ones)[None], ways.expected)  # noqa: E731
+    again = lambda: TwoResults("sum", "", torch.dot(terms, ones)[None], ways.expected)  # noqa: E731
     found = compare(ways, torch.float32, Coarse([ones]), again)
     assert found.holds
     assert found.difference > MARGIN * 2**-24 * found.scale  # of what is left, the rounding is a large part
-    assert not compare(Ways("sum", "", ways.found + FAULT * found.allowed, ways.expected), torch.float32,
+    assert not compare(TwoResults("sum", "", ways.found + FAULT * found.allowed, ways.expected), torch.float32,
                        Coarse([ones]), again).holds  # fmt: skip

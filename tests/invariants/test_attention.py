@@ -14,7 +14,7 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Block
 from tinytf.steps.operations.operation import Pass
 from tinytf.steps.program import Fused
-from tinytf.trace.hooks import Tap, tapped
+from tinytf.trace.hooks import Tap, tap_steps
 
 B, T, D = 3, 9, 10
 HEADS = [(4, 4), (4, 2), (6, 2), (4, 1), (1, 1)]
@@ -187,10 +187,10 @@ def test_a_tap_reaches_every_layer_of_a_model_and_is_taken_off_again():
     model = lively(config_of("llama, grouped"))
     ids, layers = some_ids(model.config), []
     plain = model(ids)
-    with tapped(model, lambda name, tensor: layers.append(name) or tensor):
+    with tap_steps(model, lambda name, tensor: layers.append(name) or tensor):
         model(ids)
     assert [name for name in layers if name.endswith(".weights")] == ["L0.weights", "L1.weights"]
-    with tapped(model, lambda name, tensor: tensor * 0, ["head_out"]):
+    with tap_steps(model, lambda name, tensor: tensor * 0, ["head_out"]):
         assert furthest(model(ids), plain) > 1e-2
     assert torch.equal(model(ids), plain)
 

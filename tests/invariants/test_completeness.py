@@ -25,7 +25,7 @@ from tinytf.steps.operations import Operation
 from tinytf.steps.operations.operation import Operation as Base
 from tinytf.steps.table import STEPS, StepTable
 from tinytf.trace.address import Address
-from tinytf.trace.hooks import as_step, tapped
+from tinytf.trace.hooks import as_step, tap_steps
 from tinytf.trace.record import record
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -72,7 +72,7 @@ def seen_in(kind: str) -> dict[str, Tensor]:
     """Every step on its way through the running model, by its full name."""
     found: dict[str, Tensor] = {}
     model = model_of(kind)
-    with torch.no_grad(), tapped(model, lambda name, tensor: found.setdefault(name, tensor)):
+    with torch.no_grad(), tap_steps(model, lambda name, tensor: found.setdefault(name, tensor)):
         model(torch.tensor([IDS]))
     return found
 
@@ -81,7 +81,7 @@ def seen_in(kind: str) -> dict[str, Tensor]:
 def plain_of(kind: str) -> Tensor:
     """What the model gives where a tap exchanges nothing."""
     model = model_of(kind)
-    with torch.no_grad(), tapped(model, lambda _, tensor: tensor):
+    with torch.no_grad(), tap_steps(model, lambda _, tensor: tensor):
         return model(torch.tensor([IDS]))
 
 
@@ -167,7 +167,7 @@ def test_a_tap_exchanges_every_row(row: Step) -> None:
         def tap(passing: str, tensor: Tensor, name: str = name) -> Tensor:
             return tensor + 0.5 * torch.arange(1, 1 + tensor.shape[-1]) if passing == name else tensor
 
-        with torch.no_grad(), tapped(model, tap):
+        with torch.no_grad(), tap_steps(model, tap):
             changed = model(torch.tensor([IDS]))
         assert not torch.equal(plain_of(kind), changed), f"{kind}: {name} is made, and nothing takes it"
 
@@ -194,7 +194,7 @@ def test_a_row_has_the_gradient_of_autograd_and_of_finite_differences(row: Step)
                 way = direction.transpose(0, 1).flatten(1) if flat else direction
                 return tensor + size * way
 
-            with torch.no_grad(), tapped(model, tap):
+            with torch.no_grad(), tap_steps(model, tap):
                 return float(losses_of(model(torch.tensor([IDS]))[0], TARGETS).mean())
 
         measured = (loss(1e-6) - loss(-1e-6)) / 2e-6

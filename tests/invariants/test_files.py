@@ -112,15 +112,18 @@ def test_the_name_of_an_unfinished_file_cannot_be_prepared(tmp_path: Path, monke
     victim, path = tmp_path / "victim", tmp_path / "out.txt"
     victim.write_bytes(b"before")
     monkeypatch.setattr("secrets.token_hex", lambda size: "ab" * size)  # as if it had been guessed
-    for made in (lambda: outputs.beside(path).symlink_to(victim), lambda: os.link(victim, outputs.beside(path))):
+    for made in (
+        lambda: outputs.temporary_path(path).symlink_to(victim),
+        lambda: os.link(victim, outputs.temporary_path(path)),
+    ):
         made()
         with pytest.raises(FileExistsError):
             write_output(path, b"after")
-        outputs.beside(path).unlink(missing_ok=True)
+        outputs.temporary_path(path).unlink(missing_ok=True)
     assert victim.read_bytes() == b"before"
     assert not path.exists()
     monkeypatch.undo()
-    assert outputs.beside(path) != outputs.beside(path)
+    assert outputs.temporary_path(path) != outputs.temporary_path(path)
 
 
 @posix

@@ -15,10 +15,10 @@ from tinytf.look.census import census
 from tinytf.look.heads import measure_heads, repeated_tokens
 from tinytf.steps.operations.disentangled import distances_in_words, rows_of
 from tinytf.steps.operations.relative import distance_buckets
-from tinytf.tolerance import Compared
+from tinytf.tolerance import Comparison
 from tinytf.trace import record as recording
 from tinytf.trace.check import Check, check
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 from tinytf.trace.record import record, recording_bytes
 from tinytf.trace.summary import statistics
 from tinytf.trace.trace import Recording, Trace, pipeline
@@ -109,7 +109,7 @@ def test_derived_attention_is_what_the_stepped_core_shows(kind):
         return tensor
 
     core = [step.name for step in trace.steps.layer_steps if step.core]
-    with torch.no_grad(), tapped(trace.model, tap, core):
+    with torch.no_grad(), tap_steps(trace.model, tap, core):
         trace.model(torch.tensor([IDS]))
     for (step, layer), expected in seen.items():
         finite = torch.isfinite(expected)
@@ -126,7 +126,7 @@ def test_a_trace_of_the_stepped_core_derives_the_very_same_bits():
     """Derivations are the functions that the model runs: from the same q and k, the same attention bit for bit."""
     model = lively(config_of("llama, grouped"))
     seen: dict[str, Tensor] = {}
-    with tapped(model, lambda name, tensor: seen.setdefault(name, tensor)):
+    with tap_steps(model, lambda name, tensor: seen.setdefault(name, tensor)):
         trace = record(model, encoding_of(IDS))
     for step in ("L0.scores", "L0.scaled", "L0.masked", "L0.weights", "L0.head_out"):
         assert torch.equal(trace[step], seen[step][0]), step
@@ -371,7 +371,7 @@ def test_weights_changed_after_recording_do_not_add_up():
 
 
 def test_an_endless_difference_to_an_endless_value_does_not_hold():
-    found = Check((Compared("L0.q", "", 0.0, 1.0, 1e-6), Compared("L0.k", "", math.inf, math.inf, math.inf)))
+    found = Check((Comparison("L0.q", "", 0.0, 1.0, 1e-6), Comparison("L0.k", "", math.inf, math.inf, math.inf)))
     assert not found.holds
 
 

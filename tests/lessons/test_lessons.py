@@ -179,7 +179,9 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],
         "stack": [live.model.n_parameters + sum(blocks)],
-        "cache": [(k[0, 0].size + v[0, 0].size) * len(k) * len(trace.steps.attending) if config.causal else length + 1],
+        "cache": [
+            (k[0, 0].size + v[0, 0].size) * len(k) * len(trace.steps.attention_layers) if config.causal else length + 1
+        ],
     }
     if config.positions == "rotary":
         config = config.at(config.rotary_layers[0])

@@ -77,7 +77,7 @@ def test_heads_agree_wholly_where_they_look_alike_and_not_at_all_where_they_shar
 
 def weights_of(model: Transformer, ids: Tensor) -> np.ndarray:
     """Of every sequence, the weights of its trace: (B, layers, H, T, T), of the layers that have them."""
-    layers = table_of(model.config).attending
+    layers = table_of(model.config).attention_layers
     traces = [record(model, encoding_of(row)) for row in ids.tolist()]
     found = [torch.stack([trace.step("weights", layer) for layer in layers]) for trace in traces]
     return torch.stack(found).detach().double().numpy()
@@ -141,7 +141,7 @@ def assert_same(found: CensusScores, expected: dict[str, np.ndarray], layers: tu
 def test_scores_are_those_of_the_weights_of_traces_in_float64(kind: str) -> None:
     model = lively(config_of(kind))
     windows = some_ids(model.config, batch=4, length=13)
-    length, layers = 3 if model.config.window else 7, table_of(model.config).attending
+    length, layers = 3 if model.config.window else 7, table_of(model.config).attention_layers
     found = census(
         model, windows, length=length, count=3, seed=2, before=(5,), after=() if model.config.causal else (6,)
     )

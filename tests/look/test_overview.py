@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tinytf.look.flow import Flow, flow
-from tinytf.look.overview import Overview, of_layer, overview
+from tinytf.look.overview import Overview, layer_overview, overview
 from tinytf.look.prediction import Likely, Prediction
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.trace.record import record
@@ -155,7 +155,7 @@ def test_what_heads_add_to_the_logit_is_what_attribute_says_and_ranks_them(name:
 def test_one_layer_by_itself_has_the_same_sizes() -> None:
     trace = traced("gemma 2, norms around each part and windows by layer")
     said = (Prediction(4, "", "next", 0, (Likely("", 0, 1.0, 0.0),)),)
-    one, whole = of_layer(trace, said, 1), overview(trace, said, str)
+    one, whole = layer_overview(trace, said, 1), overview(trace, said, str)
     assert one.layers[0].added == whole.layers[1].added
     assert one.layers[0].heads == whole.layers[1].heads
     assert [head for _, head, _ in one.ranked] == sorted(range(4), key=lambda head: -one.layers[0].heads[head])
@@ -165,7 +165,7 @@ def test_one_layer_by_itself_has_the_same_sizes() -> None:
 @models
 def test_the_branch_of_attention_is_what_it_adds_to_the_stream(name: str) -> None:
     trace = traced(name)
-    steps = flow(trace, trace.steps.attending[0]).branch(trace.steps.weights)
+    steps = flow(trace, trace.steps.attention_layers[0]).branch(trace.steps.weights)
     *branch, total = steps
     assert {"q", "k", "v", "weights", "concat", "attn"} <= {one.name for one in branch}
     assert branch[-1].name in total.joins

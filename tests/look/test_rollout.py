@@ -44,7 +44,7 @@ def maps_by_numpy(trace: Trace, heads: str) -> list[np.ndarray]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rollout_is_the_product_of_the_maps(kind: str, heads: str) -> None:
     trace = traced(kind, n_layers=3)
-    if len(trace.steps.attending) < 3:
+    if len(trace.steps.attention_layers) < 3:
         with pytest.raises(UsageError, match="no attention weights"):
             rollout(trace, heads=heads)
         return

@@ -13,7 +13,7 @@ from reference import FAMILIES, pair
 from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.load import FAMILIES as TABLES
-from tinytf.compare.dumps.dumped import Dumped
+from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.read import Dump
 from tinytf.parts.row import Step
 from tinytf.trace.record import record
@@ -51,7 +51,7 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
         pytest.skip("its modules have other names than it is stored under")
     kept, trace = given_by_modules(models.theirs), record(models.ours, encoding_of(IDS))
     dump = Dump(Path("x.npz"), {name: tuple(one.shape) for name, one in kept.items()}, kept.__getitem__)
-    dumped = Dumped.of(dump, config, None, encoding_of(IDS), table=TABLES[kind].with_head(config))
+    dumped = DumpSide.of(dump, config, None, encoding_of(IDS), table=TABLES[kind].with_head(config))
 
     def beside(step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
         return trace.vocabulary(step.name, range(len(IDS))) if step.is_vocabulary else trace.step(step.name, layer)

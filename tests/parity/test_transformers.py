@@ -162,7 +162,7 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
     expected = models.theirs(ids, output_hidden_states=True, output_attentions=not doubled)
     trace = record(models.ours, encoding_of(ids[0].tolist()))
     layers = models.ours.config.n_layers
-    attentions = dict(zip(trace.steps.attending, expected.attentions or (), strict=not doubled))
+    attentions = dict(zip(trace.steps.attention_layers, expected.attentions or (), strict=not doubled))
     for layer in range(layers):
         assert furthest(trace[f"L{layer}.in"], expected.hidden_states[layer][0]) < 1e-5
         if layer in attentions:

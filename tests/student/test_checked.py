@@ -14,7 +14,7 @@ from students import FILES, MISTAKES, RIGHT, RIGHTED, SAMPLE, SMALL, checked, ed
 
 from tinytf.compare.mistakes import MISTAKES as KNOWN
 from tinytf.compare.mistakes.mistake import Mistake
-from tinytf.compare.mistakes.wrong_trace import Mistaken, places
+from tinytf.compare.mistakes.wrong_trace import WrongTrace, wrong_formulas
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.student.checked import check
@@ -267,7 +267,7 @@ def _logits_with(mistake: Mistake, trace: Trace) -> torch.Tensor | None:
     for scope in ("all", "name"):
         for at in rows:
             try:
-                found = Mistaken(trace, places(mistake, trace.steps, at, scope)).step("logits")
+                found = WrongTrace(trace, wrong_formulas(mistake, trace.steps, at, scope)).step("logits")
             except RuntimeError:
                 continue
             if difference(found, trace.step("logits")) > 2e-5:

@@ -18,7 +18,7 @@ from tokenizers import models, pre_tokenizers
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.text import stream
 from tinytf.text.corpus import Corpus, Reading, find_files
-from tinytf.text.stream import anywhere, between_words, nowhere
+from tinytf.text.stream import cut_anywhere, cut_between_words, cut_nowhere
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordpiece
 from tinytf.training.data import cache
@@ -117,7 +117,7 @@ def test_whole_files_are_split_as_a_run_of_characters_splits_them(scratch, texts
 
 
 @settings(max_examples=100, deadline=None)
-@given(texts=lists_of_texts, buffer=buffers, cut=st.sampled_from([anywhere, between_words, nowhere]))
+@given(texts=lists_of_texts, buffer=buffers, cut=st.sampled_from([cut_anywhere, cut_between_words, cut_nowhere]))
 def test_pieces_of_documents_put_together_are_the_documents(scratch, texts, buffer, cut):
     documents = find_files(files_of(scratch / "pieces", texts), buffer=buffer).documents()
     found = [""]
@@ -244,7 +244,7 @@ def test_a_tokenizer_from_a_stream_is_the_one_from_a_list(tmp_path, kind):
     if kind == "char":
         corpus = corpus.whole_files()
         train = [text for text in texts if text.strip()]
-        stream = corpus.documents().texts(anywhere)
+        stream = corpus.documents().texts(cut_anywhere)
     else:
         train, _ = split_held_out([document for text in texts for document in paragraphs(text)], 0.2)
         stream = corpus.split(0.2)[0].texts()
@@ -298,7 +298,7 @@ def test_tokens_of_characters_are_those_of_a_prepared_run(scratch, texts, buffer
     model = {"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}
     recipe = Recipe(model=model, tokenizer="char", block=2, batch=4, held_out=share)
     corpus = find_files(files_of(scratch / "texts", texts), buffer=buffer).whole_files()
-    tokenizer = train_characters(corpus.documents().texts(anywhere))
+    tokenizer = train_characters(corpus.documents().texts(cut_anywhere))
     found = tokenise(corpus, tokenizer, scratch / "characters", held_out=share)
     if len(found.train) < 3:
         return
@@ -327,14 +327,14 @@ def test_a_document_longer_than_the_buffer_is_encoded_in_pieces_to_the_same_toke
 
 def test_a_tokenizer_that_looks_beyond_words_gets_whole_documents(tmp_path):
     library = LibraryTokenizer(models.BPE.from_file(*_merges(tmp_path)))
-    assert tokens_module._cut(Tokenizer(library)) is nowhere
+    assert tokens_module._cut(Tokenizer(library)) is cut_nowhere
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    assert tokens_module._cut(Tokenizer(library)) is nowhere
+    assert tokens_module._cut(Tokenizer(library)) is cut_nowhere
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    assert tokens_module._cut(Tokenizer(library)) is between_words
+    assert tokens_module._cut(Tokenizer(library)) is cut_between_words
     library.add_tokens(["big cat"])
-    assert tokens_module._cut(Tokenizer(library)) is nowhere
-    assert tokens_module._cut(train_characters("ab")) is anywhere
+    assert tokens_module._cut(Tokenizer(library)) is cut_nowhere
+    assert tokens_module._cut(train_characters("ab")) is cut_anywhere
 
 
 def _merges(folder: Path) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from tinytf.text.weighted import weighted
 from tinytf.training.data.examples import IGNORED, Batch, NextToken
 from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.setup import prepare
-from tinytf.training.folder.remembered import remembered
+from tinytf.training.folder.remembered import find_remembered_corpus
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.losses import batch_loss, held_out_batches
 
@@ -353,7 +353,7 @@ def test_weights_are_said_at_the_files_and_remembered(tmp_path):
     run, few = tmp_path / "run", ("--tokenizer", "char", "--block", "8", "--batch", "2", "--d-model", "8")
     corpora = (f"{tmp_path / 'one.txt'}=3", str(tmp_path / "two.txt"))
     assert trained(*corpora, "--out", str(run), "--steps", "2", *few).status == 0
-    assert remembered(run, Reading()).weights == ((1, 3.0), (1, 1.0))
+    assert find_remembered_corpus(run, Reading()).weights == ((1, 3.0), (1, 1.0))
     assert trained("--out", str(run), "--resume", "--steps", "3").status == 0
     ran = trained(f"{tmp_path / 'one.txt'}=4", corpora[1], "--out", str(run), "--resume", "--steps", "4")
     assert (ran.status, "was trained on another text" in ran.said) == (2, True)

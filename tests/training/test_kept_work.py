@@ -20,7 +20,7 @@ from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.corpus import find_files
 from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.remembered import remembered
+from tinytf.training.folder.remembered import find_remembered_corpus
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
 
@@ -185,12 +185,12 @@ def test_a_changed_text_is_refused_and_the_run_goes_on_with_the_old_one(tmp_path
     before = files_of(run)
     text.write_text(f"{STORY}\n\nMore.", "utf-8")
     with pytest.raises(UsageError, match=r"text\.txt is no longer what .* was started with"):
-        remembered(run, TINY.reading)
+        find_remembered_corpus(run, TINY.reading)
     with pytest.raises(UsageError, match="was trained on another text"):
         train(find_files([text]), TINY, run, resume=True)
     assert files_of(run) == before
     text.write_text(STORY, "utf-8")
-    known = remembered(run, TINY.reading)
+    known = find_remembered_corpus(run, TINY.reading)
     assert known is not None
     train(known, TINY, run, resume=True)
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()

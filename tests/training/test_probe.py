@@ -30,7 +30,7 @@ WINDOWED = "mistral, a window and stretched waves"
 def recorded_weights(model: Transformer, ids: Tensor) -> np.ndarray:
     """The weights of a batch, (layers, B, H, T, T) in float64, one recorded text after the other."""
     traces = [record(model, encoding_of(row.tolist())) for row in ids]
-    layers = table_of(model.config).attending
+    layers = table_of(model.config).attention_layers
     return np.array([[trace.step("weights", layer).numpy() for trace in traces] for layer in layers], dtype=np.float64)
 
 
@@ -64,7 +64,7 @@ def test_scores_are_those_of_recorded_weights(kind):
     expected = by_numpy(recorded_weights(model, probe.ids), model.config, probe.length)
     assert {name for name, score in vars(scores).items() if score is not None} == set(expected)
     for name, values in expected.items():
-        found, attending = np.array(getattr(scores, name)), list(table_of(model.config).attending)
+        found, attending = np.array(getattr(scores, name)), list(table_of(model.config).attention_layers)
         assert np.abs(found[attending] - values).max() < 1e-6, name
         assert len(found) == model.config.n_layers
         assert np.isnan(np.delete(found, attending, axis=0)).all()

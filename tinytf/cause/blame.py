@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.cause.damage import Asked, Damage, Estimate, estimates, expected
+from tinytf.cause.damage import Damage, Estimate, MeasuredText, estimates, expected
 from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
 from tinytf.compare.measures import moved_weights
 from tinytf.model.transformer import evaluating
-from tinytf.report import About, Data, Progress, Report, plain, unheard
+from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.resume_log import ResumeLog, checksum
 from tinytf.text.chat import Conversation, Written
 from tinytf.text_model import TextModel
@@ -130,7 +130,7 @@ def blame(
     restore: int = 32,
     seed: int = 0,
     resume: Path | None = None,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> Blame:
     """Find the tensors of ``versus`` that make it predict differently from the model, on a text or on many.
 
@@ -149,7 +149,7 @@ def blame(
 class _Blaming:
     """The measurement of two models, text by text."""
 
-    def __init__(self, models: ModelPair, asked: Sequence[Asked], seed: int, resume: Path | None) -> None:
+    def __init__(self, models: ModelPair, asked: Sequence[MeasuredText], seed: int, resume: Path | None) -> None:
         self.models, self.asked, self.seed = models, asked, seed
         texts = [(text.ids.tolist(), text.positions, text.targets, text.pair) for text in asked]
         self.log = ResumeLog(resume, "blame", models.first.model, models.second.model, seed, texts)
@@ -187,7 +187,10 @@ class _Blaming:
         )
 
     def _each(
-        self, measured: Callable[[Asked, Sequence[str]], Tensor], paths: Sequence[str], done: Callable[[int], None]
+        self,
+        measured: Callable[[MeasuredText, Sequence[str]], Tensor],
+        paths: Sequence[str],
+        done: Callable[[int], None],
     ) -> list[Tensor]:
         """Measure each text, up to an interrupt; the first text is always measured completely."""
         results: list[Tensor] = []
@@ -203,7 +206,7 @@ class _Blaming:
                 raise
         return results
 
-    def _alone(self, asked: Asked, paths: Sequence[str]) -> Tensor:
+    def _alone(self, asked: MeasuredText, paths: Sequence[str]) -> Tensor:
         """Each tensor of the second model alone in the first, and last the second model itself: (S + 1, 3)."""
         first, second = self.models.first, self.models.second
         streams = first.streams(asked.ids)
@@ -211,7 +214,7 @@ class _Blaming:
         alone = damage.of(first, streams, [self.models.theirs[path] for path in paths])
         return torch.cat((alone, damage.of(second, second.streams(asked.ids), [{}])))
 
-    def _recovered(self, asked: Asked, paths: Sequence[str]) -> Tensor:
+    def _recovered(self, asked: MeasuredText, paths: Sequence[str]) -> Tensor:
         """The damage that each tensor of the first model removes alone from the second, (S, 3)."""
         damage, second = Damage(self.models.first, self.models.first.streams(asked.ids), asked), self.models.second
         remaining = damage.of(second, second.streams(asked.ids), [*(self.models.ours[path] for path in paths), {}])

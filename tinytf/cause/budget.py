@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.cause.damage import Asked, Damage, Estimate, estimates
+from tinytf.cause.damage import Damage, Estimate, MeasuredText, estimates
 from tinytf.cause.model_pair import Texts, addresses_by_path
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.errors import UsageError
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer, evaluating
-from tinytf.report import About, Data, Progress, Report, plain, unheard
+from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.steps.operations import Positions
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
@@ -106,7 +106,7 @@ def budget(
     *,
     types: Sequence[str] = TYPES,
     seed: int = 0,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> Budget:
     """Choose the types of a model's matrices that cost the least KL on the texts, within ``limit`` bytes.
 
@@ -147,7 +147,7 @@ def budget(
     )
 
 
-def _kl(swapping: Swapping, asked: Asked, rows: Sequence[Values]) -> Tensor:
+def _kl(swapping: Swapping, asked: MeasuredText, rows: Sequence[Values]) -> Tensor:
     streams = swapping.streams(asked.ids)
     return Damage(swapping, streams, asked).of(swapping, streams, rows)[:, 0]
 

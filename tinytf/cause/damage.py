@@ -44,7 +44,7 @@ def estimates(sums: Tensor, counts: Tensor, seed: int) -> list[Estimate]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasuredText:
     """A text, (1, T), and the ``positions`` at which its predictions are measured, in order.
 
     ``targets`` are the ids that follow them, empty for a model that does not predict the next token. ``pair`` are two
@@ -57,7 +57,7 @@ class Asked:
     pair: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, model: Transformer, ids: Sequence[int], pair: tuple[int, int] | None) -> "Asked":
+    def of(cls, model: Transformer, ids: Sequence[int], pair: tuple[int, int] | None) -> "MeasuredText":
         config = model.config
         positions = (0,) if config.head_reads == "first" else tuple(range(len(ids)))
         device = next(model.parameters()).device
@@ -69,7 +69,7 @@ class Asked:
 class Damage:
     """The predictions of a reference model for one text, against which runs are measured."""
 
-    def __init__(self, reference: Swapping, streams: Sequence[Tensor], asked: Asked) -> None:
+    def __init__(self, reference: Swapping, streams: Sequence[Tensor], asked: MeasuredText) -> None:
         self.reference, self.asked = reference, asked
         self.last = streams[-1][:, list(asked.positions)]  # (1, P, C)
 
@@ -117,7 +117,9 @@ class Damage:
         return torch.stack((kl.double().sum(-1), loss.double(), pair.double()), dim=-1)
 
 
-def expected(model: Transformer, asked: Asked, differences: Values, draws: int, generator: torch.Generator) -> Tensor:
+def expected(
+    model: Transformer, asked: MeasuredText, differences: Values, draws: int, generator: torch.Generator
+) -> Tensor:
     """The expected KL of each tensor's difference, summed over the positions of a text; float64.
 
     To second order KL(p ‖ q) is half the variance under p of the change of the logits. A backward pass from

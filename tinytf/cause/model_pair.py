@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from tinytf.cause.damage import Asked
+from tinytf.cause.damage import MeasuredText
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.compare.alignment import same_vocabulary
 from tinytf.config import FIELDS
@@ -39,7 +39,7 @@ class Texts:
         encodings = [model.encode(text, truncate=self.truncate or self.tokens is not None) for text in texts]
         return [encoding if self.tokens is None else encoding.truncated(self.tokens) for encoding in encodings]
 
-    def asked(self, model: TextModel) -> list[Asked]:
+    def asked(self, model: TextModel) -> list[MeasuredText]:
         """What to measure on each text. Raises UsageError for one token without the other."""
         if (self.token is None) != (self.versus_token is None):
             raise UsageError(
@@ -48,7 +48,7 @@ class Texts:
         pair = None
         if self.token is not None and self.versus_token is not None:
             pair = model.find_outcome(self.token, "--token"), model.find_outcome(self.versus_token, "--versus-token")
-        return [Asked.of(model.transformer, encoding.ids, pair) for encoding in self.encoded(model)]
+        return [MeasuredText.of(model.transformer, encoding.ids, pair) for encoding in self.encoded(model)]
 
 
 class ModelPair:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.cause.damage import Asked, Damage, Estimate, estimates
+from tinytf.cause.damage import Damage, Estimate, MeasuredText, estimates
 from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.swaps import Values, swapped
 from tinytf.model.transformer import evaluating
-from tinytf.report import Data, Progress, unheard
+from tinytf.report import Data, Progress, ignore_progress
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 
@@ -48,7 +48,7 @@ def restoring(
     *,
     share: float = SHARES[-1],
     seed: int = 0,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> tuple[Restored, ...]:
     """Growing sets of tensors, until one explains a ``share`` of the KL.
 
@@ -79,7 +79,7 @@ def restoring(
 
 
 def _chosen(
-    models: ModelPair, asked: Sequence[Asked], gains: dict[str, float], share: float, on_progress: Progress
+    models: ModelPair, asked: Sequence[MeasuredText], gains: dict[str, float], share: float, on_progress: Progress
 ) -> Iterator[tuple[list[str], Tensor]]:
     """Yield the sets of paths, the empty one first, each with the KL that it leaves on every text, (N,)."""
     restored: list[str] = []
@@ -103,7 +103,7 @@ def _values(models: ModelPair, paths: Sequence[str]) -> Values:
     return {path: models.ours[path][path] for path in paths}
 
 
-def _left(models: ModelPair, asked: Asked, restored: Values, rows: Sequence[Values]) -> Tensor:
+def _left(models: ModelPair, asked: MeasuredText, restored: Values, rows: Sequence[Values]) -> Tensor:
     """The KL left on a text in the second model with the ``restored`` values and those of each row: (R,)."""
     damage = Damage(models.first, models.first.streams(asked.ids), asked)
     with swapped(models.second.model, restored):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tinytf.look.heads import entropies
-from tinytf.model.without import lacking, removable
+from tinytf.model.without import removable, without_part
 from tinytf.report import Data
 from tinytf.steps.operations.operation import ALONE
 from tinytf.steps.table import StepTable, table_of
@@ -33,7 +33,7 @@ def sharpness(trace: Trace, layer: int, head: int) -> Sharpness | None:
     config = trace.config
     if "scaling" not in removable(config):
         return None
-    unscaled_table = table_of(lacking(config, "scaling"))
+    unscaled_table = table_of(without_part(config, "scaling"))
     divided_step = next(step for step in trace.steps.layer_steps if step.name not in unscaled_table.by_name).inputs[0]
     live = trace.step(divided_step, layer)
     scaled, unscaled = (
@@ -46,7 +46,7 @@ def _weights(trace: Trace, name: str, scores: Tensor, table: StepTable, layer: i
     """The weights from the scores (H, Q, K) of step ``name``, by the rows of a table."""
     rows, values = [step for step in table.in_layer(layer) if step.core], {name: scores}
     first = next(index for index, step in enumerate(rows, 1) if step.name == name)
-    for step in rows[first : next(index for index, step in enumerate(rows, 1) if step.is_distribution)]:
+    for step in rows[first : next(index for index, step in enumerate(rows, 1) if step.holds_shares)]:
         assert step.operation is not None, "a step of the core has an operation"
         module = trace.model.get_submodule(f"blocks.{layer}.{step.module}") if step.module else None
         values[step.name] = step.operation.run(module, ALONE, *(values[name] for name in step.inputs))

@@ -15,7 +15,7 @@ from tinytf.certification.sides import Check, Sides
 from tinytf.certification.texts import HARD_TEXTS, HardText
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.loading import DTYPES, load
-from tinytf.report import About, Data, Progress, Report, unheard
+from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.sources import DirectorySource, GgufSource, find_source
 
 LONGEST = 512
@@ -71,7 +71,7 @@ def certify(
     tolerance: float | None = None,
     longest: int = LONGEST,
     adapter: Path | None = None,
-    progress: Progress = unheard,
+    progress: Progress = ignore_progress,
 ) -> Certificate:
     """Compare a model with what transformers makes of its directory, or of the directory ``versus``.
 
@@ -103,7 +103,7 @@ def certify_model(
     dtype: str = "float32",
     tolerance: float | None = None,
     longest: int = LONGEST,
-    progress: Progress = unheard,
+    progress: Progress = ignore_progress,
 ) -> Certificate:
     """Compare an open model, in float32, with what transformers makes of the directory ``versus``.
 

@@ -21,7 +21,7 @@ _RADIANS = 5e-4
 """The error that a float32 frequency causes in the angle of a position in the thousands."""
 
 
-def damaged(path: Path, reason: str, state: str = "damaged") -> CheckpointError:
+def damage_error(path: Path, reason: str, state: str = "damaged") -> CheckpointError:
     """The error for a file whose bytes cannot be right."""
     return CheckpointError(f"{path} is {state}: {reason}", "the file may be incomplete: download or copy it again")
 
@@ -38,7 +38,7 @@ class WeightFiles(Protocol):
         """Yield names and tensors, in ``dtype`` where they are floating point; those in ``pieces`` are not retained."""
 
 
-class Opened(NamedTuple):
+class LoadedModel(NamedTuple):
     """A transformer with its weights, on the CPU in eval mode; ``notes`` say what was skipped or looks wrong."""
 
     transformer: Transformer
@@ -121,7 +121,7 @@ class Checkpoint:
         require_match(needed, used, self.source, f"a {table.name} model")
         return Plan(model, targets, copy_of, computed, tuple(sorted(notes)))
 
-    def load(self, dtype: torch.dtype = torch.float32) -> Opened:
+    def load(self, dtype: torch.dtype = torch.float32) -> LoadedModel:
         """The model with its weights in ``dtype``: views of the mapped files where they store that dtype.
 
         Raises CheckpointError, naming file and tensor, for a tensor that is missing, unknown, misshapen or damaged.
@@ -147,7 +147,7 @@ class Checkpoint:
                 state[parameter][layout.expert] = layout.read(tensor, layer_of(parameter, self.config))
         plan.model.load_state_dict(state, assign=True)
         plan.model.mapped = getattr(self.weights, "mapped", ())
-        return Opened(plan.model.eval(), (*self.notes, *plan.notes))
+        return LoadedModel(plan.model.eval(), (*self.notes, *plan.notes))
 
     def _require_copy(self, name: str, original: str) -> None:
         if not torch.equal(self.weights.stored(name), self.weights.stored(original)):

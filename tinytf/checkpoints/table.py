@@ -82,7 +82,7 @@ class Stored:
     parts: tuple[str, ...] = ()
     by_head: str = ""
     paired: str = ""
-    turned_last: bool = False
+    rotary_last: bool = False
     by_row: bool = False
     offset: float = 0.0
     axis: int = 0
@@ -121,7 +121,7 @@ class Stored:
         rows = [tensor.shape[axis] * share // sum(shares) // heads for share in shares]
         # (H, rows, …) -> (H·rows, …)
         piece = tensor.unflatten(axis, (heads, -1)).split(rows, dim=axis + 1)[self.part].flatten(axis, axis + 1)
-        if self.turned_last:
+        if self.rotary_last:
             piece = self._roll_heads(piece, config, config.rope.width)
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
@@ -143,7 +143,7 @@ class Stored:
         piece = piece - self.offset if self.offset else piece
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
-        return self._roll_heads(piece, config, -config.rope.width) if self.turned_last else piece
+        return self._roll_heads(piece, config, -config.rope.width) if self.rotary_last else piece
 
     def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
         """The stored tensor from our tensors, each through ``laid``, in the order of their parts."""

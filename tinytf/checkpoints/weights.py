@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tinytf.checkpoints.load import Shapes, damaged
+from tinytf.checkpoints.load import Shapes, damage_error
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.files import open_bytes, read_json
@@ -71,7 +71,7 @@ class Safetensors:
             with safe_open(path, framework="pt") as file:
                 self.shapes: Shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise damaged(path, str(error)) from None
+            raise damage_error(path, str(error)) from None
 
     def metadata(self) -> dict[str, str]:
         """The metadata in the header."""
@@ -144,7 +144,7 @@ class Pickled:
             ) from None
         except Exception as error:  # a damaged archive raises different errors
             reason = str(error).splitlines()[0] if str(error) else repr(error)
-            raise damaged(self.path, reason) from None
+            raise damage_error(self.path, reason) from None
         if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
             raise CheckpointError(f"{self.path} is not a table of tensors by name")
         for name, value in state.items():

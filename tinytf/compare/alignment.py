@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tinytf.compare.dumps.dumped import Dumped
+from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
@@ -56,7 +56,7 @@ class Side:
         return self.model.over_vocabulary(part.last_hidden[list(rows)])
 
 
-AnySide = Side | Dumped
+AnySide = Side | DumpSide
 """A run of a model, or a dump of one by another program."""
 
 
@@ -102,7 +102,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
     n = min(lengths)
     pairs = list(zip(first.encoding.tokens[:n], second.encoding.tokens[:n], strict=True))
     changed = tuple(i for i, (a, b) in enumerate(pairs) if same_vocabularies and a.id != b.id)
-    note = second.note if isinstance(second, Dumped) else ""
+    note = second.note if isinstance(second, DumpSide) else ""
     if lengths[0] != lengths[1]:
         longer = "second" if lengths[1] > lengths[0] else "first"
         note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, one by one"

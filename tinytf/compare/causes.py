@@ -34,7 +34,7 @@ from tinytf.steps.operations import (
     Softmax,
 )
 from tinytf.steps.operations.norm import gain_of
-from tinytf.steps.table import Place
+from tinytf.steps.table import StepKey
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Recording, Trace
@@ -60,12 +60,14 @@ class Cause(Data):
     unseen: tuple[str, ...] = ()
 
 
-def cause_of(trace: Trace, differing: Place, theirs: Tensor, unseen: Sequence[Place], tolerance: float) -> Cause:
+def cause_of(trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey], tolerance: float) -> Cause:
     """Why the step at ``differing`` is ``theirs``; the ``unseen`` steps before it are tried first, in order."""
     limit = min(tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
     full = [step.full_name(layer) for step, (_, layer) in candidates]
-    attempts: dict[tuple[type, str], dict[Place, Tensor]] = {}  # queries and keys are turned alike, and permuted alike
+    attempts: dict[
+        tuple[type, str], dict[StepKey, Tensor]
+    ] = {}  # queries and keys are turned alike, and permuted alike
     for step, place in candidates:
         if place[1] == differing[1] and step.operation is not None:
             for words, numbers in _attempts(Site(trace, step, place[1]), theirs if place == differing else None):
@@ -83,7 +85,7 @@ def cause_of(trace: Trace, differing: Place, theirs: Tensor, unseen: Sequence[Pl
     return Cause(full[-1], "" if unseen else next(usual, ""), False, tuple(full[:-1]))
 
 
-def _recompute(trace: Trace, places: Sequence[Place], replaced: Mapping[Place, Tensor]) -> Tensor:
+def _recompute(trace: Trace, places: Sequence[StepKey], replaced: Mapping[StepKey, Tensor]) -> Tensor:
     """Recompute the steps at ``places``, some of them ``replaced`` by other numbers, and return the last."""
     tensors = dict(trace.recording.tensors)
     for place in places:

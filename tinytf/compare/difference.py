@@ -12,9 +12,9 @@ import torch
 
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
 from tinytf.compare.causes import Cause
-from tinytf.compare.dumps.dumped import Dumped, of_ids, recorded_config, recorded_encoding
+from tinytf.compare.dumps.dumped import DumpSide, of_ids, recorded_config, recorded_encoding
 from tinytf.compare.dumps.read import Dump
-from tinytf.compare.measures import BothPredict, Compared, Moved, Position, moved_weights
+from tinytf.compare.measures import BothPredict, Moved, Position, StepComparison, moved_weights
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, UsageError
@@ -64,14 +64,14 @@ class Difference(Report):
 
     alignment: Alignment
     tolerance: float
-    steps: tuple[Compared, ...]
+    steps: tuple[StepComparison, ...]
     incomparable: tuple[Incomparable, ...]
     attention: Attention | None
     positions: tuple[Position, ...]
     predictions: tuple[BothPredict, ...]
     losses: tuple[float, float] | None
     moved: tuple[Moved, ...]
-    sides: tuple[About | Dumped, ...] = field(default=(), repr=False, compare=False)
+    sides: tuple[About | DumpSide, ...] = field(default=(), repr=False, compare=False)
     fail_over: float | None = None
     missing: tuple[str, ...] = ()
     cause: Cause | None = None
@@ -129,12 +129,12 @@ class Difference(Report):
         return [Array.of(f"first/{name}", axes, attention.first), Array.of(f"second/{name}", axes, attention.second)]
 
     @property
-    def first(self) -> Compared | None:
+    def first(self) -> StepComparison | None:
         """The first step that differs beyond the tolerance."""
         return next((step for step in self.steps if step.relative > self.tolerance), None)
 
     @property
-    def worst(self) -> Compared | None:
+    def worst(self) -> StepComparison | None:
         """The step whose relative difference is the largest."""
         return max(self.steps, key=lambda step: step.relative, default=None)
 
@@ -173,7 +173,7 @@ def diff(
     settings = _Settings(tolerance, head, top, fail_over, force)
     if isinstance(other, Dump):
         encoding = text.encoding if isinstance(text, Trace) else _of_dump(model, text, other, truncate)
-        dumped = Dumped.of(other, model.config, model.tokenizer, encoding, names, model.table)
+        dumped = DumpSide.of(other, model.config, model.tokenizer, encoding, names, model.table)
         first = Side.of(model, text if isinstance(text, Trace) and not dumped.note else dumped.encoding, truncate)
         return _difference((first, dumped), (About(model, first.encoding), dumped), settings)
     assert text is not None, "only a dump has a text of its own"
@@ -212,7 +212,7 @@ def diff_dumps(
         raise DumpError(f"neither {first.name} nor {second.name} says which tokens it is of", "write them as input_ids")
     table, tokenizer = (None, None) if model is None else (model.table, model.tokenizer)
     first_side, second_side = (
-        Dumped.of(dump, dump_config or config, tokenizer, tokens or text, names, table)
+        DumpSide.of(dump, dump_config or config, tokenizer, tokens or text, names, table)
         for dump, dump_config, tokens in zip((first, second), configs, texts, strict=True)
     )
     return _difference(
@@ -233,13 +233,13 @@ class _Settings:
 
 @torch.no_grad()
 def _difference(
-    sides: tuple[AnySide, AnySide], about: tuple[About | Dumped, About | Dumped], settings: _Settings
+    sides: tuple[AnySide, AnySide], about: tuple[About | DumpSide, About | DumpSide], settings: _Settings
 ) -> Difference:
     first, second = sides
     head_at = None if settings.head is None else parse_head(settings.head, table_of(first.config))
     alignment = align(first, second)
     for config in (first.config, second.config):
-        if head_at is not None and head_at[0] < config.n_layers and head_at[0] not in table_of(config).attending:
+        if head_at is not None and head_at[0] < config.n_layers and head_at[0] not in table_of(config).attention_layers:
             raise AddressError(
                 f"layer {head_at[0]} of one of the models has no attention weights", "name another layer"
             )
@@ -273,7 +273,7 @@ def _difference(
 
 def _config_of(side: AnySide) -> ModelConfig | None:
     """The side's configuration; for a dump, the one it declares."""
-    return recorded_config(side.dump) if isinstance(side, Dumped) else side.config
+    return recorded_config(side.dump) if isinstance(side, DumpSide) else side.config
 
 
 def _settings(first: ModelConfig | None, second: ModelConfig | None) -> tuple[Setting, ...]:

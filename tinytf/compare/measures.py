@@ -28,7 +28,7 @@ _ROWS = 16  # positions whose logits are in memory at a time
 
 
 @dataclass(frozen=True)
-class Compared(Data):
+class StepComparison(Data):
     """One step in both runs.
 
     ``largest`` is the largest difference of two cells, at the cell ``at``, where the numbers are ``values``.
@@ -98,13 +98,13 @@ class Sums:
         self.parts.append(self._token_sums(a, b, difference))
         self.shape = (start + first.shape[0], *first.shape[1:])
 
-    def compared(self, name: str, layer: int | None, kl: float | None = None, note: str = "") -> Compared:
+    def compared(self, name: str, layer: int | None, kl: float | None = None, note: str = "") -> StepComparison:
         largest, scale, dot, squares_a, squares_b = self._merged_parts()
         relative = torch.where(largest == 0, 0.0, (largest / scale).nan_to_num(nan=math.inf, posinf=math.inf))
         size = (squares_a * squares_b).sqrt()
         cosine = torch.where(largest == 0, 1.0, torch.where(size == 0, 0.0, dot / size).clamp(-1.0, 1.0))
         worst = int(relative.argmax())
-        return Compared(
+        return StepComparison(
             name,
             self.step,
             layer,
@@ -225,7 +225,7 @@ class Ends:
         read = zip(self.sides, self.parts, rows, strict=True)
         return [side.outcomes(part, positions) for side, part, positions in read]
 
-    def compare(self) -> tuple[tuple[Compared, ...], tuple[Position, ...]]:
+    def compare(self) -> tuple[tuple[StepComparison, ...], tuple[Position, ...]]:
         """Compare the steps over the vocabulary that both have, and every position, a few positions at a time."""
         first, second = (table_of(side.config) for side in self.sides)
         sums = {step.name: Sums(step) for step in first.over_vocabulary if step.name in second.by_name}

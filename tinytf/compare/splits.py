@@ -100,7 +100,7 @@ def _encoded(tokenizer: Tokenizer, text: Written) -> Encoding:
 
 def _added(tokenizer: Tokenizer) -> str:
     """The tokens that are put around every text, in words."""
-    around = zip(tokenizer.around(), ("before", "after"), strict=True)
+    around = zip(tokenizer.surrounding_ids(), ("before", "after"), strict=True)
     words = [f"{' '.join(map(tokenizer.shown, ids))} {side}" for ids, side in around if ids]
     return ", ".join(words) or "nothing"
 

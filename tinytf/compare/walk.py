@@ -10,17 +10,17 @@ from torch import Tensor
 
 from tinytf.compare.alignment import Alignment, AnySide
 from tinytf.compare.causes import Cause, cause_of
-from tinytf.compare.dumps.dumped import Dumped
-from tinytf.compare.measures import Compared, Ends, Position, Sums, loss_of
+from tinytf.compare.dumps.dumped import DumpSide
+from tinytf.compare.measures import Ends, Position, StepComparison, Sums, loss_of
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.mask import Sight
-from tinytf.steps.table import Place
+from tinytf.steps.table import StepKey
 from tinytf.trace.trace import Trace
 
 _CHUNK_BYTES = 64 * 2**20
-Part = Trace | Dumped
+Part = Trace | DumpSide
 Both = tuple[Part, Part]
 Heads = tuple[int, ...] | None
 _Pair = tuple[Heads, Tensor | None, Tensor | None]
@@ -84,7 +84,7 @@ class Walk:
         self.rescaled: Rescaled | None = None
         self.differs = False
         self.sides, self.alignment, self.chosen_head = (first, second), alignment, head
-        self.steps: list[Compared] = []
+        self.steps: list[StepComparison] = []
         self.incomparable: list[Incomparable] = []
         self.missing: list[str] = []
         self.positions: tuple[Position, ...] = ()
@@ -150,7 +150,7 @@ class Walk:
             if without is not None:
                 self._skip([name], f"the {('first', 'second')[without]} model has no such step")
                 continue
-            dumps = [part for part in both if isinstance(part, Dumped)]
+            dumps = [part for part in both if isinstance(part, DumpSide)]
             if not all(part.has(step.name, layer) for part in dumps):
                 self.missing += [] if step.from_stream else [name]  # it is the output of the block before
                 continue
@@ -158,7 +158,7 @@ class Walk:
             for heads, a, b in self._parts(step, both, layer):
                 if a is None or b is None:
                     stored = next(part for part, numbers in zip(both, (a, b), strict=True) if numbers is None)
-                    if isinstance(stored, Dumped) and (why := stored.why_not(step, layer)):
+                    if isinstance(stored, DumpSide) and (why := stored.why_not(step, layer)):
                         self._skip([name], why)
                     else:
                         self.missing.append(name)
@@ -184,14 +184,14 @@ class Walk:
                     cause = self._cause(both, (step.name, layer), b if heads is None else None)
                     self.cause = cause if cause and (cause.found or not compared.unlike) else None
 
-    def _cause(self, both: Both, differing: Place, theirs: Tensor | None) -> Cause | None:
+    def _cause(self, both: Both, differing: StepKey, theirs: Tensor | None) -> Cause | None:
         """The cause of the first difference, between a model and a dump."""
         trace, dumped = both
-        if isinstance(trace, Dumped) or not isinstance(dumped, Dumped) or theirs is None:
+        if isinstance(trace, DumpSide) or not isinstance(dumped, DumpSide) or theirs is None:
             return None
         if self.alignment.positions < len(trace.tokens):
             return None
-        unseen: dict[Place, None] = {}
+        unseen: dict[StepKey, None] = {}
         waiting, skipped = [differing], {step.name for step in self.incomparable}
         while waiting:
             place = waiting.pop()
@@ -210,7 +210,7 @@ class Walk:
         """A step of both runs, whole; maps (H, Q, K) a few heads at a time."""
         numbers, theirs = (tuple(step.part_numbers(part.config.at(layer))) for part in both)
         parts: list[tuple[int, ...] | None] = [None]
-        dump = next((part for part in both if isinstance(part, Dumped)), None)
+        dump = next((part for part in both if isinstance(part, DumpSide)), None)
         if dump is not None:
             parts = dump.heads_of(step, layer)
         elif step.is_map and numbers == theirs:
@@ -225,7 +225,7 @@ class Walk:
         """The compared positions of a step in both runs; None where a dump's tensor cannot take our shape."""
 
         def read(part: Part, beside: Part | None, step: Step, layer: int | None, heads: Heads) -> Tensor | None:
-            if isinstance(part, Dumped):
+            if isinstance(part, DumpSide):
                 return part.step(step.name, layer, heads, None if beside is None else partial(read, beside, None))
             positions = slice(self.alignment.positions)
             cut = tuple(positions if axis in ("token", "query", "key") else slice(None) for axis in step.axes)
@@ -243,7 +243,7 @@ class Walk:
         if not all(part.steps.has(part.steps.weights, layer) for part in both):
             self.head_distances.append(None)
             return
-        dumps = [part for part in both if isinstance(part, Dumped)]
+        dumps = [part for part in both if isinstance(part, DumpSide)]
         distances: list[float] = []
         if both[0].config.n_heads == both[1].config.n_heads and all(part.has(step.name, layer) for part in dumps):
             for _, a, b in self._parts(step, both, layer):
@@ -262,7 +262,7 @@ class Walk:
 
     def _keep_maps(self, step: Step, both: Both, layer: int, head: int, distance: float) -> None:
         """Keep the maps of one head, if both sides have them."""
-        if not any(isinstance(part, Dumped) for part in both):
+        if not any(isinstance(part, DumpSide) for part in both):
             pairs: Iterable[_Pair] = [((head,), *self._aligned(step, both, layer, (head,)))]
         else:
             pairs = self._parts(step, both, layer)

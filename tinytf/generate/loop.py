@@ -189,7 +189,7 @@ def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
     for kind, number, count in (("layer", looking.layer, config.n_layers), ("head", looking.head, config.n_heads)):
         if number is not None and not 0 <= number < count:
             raise UsageError(f"there is no {kind} {number}", f"the model has {count}: 0 to {count - 1}")
-    attending = table_of(config).attending
+    attending = table_of(config).attention_layers
     if not attending:
         raise UsageError("no layer of this model has attention weights", "generate without --watch and --head")
     if looking.layer is not None and looking.layer not in attending:

@@ -17,7 +17,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.tolerance import DECODED, INT8, allowed
 from tinytf.trace.faults import first_not_finite
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 from tinytf.trace.record import record
 
 
@@ -221,11 +221,11 @@ def _looked_at(model: Transformer, look: Look | None) -> Iterator[None]:
         yield
         return
     table = table_of(model.config)
-    layers = itertools.cycle(table.attending)
+    layers = itertools.cycle(table.attention_layers)
 
     def tap(name: str, tensor: Tensor) -> Tensor:
         look(next(layers), tensor[:, :, -1])  # (B, H, Q, K) -> (B, H, K)
         return tensor
 
-    with tapped(model, tap, (table.weights,)):
+    with tap_steps(model, tap, (table.weights,)):
         yield

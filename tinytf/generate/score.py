@@ -131,22 +131,27 @@ class Score(Report):
         }
 
 
-SCORED = 2**15
+SCORE_LIMIT = 2**15
 """The default limit of tokens to score: minutes of work for a model of a hundred million parameters."""
 
 
 @overload
 def score(
-    model: TextModel, text: Written, *, truncate: bool = False, int8: bool = False, limit: int = SCORED
+    model: TextModel, text: Written, *, truncate: bool = False, int8: bool = False, limit: int = SCORE_LIMIT
 ) -> Score: ...
 
 
 @overload
 def score(
-    model: TextModel, text: list[Written], *, truncate: bool = False, int8: bool = False, limit: int = SCORED
+    model: TextModel, text: list[Written], *, truncate: bool = False, int8: bool = False, limit: int = SCORE_LIMIT
 ) -> list[Score]: ...
 def score(
-    model: TextModel, text: Written | list[Written], *, truncate: bool = False, int8: bool = False, limit: int = SCORED
+    model: TextModel,
+    text: Written | list[Written],
+    *,
+    truncate: bool = False,
+    int8: bool = False,
+    limit: int = SCORE_LIMIT,
 ) -> Score | list[Score]:
     """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
 

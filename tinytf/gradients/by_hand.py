@@ -11,8 +11,8 @@ from torch import Tensor
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy, cross_entropy_of_probs
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.lookup import TOKEN_TABLE
-from tinytf.steps.table import Place
-from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
+from tinytf.steps.table import StepKey
+from tinytf.tolerance import Coarse, Comparison, TwoResults, compare, worst_or_first_failure
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -25,17 +25,17 @@ class Agreement:
     ``first_not_finite`` is the first step of the forward pass with NaN or infinity, if a comparison fails.
     """
 
-    steps: dict[str, Compared]
-    parameters: dict[str, Compared]
+    steps: dict[str, Comparison]
+    parameters: dict[str, Comparison]
     first_not_finite: str | None = None
 
     @property
-    def items(self) -> tuple[Compared, ...]:
+    def items(self) -> tuple[Comparison, ...]:
         return (*self.steps.values(), *self.parameters.values())
 
     @property
-    def telling(self) -> Compared:
-        return telling(self.items)
+    def telling(self) -> Comparison:
+        return worst_or_first_failure(self.items)
 
     @property
     def holds(self) -> bool:
@@ -64,9 +64,9 @@ def agreement(trace: GradientTrace) -> Agreement:
     depth and each formula is judged alone.
     """
     dtype, coarse, underived = trace.last_hidden.dtype, Coarse(trace.model.parameters()), trace.underived()
-    steps: dict[str, Compared] = {}
-    parameters: dict[str, Compared] = {}
-    users: dict[str, list[Place]] = {}  # the steps that use each parameter
+    steps: dict[str, Comparison] = {}
+    parameters: dict[str, Comparison] = {}
+    users: dict[str, list[StepKey]] = {}  # the steps that use each parameter
     partial_sums: dict[str, Tensor] = {}  # of parameters that an earlier step uses too
 
     def autograd_gradient(site: Site) -> Tensor:
@@ -74,8 +74,8 @@ def agreement(trace: GradientTrace) -> Agreement:
 
     def compare_with(
         name: str, by_hand: Tensor, gradient: Tensor, axis: int | None, recompute: Callable[[], Tensor]
-    ) -> Compared:
-        ways = Ways(name, "its formula", by_hand, gradient, axis)
+    ) -> Comparison:
+        ways = TwoResults(name, "its formula", by_hand, gradient, axis)
         return compare(ways, dtype, coarse, lambda: replace(ways, found=recompute()))
 
     for site, by_hand in step_gradients(trace, trace.targets, autograd_gradient):
@@ -84,7 +84,7 @@ def agreement(trace: GradientTrace) -> Agreement:
         place, gradient = (site.step.name, site.layer), autograd_gradient(site)
         recompute = partial(_step_gradient, trace, underived, place)
         steps[site.name] = compare_with(site.name, by_hand, gradient, site.step.token_axis, recompute)
-        for name, by_formula in site.operation.parameter_gradients(site, passed_on(site, gradient)):
+        for name, by_formula in site.operation.parameter_gradients(site, gradient_to_inputs(site, gradient)):
             users.setdefault(name, []).append(place)
             by_formula = by_formula + partial_sums.pop(name, 0.0)
             if has_earlier_user(site, name):
@@ -96,23 +96,29 @@ def agreement(trace: GradientTrace) -> Agreement:
     return result if result.holds else replace(result, first_not_finite=first_not_finite(trace))
 
 
-def _step_gradient(trace: GradientTrace, underived: Trace, place: Place) -> Tensor:
+def _step_gradient(trace: GradientTrace, underived: Trace, place: StepKey) -> Tensor:
     """The gradient of a step by its formula, from autograd's gradients of the steps computed from it."""
     if place[0] == "logits":
         return at_positions(underived.step("logits"), trace.targets, cross_entropy)
     consumers = ((Site(underived, step, layer), number) for step, layer, number in trace.steps.consumers(place))
     parts = [
-        site.operation.input_gradients(site, passed_on(site, trace.grad.step(site.step.name, site.layer)))[number]
+        site.operation.input_gradients(site, gradient_to_inputs(site, trace.grad.step(site.step.name, site.layer)))[
+            number
+        ]
         for site, number in consumers
         if site.step.to_loss
     ]
     return sum(parts[1:], start=parts[0])
 
 
-def _parameter_gradient(trace: GradientTrace, underived: Trace, name: str, users: Sequence[Place]) -> Tensor:
+def _parameter_gradient(trace: GradientTrace, underived: Trace, name: str, users: Sequence[StepKey]) -> Tensor:
     sites = [Site(underived, trace.steps.at(*place), place[1]) for place in users]
     parts = [
-        dict(site.operation.parameter_gradients(site, passed_on(site, trace.grad.step(site.step.name, site.layer))))
+        dict(
+            site.operation.parameter_gradients(
+                site, gradient_to_inputs(site, trace.grad.step(site.step.name, site.layer))
+            )
+        )
         for site in sites
     ]
     return sum((part[name] for part in parts[1:]), start=parts[0][name])
@@ -132,7 +138,7 @@ def step_gradients(
     Formulas read the gradients of later steps: from ``known`` if given, else from their formulas (the chain rule).
     Tensors may be shared between steps: do not write into them.
     """
-    pending: dict[Place, Tensor] = {}
+    pending: dict[StepKey, Tensor] = {}
     for step, layer in reversed(trace.steps.rows):
         if not step.is_tensor:
             continue
@@ -146,13 +152,13 @@ def step_gradients(
         yield site, gradient
         if gradient is None or not step.to_loss:
             continue
-        passed = passed_on(site, gradient if known is None else known(site))
+        passed = gradient_to_inputs(site, gradient if known is None else known(site))
         for source, part in zip(site.sources, site.operation.input_gradients(site, passed), strict=True):
             earlier_sum = pending.get(source)
             pending[source] = part if earlier_sum is None else earlier_sum + part
 
 
-def passed_on(site: Site, gradient: Tensor) -> Tensor:
+def gradient_to_inputs(site: Site, gradient: Tensor) -> Tensor:
     """The part of a step's gradient that reaches its inputs: 0 if an intervention replaced the step."""
     name, layer = site.step.name, site.layer
     if site.trace.is_exchanged(name, layer):

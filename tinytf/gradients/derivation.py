@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import AddressError
-from tinytf.gradients.by_hand import passed_on
+from tinytf.gradients.by_hand import gradient_to_inputs
 from tinytf.gradients.trace import GradientTrace
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Add
@@ -102,7 +102,7 @@ def _consumers(trace: GradientTrace, row: Row) -> list[Consumer]:
         site = Site(trace, step, layer)
         if number in site.operation.deciding:
             continue
-        consumers.append(Consumer(site, passed_on(site, trace.grad.step(step.name, layer)), number, row))
+        consumers.append(Consumer(site, gradient_to_inputs(site, trace.grad.step(step.name, layer)), number, row))
     return sorted(consumers, key=lambda consumer: not isinstance(consumer.site.operation, Add))
 
 

@@ -12,7 +12,7 @@ from tinytf.gradients.loss import Targets
 from tinytf.gradients.probing import Draw, LossProbe, ProbedEntry
 from tinytf.gradients.trace import record_gradients
 from tinytf.model.transformer import Transformer
-from tinytf.report import Data, Progress, unheard
+from tinytf.report import Data, Progress, ignore_progress
 from tinytf.text.tokenizer import Encoding
 
 TOLERANCE = 1e-6
@@ -108,7 +108,7 @@ def check(
     targets: Targets,
     count: int,
     seed: int,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
     *,
     force: bool = False,
 ) -> Differences:

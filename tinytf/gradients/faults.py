@@ -9,9 +9,9 @@ from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.activate import SLOPES
-from tinytf.tolerance import Compared
+from tinytf.tolerance import Comparison
 from tinytf.trace.check import check
-from tinytf.trace.faults import NOT_FINITE, Fault, Inspected, Test, allowed, counted, first_of
+from tinytf.trace.faults import NOT_FINITE, Fault, Inspected, Test, allowed, describe_entries, first_of
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -70,8 +70,8 @@ def _first_backward(trace: GradientTrace, kinds: Collection[str]) -> Fault | Non
 def _first_of_parameters(trace: GradientTrace, kinds: Collection[str], mismatches: Mapping[str, str]) -> Fault | None:
     for name, gradient in reversed(trace.parameters.items()):
         evidence = {
-            "nan": counted(gradient.isnan(), "NaN", str),
-            "inf": counted(gradient.isinf(), "infinite", str),
+            "nan": describe_entries(gradient.isnan(), "NaN", str),
+            "inf": describe_entries(gradient.isinf(), "infinite", str),
             "mismatch": mismatches.get(name, ""),
         }
         for kind, clause in evidence.items():
@@ -89,7 +89,7 @@ def _look_up(clauses: Mapping[str, str]) -> Test:
 
 
 def _saturated(inspected: Inspected) -> str:
-    if inspected.step.is_map and inspected.step.is_distribution:
+    if inspected.step.is_map and inspected.step.holds_shares:
         return _one_key_each(inspected)
     return _flat(inspected, inspected.step.operation.name) if isinstance(inspected.step.operation, Activate) else ""
 
@@ -135,7 +135,7 @@ def _without_gradient(trace: GradientTrace, inspected: Inspected) -> str:
     return f"the gradient is exactly 0 in all {inspected.values.numel():,} entries"
 
 
-def _failures(compared: Iterable[Compared]) -> dict[str, str]:
+def _failures(compared: Iterable[Comparison]) -> dict[str, str]:
     """The comparisons that fail: by step name, a clause that says how far each is off."""
     return {
         c.step: f"off from {c.what} by {c.difference:.3g}, {c.relative:.2g} of the largest value, where "

@@ -13,7 +13,7 @@ from tinytf.gradients.trace import GradientTrace, losses_of
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Operation
 from tinytf.steps.table import StepTable
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 from tinytf.trace.site import Site
 
 _LOGITS = 2**25
@@ -195,7 +195,7 @@ class LossProbe:
                 crossed = crossed or bool((side != self._sides.setdefault(name, side)).any())
             return tensor
 
-        with tapped(self._model, tap):
+        with tap_steps(self._model, tap):
             logits = self._model(self._ids.expand(batch, -1))  # (B, T, V)
         return None if crossed else [float(losses_of(row, self._trace.targets).mean()) for row in logits]
 

@@ -25,12 +25,12 @@ from tinytf.gradients.saliency import (
     integrated_gradients,
 )
 from tinytf.gradients.trace import GradientTrace, grad
-from tinytf.report import About, Progress, Report, derived, plain, unheard
+from tinytf.report import About, Progress, Report, derived, ignore_progress, plain
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.tables import Array
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
-from tinytf.tolerance import Compared
+from tinytf.tolerance import Comparison
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Statistics, StepSummary, norm
@@ -62,7 +62,7 @@ class GradientRow:
     row: StepSummary
     norm: float
     ratio: float | None
-    by_hand: Compared | None
+    by_hand: Comparison | None
 
     @property
     def statistics(self) -> Statistics:
@@ -281,8 +281,8 @@ def backward(
     seed: int = 0,
     fail_on: Sequence[str] = (),
     resume: Path | None = None,
-    on_point: Progress = unheard,
-    on_entry: Progress = unheard,
+    on_point: Progress = ignore_progress,
+    on_entry: Progress = ignore_progress,
     truncate: bool = False,
     force: bool = False,
 ) -> Backward:

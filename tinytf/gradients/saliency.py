@@ -14,10 +14,10 @@ from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
-from tinytf.report import Data, Progress, unheard
+from tinytf.report import Data, Progress, ignore_progress
 from tinytf.resume_log import ResumeLog
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 
 SHARE, NEARLY_NONE = 0.01, 1e-4
 """The error allowed in the sum of attributions: a share of the difference or, if that is nearly 0, a number of nats."""
@@ -78,7 +78,7 @@ def integrated_gradients(
     model: Transformer,
     encoding: Encoding,
     targets: Targets,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
     resume: Path | None = None,
 ) -> Integrated:
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
@@ -203,7 +203,10 @@ class _Path:
     def _gradients(self, positions: Tensor) -> tuple[list[float], Tensor]:
         """The mean log-probability at each position of the path, and its gradients by the embeddings (B, T, C)."""
         share = positions.to(self._end)[:, None, None]
-        with differentiable(self._model), tapped(self._model, lambda name, x: point if name == "embed.tokens" else x):
+        with (
+            differentiable(self._model),
+            tap_steps(self._model, lambda name, x: point if name == "embed.tokens" else x),
+        ):
             point = (self._start + share * (self._end - self._start)).requires_grad_()
             logits = self._model(self._ids.expand(len(positions), -1))[:, list(self._targets.positions)]  # (B, N, V)
             log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
@@ -238,7 +241,7 @@ def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:
     name = trace.steps.weights
     absolute, signed = [], []
     for layer in range(trace.config.n_layers):
-        if layer not in trace.steps.attending:
+        if layer not in trace.steps.attention_layers:
             missing = (math.nan,) * trace.config.n_heads
             absolute.append(missing)
             signed.append(missing)

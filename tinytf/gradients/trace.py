@@ -20,7 +20,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
-from tinytf.trace.hooks import as_step, tapped
+from tinytf.trace.hooks import as_step, tap_steps
 from tinytf.trace.trace import Recording, Trace
 
 Metric = Callable[[Tensor], Tensor]
@@ -175,7 +175,7 @@ def record_gradients(
         recorded[name] = tensor.clone().requires_grad_() if constant else tensor
         return recorded[name]
 
-    with differentiable(model) as parameters, tapped(model, tap):
+    with differentiable(model) as parameters, tap_steps(model, tap):
         ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
         logits = model(ids)[0]  # (T, V)
         losses = losses_of(logits, of) if isinstance(of, Targets) else _metric_value(of, logits)

@@ -120,7 +120,7 @@ class Live:
     @cached_property
     def layer(self) -> int:
         """The layer that lessons look into: the first with attention, which they call L0."""
-        return next(iter(table_of(self.config).attending), 0)
+        return next(iter(table_of(self.config).attention_layers), 0)
 
     def _in_layer(self, text: str) -> str:
         """The text with the layer that lessons look into in place of L0."""

@@ -109,7 +109,7 @@ def cache(live: Live) -> Lesson:
     if not live.config.causal:
         return _no_cache(live)
     config, transformer, count = live.config, live.model.transformer, live.length
-    layers, groups, width = len(live.trace.steps.attending), config.n_kv_heads, f"{config.d_head}"
+    layers, groups, width = len(live.trace.steps.attention_layers), config.n_kv_heads, f"{config.d_head}"
     layer_note = f"{layers} layers"
     if layers < config.n_layers:
         layer_note = f"{layers} layer{'s' * (layers > 1)} with attention (the others keep a state that does not grow)"

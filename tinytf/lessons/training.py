@@ -12,7 +12,7 @@ from tinytf.lessons.live import Live
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.optimiser import make_optimiser
-from tinytf.training.tuning.update import Chosen, Update, UpdateWatch
+from tinytf.training.tuning.update import ChosenWeight, Update, UpdateWatch
 
 _RECIPE = Recipe()
 _MOST_TOKENS = 6
@@ -129,7 +129,7 @@ def first_step(live: Live) -> Update:
     copy.register_parameter("weight", weight)
     weight.grad = gradients[chosen].detach().float().cpu().clone()
     optimiser = make_optimiser(copy, _RECIPE)
-    watch = UpdateWatch(copy, optimiser, [Chosen("weight")])
+    watch = UpdateWatch(copy, optimiser, [ChosenWeight("weight")])
     optimiser.step()
     (update,) = watch.updates(0.0, math.inf)
     return replace(update, name=chosen)

@@ -95,7 +95,7 @@ def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
     require_units(model.config)
     trace = model.trace(text)
     trace.address(f"L{layer}")
-    step = trace.steps.by_name[trace.steps.activated]
+    step = trace.steps.by_name[trace.steps.ffn_activation]
     inputs, *gated = (trace.step(name, layer).float().cpu() for name in step.inputs)
     outputs = trace.step(step.name, layer).float().cpu()
     grid = torch.linspace(-REACH, REACH, _STEPS)

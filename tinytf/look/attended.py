@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.look.heads import MEASURES, measure_heads, measures_of
-from tinytf.look.overview import Overview, of_layer
+from tinytf.look.overview import Overview, layer_overview
 from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at
 from tinytf.parts.row import Step
@@ -118,7 +118,7 @@ class Attended(Report):
     def itemised(self) -> dict[str, Any]:
         data, config = self.to_dict(), self.trace.config
         measures: dict[str, list[list[float]]] = data["measures"]
-        heads = itertools.product(self.trace.steps.attending, range(config.n_heads))
+        heads = itertools.product(self.trace.steps.attention_layers, range(config.n_heads))
         rows = [
             {"layer": layer, "head": head, **{by: values[layer][head] for by, values in measures.items()}}
             for layer, head in heads
@@ -128,7 +128,7 @@ class Attended(Report):
     def stored(self) -> list[Array]:
         """The weights of the chosen heads, of the window or the requested query; without heads, of every layer."""
         if not self.heads:
-            layers = self.trace.steps.attending
+            layers = self.trace.steps.attention_layers
             return [array_at(self.trace, Address(self.step, (layer,))) for layer in layers]
         arrays = self.arrays() or [self._array(layer, head, {}) for layer, head in self.heads]
         return [replace(array, read=partial(_unmasked, array.read)) for array in arrays]
@@ -185,7 +185,7 @@ def attention(
     """
     trace = model.trace(text, truncate=truncate, force=force)
     query = None if row is None else trace.index(row, "query", len(trace.tokens))
-    if layer is not None and layer not in trace.steps.attending:
+    if layer is not None and layer not in trace.steps.attention_layers:
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
-    drawn = None if layer is None else of_layer(trace, predictions(trace, model, 1), layer)
+    drawn = None if layer is None else layer_overview(trace, predictions(trace, model, 1), layer)
     return Attended(trace, check(trace), tuple(heads), query, top, window, drawn, about=About(model, trace.encoding))

@@ -20,14 +20,12 @@ from tinytf.look.heads import (
     LABELS,
     Named,
     by_offset,
-    choosing,
     copy_losses,
     distance,
     duplicate,
     entropy,
     entropy_share,
     first,
-    in_place,
     induction,
     named,
     overlap,
@@ -35,16 +33,18 @@ from tinytf.look.heads import (
     previous,
     repeated_tokens,
     require_attention,
+    spread_over_layers,
+    visible_counts,
 )
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import About, Progress, Report, plain, unheard
+from tinytf.report import About, Progress, Report, ignore_progress, plain
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.windows import text_windows
 from tinytf.text_model import TextModel
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 
 SEQUENCES = 16
 SHORTEST_COPY = 3  # in copies of 2, the token after the last occurrence is the previous one: induction is previous
@@ -144,7 +144,9 @@ class Census(Report):
     def order(self) -> list[tuple[int, int]]:
         """All heads as (layer, head), the highest score first, heads without a score last."""
         values = self.score(self.key).nan_to_num(nan=-math.inf).tolist()
-        heads = [(layer, head) for layer in table_of(self.config).attending for head in range(len(values[layer]))]
+        heads = [
+            (layer, head) for layer in table_of(self.config).attention_layers for head in range(len(values[layer]))
+        ]
         return sorted(heads, key=lambda head_at: -values[head_at[0]][head_at[1]])
 
     def stored(self) -> list[Array]:
@@ -200,7 +202,7 @@ def heads(
     seed: int = 0,
     by: str | None = None,
     top: int | None = None,
-    progress: Progress = unheard,
+    progress: Progress = ignore_progress,
 ) -> Census:
     """Score every head on repeated random tokens, and on a file or folder of text or on ``text``.
 
@@ -210,7 +212,7 @@ def heads(
     """
     config, tokenizer = model.config, model.tokenizer
     score = require_score(by or ("induction" if config.causal else "previous"))
-    before, after = tokenizer.around()
+    before, after = tokenizer.surrounding_ids()
     if config.causal:
         after = [token for token in after if token not in tokenizer.end_ids]  # a text for continuation has no end token
     copy = copy_length(config, length, added=len(before) + len(after))
@@ -233,7 +235,7 @@ def census(
     seed: int = 0,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
-    progress: Progress = unheard,
+    progress: Progress = ignore_progress,
 ) -> Census:
     """Score every head on ``count`` sequences of repeated random tokens, and on at most as many ``windows`` of text.
 
@@ -305,7 +307,7 @@ def _run_sequences(
         return tensor
 
     weights = (table_of(model.config).weights,)
-    with tapped(model, tap, weights), torch.autocast(device.type, enabled=False):  # no other scores in an autocast
+    with tap_steps(model, tap, weights), torch.autocast(device.type, enabled=False):  # no other scores in an autocast
         while batch := list(islice(sequences, tally.batch)):
             ids = torch.stack(batch).to(device)
             also(model.hidden(ids), ids)
@@ -323,7 +325,7 @@ class _Tally:
         self.tokens, self.copies = tokens, copies
         self.sequences = 0
         self.batch = max(1, min(SEQUENCES, _ROOM // (4 * _COPIES * config.n_heads * tokens**2)))
-        self._visible = choosing(Sight.of(config), tokens)  # (Q,)
+        self._visible = visible_counts(Sight.of(config), tokens)  # (Q,)
         self._layer, self._layers, self._count = 0, require_attention(table_of(config)), config.n_layers
         self._sums = [dict[str, Tensor]() for _ in self._layers]
 
@@ -358,5 +360,5 @@ class _Tally:
         share = torch.where(2 * queries >= self.tokens, means.pop("offset") / queries, -1.0)
         weight, index = share.max(dim=-1)
         means |= {"offset": offsets[index].double(), "offset_weight": weight}
-        scores = {name: in_place(means[name], self._layers, self._count) for name in SCORES if name in means}
+        scores = {name: spread_over_layers(means[name], self._layers, self._count) for name in SCORES if name in means}
         return CensusScores(self.sequences, self.tokens, scores)

@@ -13,7 +13,7 @@ from tinytf.errors import UsageError
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Report
 from tinytf.text_model import TextModel
-from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
+from tinytf.tolerance import Coarse, Comparison, TwoResults, compare, worst_or_first_failure
 from tinytf.trace.address import Address
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.site import Site
@@ -35,7 +35,7 @@ class CodeLine(Data):
     code: str
     parameters: dict[str, tuple[int, ...]]
     shape: tuple[int, ...]
-    compared: Compared | None
+    compared: Comparison | None
 
     @property
     def difference(self) -> float | None:
@@ -73,9 +73,13 @@ class Code(Report):
         return all(line.holds for line in self.lines)
 
     @property
-    def telling(self) -> Compared | None:
+    def telling(self) -> Comparison | None:
         """The first line that does not hold, else the largest difference; None if all steps were replaced."""
-        return telling(compared) if (compared := [line.compared for line in self.lines if line.compared]) else None
+        return (
+            worst_or_first_failure(compared)
+            if (compared := [line.compared for line in self.lines if line.compared])
+            else None
+        )
 
     def fields(self) -> dict[str, Any]:
         worst = self.telling
@@ -115,11 +119,11 @@ def code_line(trace: Trace, step: Step, layer: int | None, coarse: Coarse) -> Co
     used = {name: tensor for name, tensor in operands.items() if re.search(rf"\b{name}\b", lines)}
     recorded = _value(trace, site)
 
-    def ways() -> Ways:
+    def ways() -> TwoResults:
         result = _run(trace, site, lines, used)
         hidden = (result == recorded) & recorded.isinf()  # masked in both
         result, expected = (tensor.masked_fill(hidden, 0.0) for tensor in (result, recorded))
-        return Ways(site.name, "its code", result, expected, step.token_axis)
+        return TwoResults(site.name, "its code", result, expected, step.token_axis)
 
     heads = range(trace.config.at(layer).n_heads)
     replaced = any(trace.is_exchanged(step.name, layer, head) for head in (None, *heads))

@@ -16,10 +16,10 @@ from torch import Tensor
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.look.neurons import ActiveExample, TopExamples, Unit, parse_unit, require_units
 from tinytf.model.transformer import Transformer
-from tinytf.report import Progress, unheard
+from tinytf.report import Progress, ignore_progress
 from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus
-from tinytf.text.stream import between_words
+from tinytf.text.stream import cut_between_words
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import module_of
@@ -136,7 +136,7 @@ def top_examples(
     *,
     top: int = 5,
     window: int | None = None,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> TopExamples:
     """Find the places of a corpus, of ``tinytf.text.corpus.find_files``, where each of ``units`` is most active.
 
@@ -154,7 +154,7 @@ def top_examples(
 
     def pieces() -> Iterator[tuple[str, bool]]:
         read = 0
-        for text, is_end in corpus.documents().pieces(between_words):
+        for text, is_end in corpus.documents().pieces(cut_between_words):
             yield text, is_end
             read += len(text)
             on_progress(min(read, total), total)
@@ -176,7 +176,7 @@ def strongest_places(model: Transformer, windows: Iterable[Window], units: Seque
         by_layer.setdefault(unit.layer, []).append(unit.index)
     columns = [Unit(layer, index) for layer, indices in by_layer.items() for index in indices]
     order = [columns.index(unit) for unit in units]
-    activated = table_of(model.config).by_name[table_of(model.config).activated]
+    activated = table_of(model.config).by_name[table_of(model.config).ffn_activation]
     caught: dict[int, Tensor] = {}
     tokens = documents = 0
     training = model.training

@@ -13,12 +13,12 @@ from torch import Tensor
 from tinytf.errors import AddressError, UsageError
 from tinytf.look.examples import BATCH, padded, run_windows, windows_of
 from tinytf.parts.row import Step
-from tinytf.report import About, Data, Progress, Report, plain, unheard
+from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.steps.operations.operation import ALONE
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
 from tinytf.text.corpus import Corpus
-from tinytf.text.stream import between_words
+from tinytf.text.stream import cut_between_words
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Text, Trace
@@ -168,7 +168,7 @@ def expert_load(
     *,
     layer: int | None = None,
     window: int | None = None,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> tuple[Load, ...]:
     """The load of the experts of ``layer``, or of all layers with experts, over a corpus of ``find_files``.
 
@@ -184,7 +184,7 @@ def expert_load(
 
     def pieces() -> Iterator[tuple[str, bool]]:
         read = 0
-        for text, ends in corpus.documents().pieces(between_words):
+        for text, ends in corpus.documents().pieces(cut_between_words):
             yield text, ends
             read += len(text)
             on_progress(min(read, total), total)

@@ -75,7 +75,7 @@ def induction(weights: Tensor, length: int) -> Tensor:
     return weights[..., length:, :].diagonal(offset=1, dim1=-2, dim2=-1).mean(dim=-1)
 
 
-def choosing(sight: Sight, length: int) -> Tensor:
+def visible_counts(sight: Sight, length: int) -> Tensor:
     """The number of keys that each query of a text may attend to, (Q,); a query with a single key has no choice."""
     allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
     return torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
@@ -161,17 +161,17 @@ def measures_of(trace: Trace, names: Sequence[str], layers: Sequence[int] | None
     measured = dict(zip(names, torch.stack(layered, dim=1), strict=True))
     if layers is not None:
         return measured
-    return {by: in_place(values, attending, trace.config.n_layers) for by, values in measured.items()}
+    return {by: spread_over_layers(values, attending, trace.config.n_layers) for by, values in measured.items()}
 
 
 def require_attention(table: StepTable) -> tuple[int, ...]:
     """The layers that have attention weights. Raises UsageError if none has."""
-    if not table.attending:
+    if not table.attention_layers:
         raise UsageError("no layer of this model has attention weights", "tinytf trace shows what its layers read")
-    return table.attending
+    return table.attention_layers
 
 
-def in_place(values: Tensor, layers: Sequence[int], count: int) -> Tensor:
+def spread_over_layers(values: Tensor, layers: Sequence[int], count: int) -> Tensor:
     """Spread the values of some layers (L, …) over all ``count``; NaN for the others, which have no attention."""
     all_layers = values.new_full((count, *values.shape[1:]), torch.nan)
     all_layers[list(layers)] = values

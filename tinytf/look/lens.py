@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
-from tinytf.report import About, Progress, Report, unheard
+from tinytf.report import About, Progress, Report, ignore_progress
 from tinytf.short_repr import ShortRepr
 from tinytf.steps.operations.operation import wide
-from tinytf.steps.table import Place
+from tinytf.steps.table import StepKey
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.faults import first_not_finite
@@ -127,7 +127,7 @@ def lens(
     top: int = 5,
     track: Sequence[str | int] = (),
     sublayers: bool = False,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
     truncate: bool = False,
     force: bool = False,
 ) -> Lens:
@@ -157,8 +157,8 @@ def lens(
             "choose fewer with --position, such as --position -1; --force reads them anyway",
         )
     table, transformer = trace.steps, trace.model
-    sublayer_steps = [table.between] if sublayers and table.between else []
-    steps: list[Place] = [
+    sublayer_steps = [table.mid_stream] if sublayers and table.mid_stream else []
+    steps: list[StepKey] = [
         (table.embedded, None),
         *((name, layer) for layer in range(trace.config.n_layers) for name in (*sublayer_steps, table.output)),
     ]  # in a post-norm model each is the output of a norm

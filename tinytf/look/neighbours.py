@@ -150,7 +150,7 @@ def _names(trace: Trace, address: Address) -> tuple[str, ...]:
     """The name of every vector at an address: its step, with the token's number and text."""
     assert address.step is not None
     layers = address.layers or (None,)
-    picked = trace.picked(address.cell[0] if address.cell else ":", "token", len(trace.tokens))
+    picked = trace.pick_indices(address.cell[0] if address.cell else ":", "token", len(trace.tokens))
     tokens = [picked] if isinstance(picked, int) else picked
     if "token" not in address.step.axes:
         return (str(address),)

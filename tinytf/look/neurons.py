@@ -22,7 +22,7 @@ from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
-from tinytf.trace.address import one_number
+from tinytf.trace.address import parse_single_number
 from tinytf.trace.trace import Text, Trace
 
 _UNIT = re.compile(r"L(-?[0-9]{1,9})\.(-?[0-9]{1,9})")
@@ -46,11 +46,13 @@ def parse_unit(text: str, config: ModelConfig) -> Unit:
     match = _UNIT.fullmatch(text.strip())
     if match is None:
         raise AddressError(f"{text!r} is not a unit", "unit 17 of layer 3 is L3.17")
-    return Unit(one_number(match[1], config.n_layers, "layer"), one_number(match[2], config.d_ff, "unit"))
+    return Unit(
+        parse_single_number(match[1], config.n_layers, "layer"), parse_single_number(match[2], config.d_ff, "unit")
+    )
 
 
 @dataclass(frozen=True)
-class Active:
+class ActiveUnit:
     """A unit at one token: its ``activation``, before W₂.
 
     ``contribution`` is what it adds to the predicted token's logit directly, through the residual stream and the
@@ -69,7 +71,7 @@ class TokenUnits:
     position: int
     predicted: int | None
     logit: float | None
-    units: tuple[Active, ...]
+    units: tuple[ActiveUnit, ...]
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def require_units(config: ModelConfig) -> None:
 
 def activated(trace: Trace, layer: int) -> Tensor:
     """The input of W₂ in a layer, (T, F)."""
-    return trace.step(trace.steps.activated, layer)
+    return trace.step(trace.steps.ffn_activation, layer)
 
 
 def output_weights(model: Transformer, layer: int) -> Tensor:
@@ -366,10 +368,10 @@ def _contributions(trace: Trace, layer: int, act: Tensor, questions: Tensor | No
     return act.double() * (questions @ output_weights(trace.model, layer).double())
 
 
-def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> list[tuple[Active, ...]]:
+def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> list[tuple[ActiveUnit, ...]]:
     """The strongest units of each token, with one layer's activations in memory at a time."""
     strength = torch.empty(len(trace.tokens), 0, dtype=torch.float64)
-    best: list[list[Active]] = [[] for _ in trace.tokens]
+    best: list[list[ActiveUnit]] = [[] for _ in trace.tokens]
     for layer in trace.recording.layers:
         act = activated(trace, layer)
         parts = _contributions(trace, layer, act, questions)
@@ -382,7 +384,7 @@ def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> lis
     return [tuple(best[position][index] for index in indices) for position, indices in enumerate(order)]
 
 
-def _chosen(trace: Trace, units: Sequence[Unit], questions: Tensor | None) -> list[tuple[Active, ...]]:
+def _chosen(trace: Trace, units: Sequence[Unit], questions: Tensor | None) -> list[tuple[ActiveUnit, ...]]:
     by_layer: dict[int, tuple[Tensor, Tensor | None]] = {}
     for layer in {unit.layer for unit in units}:
         act = activated(trace, layer)
@@ -393,6 +395,6 @@ def _chosen(trace: Trace, units: Sequence[Unit], questions: Tensor | None) -> li
     ]
 
 
-def _active(unit: Unit, act: Tensor, parts: Tensor | None, position: int) -> Active:
+def _active(unit: Unit, act: Tensor, parts: Tensor | None, position: int) -> ActiveUnit:
     part = None if parts is None else float(parts[position, unit.index])
-    return Active(unit, float(act[position, unit.index]), part)
+    return ActiveUnit(unit, float(act[position, unit.index]), part)

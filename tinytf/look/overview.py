@@ -13,7 +13,7 @@ from tinytf.look.lens import most_probable_by_layer
 from tinytf.look.prediction import Prediction
 from tinytf.parts.row import Step
 from tinytf.report import Data, derived
-from tinytf.steps.table import Place
+from tinytf.steps.table import StepKey
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -144,7 +144,7 @@ def overview(trace: Trace, predictions: tuple[Prediction, ...], shown: Callable[
 
 
 @torch.no_grad()
-def of_layer(trace: Trace, predictions: tuple[Prediction, ...], layer: int) -> Overview:
+def layer_overview(trace: Trace, predictions: tuple[Prediction, ...], layer: int) -> Overview:
     """The overview of a single layer, without the lens and without additions to logits."""
     positions = _positions(trace, predictions)
     return Overview(trace, positions, None, None, (_layer(trace, layer, positions, _heads(trace, layer, positions)),))
@@ -172,7 +172,7 @@ def _layer(
     return Layer(layer, added, tuple(sizes), None if direct is None else tuple(direct), read)
 
 
-def _norm(trace: Trace, place: Place, rows: list[int]) -> float:
+def _norm(trace: Trace, place: StepKey, rows: list[int]) -> float:
     return float(torch.linalg.vector_norm(trace.step(*place)[rows].float()))
 
 

@@ -106,7 +106,7 @@ def rollout(
     stop = last if layer is None else layer
     if not 0 <= stop <= last:
         raise AddressError(f"there is no layer {stop}", f"layers are 0 to {last}")
-    if without_attention := sorted(set(range(stop + 1)) - set(trace.steps.attending)):
+    if without_attention := sorted(set(range(stop + 1)) - set(trace.steps.attention_layers)):
         raise UsageError(
             f"layers {span(without_attention)} have no attention weights, so what flows through them is not known",
             "tinytf trace shows what each layer reads",

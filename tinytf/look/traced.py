@@ -19,7 +19,7 @@ from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
 from tinytf.trace.parameters import ParameterAddress, parse_any
-from tinytf.trace.seen import Seen
+from tinytf.trace.seen import MaskedTrace
 from tinytf.trace.summary import StepSummary
 from tinytf.trace.trace import Text, Trace, row_of
 
@@ -80,7 +80,7 @@ class Traced(Report):
         return self.check.holds and self.fault is None
 
     def fields(self) -> dict[str, Any]:
-        seen = Seen(self.trace)
+        seen = MaskedTrace(self.trace)
         return {
             "steps": plain(self.rows),
             "values": {
@@ -139,7 +139,7 @@ class Traced(Report):
 
     def arrays(self) -> list[Array]:
         """A tensor a layer for each chosen step, and the parameters."""
-        return self._arrays(Seen(self.trace))
+        return self._arrays(MaskedTrace(self.trace))
 
     def _arrays(self, trace: Trace) -> list[Array]:
         arrays = [array_at(trace, address) for address in self._by_layer()]

@@ -11,7 +11,7 @@ from tinytf.report import Report, plain
 from tinytf.tables import Array
 from tinytf.trace.address import Address
 from tinytf.trace.measures import MEASURES, measure
-from tinytf.trace.seen import Seen
+from tinytf.trace.seen import MaskedTrace
 from tinytf.trace.summary import statistics
 from tinytf.trace.trace import Trace, visible
 
@@ -64,7 +64,7 @@ class AddressValues(Report):
         return self._arrays(self.trace)
 
     def arrays(self) -> list[Array]:
-        return self._arrays(Seen(self.trace))
+        return self._arrays(MaskedTrace(self.trace))
 
     def _arrays(self, trace: Trace) -> list[Array]:
         if self.address.step is not None and self.address.step.name == "ids":
@@ -107,7 +107,7 @@ def figures(trace: Trace, where: Address) -> list[TensorFigures]:
         values = {
             name: measure(trace, name, step, layer, single.heads)
             for name in MEASURES
-            if name != "entropy" or step.is_distribution
+            if name != "entropy" or step.holds_shares
         }
         present = {name: value for name, value in values.items() if value or name not in ("nan", "inf")}
         results.append(TensorFigures(single, present, statistics(tensor, visible(trace, step, layer)).histogram))

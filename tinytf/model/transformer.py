@@ -170,7 +170,7 @@ class Transformer(nn.Module):
         table = table_of(self.config)
         for layer, block in enumerate(self.blocks if table.shares else ()):
             for path, module in block.named_modules():
-                first = self.blocks[table.first_with(path, layer)]
+                first = self.blocks[table.first_layer_with(path, layer)]
                 for leaf, _ in [] if first is block else list(module.named_parameters(recurse=False)):
                     setattr(module, leaf, getattr(first.get_submodule(path), leaf))
 
@@ -180,7 +180,7 @@ class Transformer(nn.Module):
         for name, _ in self.named_parameters(remove_duplicate=False) if table.shares else ():
             if name.startswith("blocks."):
                 _, layer, rest = name.split(".", 2)
-                weights[name] = weights[f"blocks.{table.first_with(rest.rpartition('.')[0], int(layer))}.{rest}"]
+                weights[name] = weights[f"blocks.{table.first_layer_with(rest.rpartition('.')[0], int(layer))}.{rest}"]
         loaded = super().load_state_dict(weights, strict, assign)
         self.share_layers()
         return loaded

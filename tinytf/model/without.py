@@ -10,7 +10,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 
 
-def lacking(config: ModelConfig, part: str) -> ModelConfig:
+def without_part(config: ModelConfig, part: str) -> ModelConfig:
     """The configuration without one part of ``LEFT_OUT``."""
     changes = LEFT_OUT[part]
     by_layer = tuple((name, values) for name, values in config.by_layer if name not in changes)
@@ -19,7 +19,7 @@ def lacking(config: ModelConfig, part: str) -> ModelConfig:
 
 def removable(config: ModelConfig) -> tuple[str, ...]:
     """The parts of ``LEFT_OUT`` that a model has: leaving one out changes its table."""
-    return tuple(part for part in LEFT_OUT if table_of(lacking(config, part)).rows != table_of(config).rows)
+    return tuple(part for part in LEFT_OUT if table_of(without_part(config, part)).rows != table_of(config).rows)
 
 
 def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
@@ -32,7 +32,7 @@ def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
     for part in parts:
         if part not in has:
             raise UsageError(f"this model has no {part} to leave out", f"it has {' and '.join(has)}" if has else "")
-        config = lacking(config, part)
+        config = without_part(config, part)
     if model.exchanged:
         raise UsageError("the model has ablated steps already", "name everything to leave out at once")
     with torch.device("meta"):

@@ -146,7 +146,7 @@ class Step:
         return self.axes[-1:] in (("vocab",), ("label",))
 
     @property
-    def is_distribution(self) -> bool:
+    def holds_shares(self) -> bool:
         """Whether each of its rows holds shares of 1, all of it or what a sink leaves."""
         return self.operation is not None and self.operation.distribution
 

@@ -19,7 +19,7 @@ from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Step
 if TYPE_CHECKING:
     from tinytf.steps.operations import Parameter
 
-Place = tuple[str, int | None]
+StepKey = tuple[str, int | None]
 """A step's short name and its layer; None outside the layers."""
 
 
@@ -154,8 +154,8 @@ class StepTable:
             *((step, layer) for layer, steps in enumerate(layers) for step in steps),
             *((step, None) for step in after),
         )
-        self._sources: dict[Place, tuple[Place, ...]] = {}
-        self.by_place: dict[Place, Step] = {(step.name, layer): step for step, layer in self.rows}
+        self._sources: dict[StepKey, tuple[StepKey, ...]] = {}
+        self.by_key: dict[StepKey, Step] = {(step.name, layer): step for step, layer in self.rows}
         first_rows: dict[str, Step] = {}
         for step, _ in self.rows:
             first_rows.setdefault(step.name, step)
@@ -168,7 +168,7 @@ class StepTable:
         self.embedded = next(step.name for step in reversed(before) if step.role == "residual")
         self.output = next(step.name for step in reversed(layers[-1]) if step.role == "residual")
         # The residual stream between attention and feed-forward; empty in a parallel block.
-        self.between = "" if "mid" not in self.by_name else "norm1" if self.output == "norm2" else "mid"
+        self.mid_stream = "" if "mid" not in self.by_name else "norm1" if self.output == "norm2" else "mid"
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixing = next(step for step in self.layer_steps if step.core and step.recorded)
@@ -176,16 +176,16 @@ class StepTable:
         self.weights = "weights" if "weights" in self.by_name else mixing.inputs[0]  # not so where heads are mixed
         # The outputs of attention and feed-forward that are added to the residual stream, before any norm.
         self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
-        self.activated = self.added[-1].inputs[0]
+        self.ffn_activation = self.added[-1].inputs[0]
 
     def __reduce__(self) -> "tuple[Callable[[ModelConfig], StepTable], tuple[ModelConfig]]":
         return table_of, (self.config,)
 
     @cached_property
-    def attending(self) -> tuple[int, ...]:
+    def attention_layers(self) -> tuple[int, ...]:
         """The layers whose attention weights are shares of 1."""
-        maps = ((layer, self.by_place.get((self.weights, layer))) for layer in range(self.config.n_layers))
-        return tuple(layer for layer, step in maps if step is not None and step.is_distribution)
+        maps = ((layer, self.by_key.get((self.weights, layer))) for layer in range(self.config.n_layers))
+        return tuple(layer for layer, step in maps if step is not None and step.holds_shares)
 
     def map_of(self, layer: int) -> Step:
         """The map that multiplies the values in a layer: its attention weights, or the map of another mixer."""
@@ -193,7 +193,7 @@ class StepTable:
             return self.at(self.weights, layer)
         return self.at(self.at(self.head_out, layer).inputs[0], layer)
 
-    def head_given(self, layer: int) -> Step:
+    def head_output(self, layer: int) -> Step:
         """The output of each head of a layer: the step whose heads are concatenated."""
         return self.at(self.at("concat", layer).inputs[0], layer)
 
@@ -231,7 +231,7 @@ class StepTable:
     @property
     def chooses(self) -> bool:
         """Whether each row of the logits becomes one distribution, over tokens or over classes."""
-        return self.probabilities is not None and self.probabilities.is_distribution
+        return self.probabilities is not None and self.probabilities.holds_shares
 
     @property
     def unembedded(self) -> Step:
@@ -252,7 +252,7 @@ class StepTable:
 
     def has_own(self, step: Step, layer: int | None) -> bool:
         """Whether this step is the first one computed with the parameters of its module."""
-        if layer is not None and self.first_with(step.module, layer) != layer:
+        if layer is not None and self.first_layer_with(step.module, layer) != layer:
             return False
         return step.name == self._first_users[step.module]
 
@@ -260,7 +260,7 @@ class StepTable:
     def _first_users(self) -> dict[str, str]:
         return {step.module: step.name for step, _ in reversed(self.rows)}
 
-    def first_with(self, module: str, layer: int) -> int:
+    def first_layer_with(self, module: str, layer: int) -> int:
         """The first layer with the parameters that this module has in ``layer``: ``layer`` itself, unless shared."""
         return 0 if module in self._shared_modules else self.config.first_of(layer)
 
@@ -285,37 +285,37 @@ class StepTable:
     def at(self, name: str, layer: int | None) -> Step:
         """A step as it is in one layer; as in any other layer, where this one lacks it."""
         name = RENAMED.get(name, name)
-        return self.by_place.get((name, layer)) or self.by_name[name]
+        return self.by_key.get((name, layer)) or self.by_name[name]
 
     def has(self, name: str, layer: int | None) -> bool:
-        return (name, layer) in self.by_place
+        return (name, layer) in self.by_key
 
     def in_layer(self, layer: int) -> tuple[Step, ...]:
         """The steps of one layer, in order of computation."""
         return tuple(step for step, row_layer in self.rows if row_layer == layer)
 
-    def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
+    def sources(self, step: Step, layer: int | None) -> tuple[StepKey, ...]:
         """The steps that ``step`` is computed from, in the order of its formula, across layers too; cached."""
         sources = self._sources.get((step.name, layer))
         if sources is None:
             sources = self._sources[step.name, layer] = self._find_sources(step, layer)
         return sources
 
-    def _find_sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
+    def _find_sources(self, step: Step, layer: int | None) -> tuple[StepKey, ...]:
         layers_below = self.config.n_layers if layer is None else layer
         if step.from_stream:
             return ((self.output, layers_below - 1),) if layers_below else ((self.embedded, None),)
         source_layer = self.config.n_layers - 1 if layer is None else layer
-        steps = (self.by_place.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
+        steps = (self.by_key.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
         return tuple((source.name, source_layer if source.in_layer else None) for source in steps if source.is_tensor)
 
-    def consumers(self, place: Place) -> tuple[tuple[Step, int | None, int], ...]:
+    def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""
         return tuple(self._consumers.get(place, ()))
 
     @cached_property
-    def _consumers(self) -> dict[Place, list[tuple[Step, int | None, int]]]:
-        consumers: dict[Place, list[tuple[Step, int | None, int]]] = {}
+    def _consumers(self) -> dict[StepKey, list[tuple[Step, int | None, int]]]:
+        consumers: dict[StepKey, list[tuple[Step, int | None, int]]] = {}
         for step, layer in self.rows:
             for number, source in enumerate(self.sources(step, layer) if step.to_loss else ()):
                 consumers.setdefault(source, []).append((step, layer, number))
@@ -328,19 +328,19 @@ class StepTable:
         """
         consumers = [(consumer, at) for consumer, at, _ in self.consumers((step.name, layer))]
         return bool(consumers) and all(
-            (consumer.is_map and consumer.is_distribution) or self.only_through_maps(consumer, at)
+            (consumer.is_map and consumer.holds_shares) or self.only_through_maps(consumer, at)
             for consumer, at in consumers
         )
 
     def has_parameter(self, name: str, layer: int) -> bool:
         """Whether a layer has the parameter of that name."""
-        step = self.by_place.get((self.parameters[name][0].name, layer))
+        step = self.by_key.get((self.parameters[name][0].name, layer))
         return step is not None and any(own.name == name and not own.absent for own in _parameters(step))
 
     def parameter(self, name: str, layer: int | None) -> "tuple[Step, Parameter]":
         """A parameter as it is in one layer, with the step computed with it there."""
         step, parameter = self.parameters[name]
-        layer_step = self.by_place.get((step.name, layer), step)
+        layer_step = self.by_key.get((step.name, layer), step)
         return layer_step, next((own for own in _parameters(layer_step) if own.name == name), parameter)
 
     def synonym(self, name: str) -> str | None:

@@ -32,7 +32,9 @@ def work_per_token(config: ModelConfig, length: int) -> Work:
     totals = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
     table = table_of(config)
     for step, layer in table.rows:
-        is_unrolled = step.core and layer not in table.attending  # runs by a state, whose work is counted at Write
+        is_unrolled = (
+            step.core and layer not in table.attention_layers
+        )  # runs by a state, whose work is counted at Write
         if step.operation is None or not step.to_loss or is_unrolled:
             continue
         layer_config = config.at(layer)
@@ -81,7 +83,7 @@ def step_work(config: ModelConfig, length: int, *, cached: bool) -> StepWork:
         keys_values=sum(
             _keys_values_work(config.at(layer), step, tokens)
             for step, layer in table_of(config).rows
-            if layer in table_of(config).attending
+            if layer in table_of(config).attention_layers
         ),
         attention=tokens * work.attention // 2,
         whole=(tokens * body + work.head) // 2,
@@ -97,5 +99,5 @@ def _keys_values_work(config: ModelConfig, step: Step, tokens: int) -> int:
 
 def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
     """Keys and values of one token in all layers with attention: key-value heads · (d_head + d_value) · bytes each."""
-    layers = len(table_of(config).attending)
+    layers = len(table_of(config).attention_layers)
     return layers * config.n_kv_heads * (config.d_head + config.value_width) * bytes_per_number

@@ -10,7 +10,7 @@ from torch import Tensor
 from tinytf.lessons import NAMES, TITLES
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
-from tinytf.student.explained import Confirmed, Explanation
+from tinytf.student.explained import ConfirmedMistake, Explanation
 from tinytf.student.invariances import Invariance, invariances
 from tinytf.student.lesson import lesson_of
 from tinytf.student.opened import Line, Student, StudentError, open_student, split_target, student_error
@@ -48,7 +48,7 @@ class Trouble(Data):
 
 
 @dataclass(frozen=True)
-class Wrong(Data):
+class WrongStep(Data):
     """The first wrong step. ``yours`` are its first numbers in the student's code, where they are known."""
 
     step: str
@@ -88,8 +88,8 @@ class Checked(Report):
     unheld: tuple[str, ...]
     printed: str
     steps: tuple[CheckedStep, ...]
-    first_wrong: Wrong | None
-    mistakes: tuple[Confirmed, ...]
+    first_wrong: WrongStep | None
+    mistakes: tuple[ConfirmedMistake, ...]
     tried: tuple[str, ...]
     unexplained: str
     troubles: tuple[Trouble, ...]
@@ -218,7 +218,7 @@ class _Check:
                 )
                 return
 
-    def first_wrong_step(self, comparison: Comparison, explanation: Explanation) -> Wrong:
+    def first_wrong_step(self, comparison: Comparison, explanation: Explanation) -> WrongStep:
         """The first wrong step: the one that the first confirmed mistake changes, else the first missing one."""
         assert comparison.first_wrong is not None
         key, line, output = comparison.first_wrong, None, None
@@ -229,7 +229,7 @@ class _Check:
             line = explanation.line(output)
         step = comparison.step(key)
         lesson = lesson_of(self.model, self.trace, step.name)
-        return Wrong(
+        return WrongStep(
             step.full_name(key[1]),
             step.formula,
             step.title,

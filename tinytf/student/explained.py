@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Mistake, Wrong
-from tinytf.compare.mistakes.wrong_trace import places
+from tinytf.compare.mistakes.wrong_trace import wrong_formulas
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate, Scale
-from tinytf.steps.table import Place
+from tinytf.steps.table import StepKey
 from tinytf.student.opened import Line, Student, line_of
 from tinytf.student.seen import Output
 from tinytf.student.steps import Comparison
@@ -21,7 +21,7 @@ SCOPES = ("all", "name", "one")
 
 
 @dataclass(frozen=True)
-class Confirmed(Data):
+class ConfirmedMistake(Data):
     """A mistake that makes the reference compute what the student's code computes, up to the next mistake.
 
     ``step`` is the first step that it changes, of ``places`` in all. ``explained`` counts the tensors of the student's
@@ -39,14 +39,14 @@ class Confirmed(Data):
     difference: float
     certain: bool
     line: Line | None
-    at: Place
+    at: StepKey
 
 
 @dataclass(frozen=True, eq=False)
 class _Attempt:
     """A reference with some mistakes: the steps that each of them changes, and the comparison that results."""
 
-    mistakes: tuple[tuple[Mistake, dict[Place, Wrong]], ...]
+    mistakes: tuple[tuple[Mistake, dict[StepKey, Wrong]], ...]
     comparison: Comparison
 
     @property
@@ -64,7 +64,7 @@ class Explanation:
 
     def __init__(self, comparison: Comparison, student: Student) -> None:
         self.student = student
-        self.confirmed: list[Confirmed] = []
+        self.confirmed: list[ConfirmedMistake] = []
         self.tried: dict[str, None] = {}
         while comparison.first_wrong is not None and len(self.confirmed) < _MAX_MISTAKES:
             best = max(self._singles(comparison), key=lambda attempt: attempt.merit, default=None)
@@ -81,7 +81,7 @@ class Explanation:
             self.confirmed[-1] = replace(self.confirmed[-1], certain=self.has_consequences)
         self.unexplained = "" if wrong is None else comparison.step(wrong).full_name(wrong[1])
 
-    def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, Place]]:
+    def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, StepKey]]:
         """The mistakes possible in the layer of the first wrong step, each with the first step where it fits.
 
         For the first layer, the steps before it count too: a mistake there may only show inside the layer.
@@ -102,7 +102,7 @@ class Explanation:
         """Each mistake at all steps of its operation, at those of one name, or, if neither suffices, at one step."""
         table = comparison.trace.steps
         for mistake, key in self._candidates(comparison):
-            all_steps, same_name, single_step = (places(mistake, table, key, scope) for scope in SCOPES)
+            all_steps, same_name, single_step = (wrong_formulas(mistake, table, key, scope) for scope in SCOPES)
             scopes = [all_steps] if all_steps.keys() == same_name.keys() else [all_steps, same_name]
             attempts = [
                 attempt for changes in scopes for attempt in self._attempts(comparison, comparison, (mistake, changes))
@@ -117,14 +117,14 @@ class Explanation:
         wrong = comparison.first_wrong
         if wrong is None or type(comparison.step(wrong).operation) not in core:
             return
-        candidates = [(mistake, places(mistake, comparison.trace.steps, key, "all"))
+        candidates = [(mistake, wrong_formulas(mistake, comparison.trace.steps, key, "all"))
                 for mistake, key in self._candidates(comparison) if mistake.at in core]  # fmt: skip
         for first, second in combinations(candidates, 2):
             if first[0].at is not second[0].at:
                 yield from self._attempts(comparison, comparison.with_mistakes(first[1]), first, second)
 
     def _attempts(
-        self, earlier: Comparison, base: Comparison, *mistakes: tuple[Mistake, dict[Place, Wrong]]
+        self, earlier: Comparison, base: Comparison, *mistakes: tuple[Mistake, dict[StepKey, Wrong]]
     ) -> Iterator[_Attempt]:
         """Add the last of ``mistakes`` to ``base``; yield the attempt if it explains more steps than ``earlier``."""
         try:
@@ -135,15 +135,15 @@ class Explanation:
             return
 
     def _confirm(
-        self, earlier: Comparison, best: _Attempt, mistake: Mistake, changes: Mapping[Place, Wrong]
-    ) -> Confirmed:
+        self, earlier: Comparison, best: _Attempt, mistake: Mistake, changes: Mapping[StepKey, Wrong]
+    ) -> ConfirmedMistake:
         later = best.comparison
         new_keys = list(_new_matches(earlier, later))
         first = min(changes, key=lambda key: later.order[key])
         step = later.step(first)
         matches = [match for key in new_keys if (match := later.match(key))]
         first_match = later.match(next((key for key in new_keys if key in changes), new_keys[0]))
-        return Confirmed(
+        return ConfirmedMistake(
             mistake.words,
             step.full_name(first[1]),
             step.formula,
@@ -160,7 +160,7 @@ class Explanation:
         return line_of(self.student.file, output.file, output.line) if output is not None and output.line else None
 
 
-def _scaled(comparison: Comparison, wrong: Place) -> Iterator[tuple[Mistake, Place]]:
+def _scaled(comparison: Comparison, wrong: StepKey) -> Iterator[tuple[Mistake, StepKey]]:
     """Candidates that scale the first wrong step, or a source of it, by the factor found in the student's tensors."""
     for key in (wrong, *comparison.trace.steps.sources(comparison.step(wrong), wrong[1])):
         if key not in comparison.order:
@@ -174,7 +174,7 @@ def _scaled(comparison: Comparison, wrong: Place) -> Iterator[tuple[Mistake, Pla
             yield Mistake(words, type(operation), lambda site, factor=factor: site.derive() * factor), key  # type: ignore[misc]
 
 
-def _new_matches(earlier: Comparison, later: Comparison) -> Iterator[Place]:
+def _new_matches(earlier: Comparison, later: Comparison) -> Iterator[StepKey]:
     """The steps that the student's code matches only with the mistakes.
 
     A step whose match is also the match of one of its sources does not count, nor does a tensor of NaN alone.

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tinytf.compare.mistakes.mistake import Wrong
-from tinytf.compare.mistakes.wrong_trace import Mistaken
+from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Add
-from tinytf.steps.table import Place
+from tinytf.steps.table import StepKey
 from tinytf.student.seen import Output
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.trace import Trace
@@ -90,41 +90,41 @@ class Comparison:
     def __init__(self, trace: Trace, tensors: Tensors, tolerance: float) -> None:
         self.trace, self.tensors, self.tolerance = trace, tensors, tolerance
         table = trace.steps
-        self.keys: list[Place] = [
+        self.keys: list[StepKey] = [
             (step.name, layer) for step, layer in table.rows if step.operation is not None and step.to_loss
         ]
-        self.order: Mapping[Place, int] = {key: number for number, key in enumerate(self.keys)}
+        self.order: Mapping[StepKey, int] = {key: number for number, key in enumerate(self.keys)}
         self._after_layers = {step.name for step in table.after}
         self.coarse = len(tensors.outputs) < len(self.keys)
-        self._matches: dict[Place, Match | None] = {}
-        self._right: dict[Place, bool] = {}
+        self._matches: dict[StepKey, Match | None] = {}
+        self._right: dict[StepKey, bool] = {}
 
-    def with_mistakes(self, wrong: Mapping[Place, Wrong]) -> "Comparison":
+    def with_mistakes(self, wrong: Mapping[StepKey, Wrong]) -> "Comparison":
         """A comparison with a reference that makes these mistakes; matches before the first mistake are reused."""
-        comparison = Comparison(Mistaken(self.trace, wrong), self.tensors, self.tolerance)
+        comparison = Comparison(WrongTrace(self.trace, wrong), self.tensors, self.tolerance)
         first = min((self.order[key] for key in wrong), default=0)
         comparison._matches = {key: match for key, match in self._matches.items() if self.order[key] < first}
         return comparison
 
-    def step(self, key: Place) -> Step:
+    def step(self, key: StepKey) -> Step:
         return self.trace.steps.at(*key)
 
-    def limit(self, key: Place) -> float:
+    def limit(self, key: StepKey) -> float:
         """The tolerance for a step: rounding errors grow as the square root of the number of layers before it."""
         name, layer = key
         layers_before = self.trace.config.n_layers if layer is None and name in self._after_layers else layer or 0
         return self.tolerance * math.sqrt(1 + layers_before)
 
-    def value(self, key: Place) -> Tensor:
+    def value(self, key: StepKey) -> Tensor:
         return self.trace.step(*key)
 
-    def match(self, key: Place) -> Match | None:
+    def match(self, key: StepKey) -> Match | None:
         """The first tensor of the student's code that equals a step; None where none does."""
         if key not in self._matches:
             self._matches[key] = self._find(key)
         return self._matches[key]
 
-    def _find(self, key: Place) -> Match | None:
+    def _find(self, key: StepKey) -> Match | None:
         step = self.step(key)
         value, limit = Signature.of(self.value(key)).tensor, self.limit(key)
         if key == self.keys[-1]:
@@ -169,7 +169,7 @@ class Comparison:
         largest = difference(logits, value if logits.shape == value.shape else value[-1])
         return Match(returned, largest) if largest <= limit else None
 
-    def factors(self, key: Place) -> list[float]:
+    def factors(self, key: StepKey) -> list[float]:
         """Factors that turn a step into one of the student's tensors of its size, or into the returned tensor."""
         value, signatures = (
             self.value(key),
@@ -188,7 +188,7 @@ class Comparison:
         """How many steps before the first wrong one have a tensor of their own."""
         return sum(self.match(key) is not None for key in self.keys[: self.progress])
 
-    def is_right(self, key: Place) -> bool:
+    def is_right(self, key: StepKey) -> bool:
         """Whether a step is there, or is hidden inside a function that does several steps and gives the right result.
 
         Only functions that do a whole block or more can hide a sum of the residual stream.
@@ -201,7 +201,7 @@ class Comparison:
             self._right[key] = right
         return self._right[key]
 
-    def first_visible_wrong(self) -> tuple[Place, Output | None]:
+    def first_visible_wrong(self) -> tuple[StepKey, Output | None]:
         """The first wrong step with a candidate tensor in the student's code: of the step's size, and not seen before.
 
         A function that does several steps shows only the last of them.
@@ -222,7 +222,7 @@ class Comparison:
         return self.first_wrong, None
 
     @cached_property
-    def first_wrong(self) -> Place | None:
+    def first_wrong(self) -> StepKey | None:
         """The first step that is not right; None where all are."""
         return next((key for key in self.keys if not self.is_right(key)), None)
 

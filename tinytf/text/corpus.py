@@ -17,13 +17,13 @@ from tinytf.text.stream import (
     ByteSource,
     Cut,
     Piece,
-    anywhere,
-    between_words,
+    cut_anywhere,
+    cut_between_words,
+    cut_nowhere,
     decoded,
     lengths,
     mark_ends,
     non_blank_documents,
-    nowhere,
     split_in_two,
 )
 
@@ -153,7 +153,7 @@ class Corpus:
             if n_documents + file_documents <= most and n_characters + file_characters <= limit:
                 n_characters, n_documents = n_characters + file_characters, n_documents + file_documents
                 continue
-            for length in lengths(self.pieces_of(file, anywhere)):
+            for length in lengths(self.pieces_of(file, cut_anywhere)):
                 if n_documents >= most or n_characters + length > limit:
                     return max(1, n_documents)
                 n_characters, n_documents = n_characters + length, n_documents + 1
@@ -171,7 +171,7 @@ class Documents:
     first: int
     stop: int
     at: int | None = None
-    cut: Cut = nowhere
+    cut: Cut = cut_nowhere
 
     def __iter__(self) -> Iterator[str]:
         return (text for text, _ in self.pieces(self.cut))
@@ -180,10 +180,10 @@ class Documents:
         """The number of documents, whether or not they are cut."""
         return self.stop - self.first
 
-    def texts(self, cut: Cut = between_words) -> "Documents":
+    def texts(self, cut: Cut = cut_between_words) -> "Documents":
         """The documents in texts of bounded length, for TRAINERS, none of which looks across words.
 
-        A trainer of characters can use the ``cut`` ``anywhere``, which also suits scripts without spaces.
+        A trainer of characters can use the ``cut`` ``cut_anywhere``, which also suits scripts without spaces.
         """
         return replace(self, cut=cut)
 
@@ -206,7 +206,7 @@ class Documents:
                     return
 
 
-def unheard(done: int, of: int) -> None:
+def ignore_progress(done: int, of: int) -> None:
     """The callback that ignores its arguments."""
 
 
@@ -216,7 +216,7 @@ def find_files(
     *,
     skip_unreadable: bool = False,
     buffer: int = BUFFER,
-    on_read: OnRead = unheard,
+    on_read: OnRead = ignore_progress,
 ) -> Corpus:
     """The corpus of files and folders (their .txt and .md files, sorted), or of one text given as a str.
 
@@ -328,14 +328,14 @@ def _scan(source: ByteSource, reading: Reading, buffer: int, on_read: Callable[[
             pass
         field = text_field(source, reading.field or "", reading.chat)
         pieces = non_blank_documents(
-            ((text, True) for text in row_texts(source, field, reading.chat)), anywhere, buffer
+            ((text, True) for text in row_texts(source, field, reading.chat)), cut_anywhere, buffer
         )
     elif reading.chat:
         kinds = ", ".join(TABLES)
         raise UsageError(f"{source.name} holds no conversations", f"give a table with a field messages: {kinds}")
     else:
         document = "paragraph" if reading.document == "file" else reading.document
-        pieces = non_blank_documents(mark_ends(count_characters(), document), anywhere, buffer)
+        pieces = non_blank_documents(mark_ends(count_characters(), document), cut_anywhere, buffer)
     for length in lengths(pieces):
         documents, document_characters = documents + 1, document_characters + length
         if table:

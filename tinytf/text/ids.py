@@ -4,7 +4,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from tinytf.errors import TokenizerError
-from tinytf.text.library import MOST, Limit
+from tinytf.text.library import DEFAULT_LIMIT, Limit
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 
@@ -18,7 +18,7 @@ class IdTokenizer(Tokenizer):
         super().__init__(library)
         self.kind = "ids"
 
-    def encode(self, text: str, *, special: bool = True, limit: Limit = MOST) -> Encoding:
+    def encode(self, text: str, *, special: bool = True, limit: Limit = DEFAULT_LIMIT) -> Encoding:
         for word in text.split():
             if self.id_of(word) is None:
                 raise TokenizerError(

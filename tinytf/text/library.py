@@ -50,7 +50,7 @@ class Limit(NamedTuple):
             raise UsageError(f"the text has {count:,} bytes, and tinytf takes at most {BYTES:,}", self.hint)
 
 
-MOST = Limit()
+DEFAULT_LIMIT = Limit()
 """The limit of tinytf itself."""
 
 
@@ -65,7 +65,9 @@ def library_errors(kind: type[TinytfError], prefix: str) -> Iterator[None]:
         raise kind(f"{prefix}: {printable(str(error), spaces=False)}") from None
 
 
-def split(library: Library, text: str, special: bool, name: str = "the tokenizer", limit: Limit = MOST) -> Pieces:
+def split(
+    library: Library, text: str, special: bool, name: str = "the tokenizer", limit: Limit = DEFAULT_LIMIT
+) -> Pieces:
     """The tokens of a text, with those that the tokenizer adds if ``special``. Raises TokenizerError and UsageError."""
     with library_errors(TokenizerError, f"{name} cannot take this text"):
         encoding = library.encode(text, add_special_tokens=special)
@@ -87,7 +89,7 @@ class UntrustedTokenizer:
         """Use ``library``, read from the same file, from now on."""
         self._worker.begin_with(_load, library.to_str(), self.path, library.encode_special_tokens)
 
-    def split(self, text: str, special: bool, limit: Limit = MOST) -> Pieces:
+    def split(self, text: str, special: bool, limit: Limit = DEFAULT_LIMIT) -> Pieces:
         return self._worker(_split_loaded, text, special, limit)
 
     def decode(self, ids: list[int]) -> str:

@@ -23,18 +23,18 @@ MOST_IN_MEMORY = 2**29
 _BLANK_LINE = re.compile(r"\n[ \t]*\r?\n")
 
 
-def anywhere(text: str) -> int:
+def cut_anywhere(text: str) -> int:
     """Cut after the last character."""
     return len(text)
 
 
-def between_words(text: str) -> int:
+def cut_between_words(text: str) -> int:
     """Cut before the last space between two letters."""
     match = re.match(r"(?s:.*)[A-Za-z](?= [A-Za-z])", text)
     return match.end() if match else 0
 
 
-def nowhere(text: str) -> int:
+def cut_nowhere(text: str) -> int:
     """Do not cut: keep documents whole, whatever their length."""
     return 0
 

@@ -15,7 +15,15 @@ from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
 from tinytf.short_repr import ShortRepr, shown
 from tinytf.text.chat import ChatTemplate, Conversation, MessageSpan, template_of
-from tinytf.text.library import MOST, Limit, Pieces, UntrustedTokenizer, library_errors, split, untrusted_tokenizer
+from tinytf.text.library import (
+    DEFAULT_LIMIT,
+    Limit,
+    Pieces,
+    UntrustedTokenizer,
+    library_errors,
+    split,
+    untrusted_tokenizer,
+)
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -272,7 +280,7 @@ class Tokenizer:
         token = Token(start, self.shown(start), 0, 0, self.piece_bytes(start), special=True)
         return Encoding("", (token,), f"{token.shown} added before")
 
-    def around(self) -> tuple[list[int], list[int]]:
+    def surrounding_ids(self) -> tuple[list[int], list[int]]:
         """The ids that are added before every text, and those added after it."""
         ids = self.encode("").ids
         return ids[: self._added_before], ids[self._added_before :]
@@ -291,7 +299,7 @@ class Tokenizer:
             return f"#{token_id}"
         return printable(self.piece_bytes(token_id).decode("utf-8", "backslashreplace"))
 
-    def encode(self, text: str, *, special: bool = True, limit: Limit = MOST) -> Encoding:
+    def encode(self, text: str, *, special: bool = True, limit: Limit = DEFAULT_LIMIT) -> Encoding:
         """The tokens of ``text``; ``special`` lets the tokenizer add its [CLS], [SEP] or start token.
 
         Raises TokenizerError for a text that it cannot encode, UsageError for a text of more tokens than ``limit``.
@@ -312,7 +320,7 @@ class Tokenizer:
             replace(result, added=f"{added}; the text has a start token of its own") if result.starts_twice else result
         )
 
-    def _split(self, text: str, special: bool, limit: Limit = MOST) -> Pieces:
+    def _split(self, text: str, special: bool, limit: Limit = DEFAULT_LIMIT) -> Pieces:
         if self._untrusted:
             return self._untrusted.split(text, special, limit)
         return split(self.library, text, special, limit=limit)
@@ -335,7 +343,7 @@ class Tokenizer:
                 data = text[start:end].encode("utf-8")
             yield Token(token_id, shown, start, end, data, bool(added) or token_id in self.special_ids)
 
-    def of_ids(self, ids: Sequence[int]) -> Encoding:
+    def encode_ids(self, ids: Sequence[int]) -> Encoding:
         """The tokens of these ids, with offsets if encoding their text gives the ids again."""
         text = self.decode(list(ids))
         for special in (False, True):
@@ -346,7 +354,9 @@ class Tokenizer:
         tokens = (Token(i, self.shown(i), 0, 0, self.piece_bytes(i), i in self.special_ids) for i in ids)
         return Encoding(text, tuple(tokens), "ids as given")
 
-    def converse(self, conversation: Conversation, *, continued: bool = False, limit: Limit = MOST) -> Encoding:
+    def converse(
+        self, conversation: Conversation, *, continued: bool = False, limit: Limit = DEFAULT_LIMIT
+    ) -> Encoding:
         """The tokens of a conversation as rendered by the chat template of the model, without added tokens.
 
         Raises UsageError for a model without a chat template, and as ``ChatTemplate.render`` and ``encode`` do.
@@ -404,7 +414,7 @@ class Tokenizer:
         """The vocabulary in the library's spelling, by id, without the marks ▁, Ġ and ##."""
         return [(self.library.id_to_token(token_id) or "").lstrip("▁Ġ#") for token_id in range(self.vocab_size)]
 
-    def beginning(self, text: str) -> Iterator[int]:
+    def ids_starting_with(self, text: str) -> Iterator[int]:
         """The ids of the entries that begin with ``text``, with or without a leading space or ##, in order.
 
         Only the leading ASCII characters are looked up; a text that has none yields nothing.

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tinytf.errors import UsageError
-from tinytf.text.corpus import Corpus, OnRead, Reading, find_files, unheard
+from tinytf.text.corpus import Corpus, OnRead, Reading, find_files, ignore_progress
 
 _WEIGHTED = re.compile(r"(.+)=(\d+(?:\.\d+)?)")
 _LISTS = ("files", "skipped")
 
 
 def find_corpus(
-    paths: Sequence[Path], reading: Reading, *, skip_unreadable: bool = False, on_read: OnRead = unheard
+    paths: Sequence[Path], reading: Reading, *, skip_unreadable: bool = False, on_read: OnRead = ignore_progress
 ) -> Corpus:
     """The corpus of files and folders, as from ``find_files``; without a weight among weighted ones, a path weighs 1.
 

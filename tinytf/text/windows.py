@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.text.corpus import find_files
-from tinytf.text.stream import anywhere
+from tinytf.text.stream import cut_anywhere
 from tinytf.text.tokenizer import Tokenizer
 
 
@@ -26,7 +26,7 @@ def text_windows(
     may be cut between two pieces. Raises UsageError as ``find_files`` does and for a text of a single token,
     TokenizerError for a text that the tokenizer or a model of ``vocab_size`` does not know.
     """
-    pieces = find_files(source).whole_files().documents().texts(anywhere)
+    pieces = find_files(source).whole_files().documents().texts(cut_anywhere)
 
     def windows() -> Iterator[Tensor]:
         pending: list[int] = []

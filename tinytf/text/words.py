@@ -21,7 +21,7 @@ _MODEL_HINT = "tinytf info shows what a model has"
 _NUMBERS_HINT = "a number is 2 or -1, several are 0-2, 0:3, or 0,2 with a comma, and * is all"
 
 
-def several(word: str) -> bool:
+def is_selection(word: str) -> bool:
     """Whether an index of a cell keeps its axis: a slice, a range, or ``*``."""
     return word == "*" or _SLICE.fullmatch(word) is not None or bool((match := _RANGE.fullmatch(word)) and match[2])
 
@@ -79,7 +79,7 @@ def _slice_of(word: str, count: int, noun: str) -> range:
 
 
 @dataclass(frozen=True)
-class Named:
+class AxisNames:
     """Names on axes: the printable ``tokens`` of a text, the class ``labels``, and ``find`` for the vocabulary."""
 
     tokens: Sequence[str] = ()
@@ -87,7 +87,7 @@ class Named:
     find: Callable[[str], int] | None = None
 
 
-def pick(word: str, axis: str, size: int, named: Named) -> int | range:
+def find_index(word: str, axis: str, size: int, named: AxisNames) -> int | range:
     """The index on an axis that ``word`` means, or the indices of a slice or range.
 
     A word is a number; on a token axis also the text of a token; on a class or vocabulary axis also a name there.
@@ -100,7 +100,7 @@ def pick(word: str, axis: str, size: int, named: Named) -> int | range:
     if _SLICE.fullmatch(word):
         return _slice_of(word, size, axis)
     if (match := _RANGE.fullmatch(word)) and match[2]:
-        first, last = (pick(end, axis, size, named) for end in match.groups())
+        first, last = (find_index(end, axis, size, named) for end in match.groups())
         assert isinstance(first, int)
         assert isinstance(last, int)
         if first > last:

@@ -13,7 +13,7 @@ from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable
-from tinytf.text.words import NUMBERS, Named, numbers_in, pick, several
+from tinytf.text.words import NUMBERS, AxisNames, find_index, is_selection, numbers_in
 from tinytf.trace.lens_names import HOOK, Lens, find_lens
 
 _BLOCK = re.compile(
@@ -103,7 +103,7 @@ class Address:
             axes = list(self.lens.axes(self.step))
         elif self.heads is not None and len(self.heads) == 1:
             axes = axes[1:]
-        indexed = {i for i, word in self.words(len(axes)) if not several(word)}
+        indexed = {i for i, word in self.words(len(axes)) if not is_selection(word)}
         axes = [axis for i, axis in enumerate(axes) if i not in indexed]
         return (["layer"] if self.layers is not None and len(self.layers) > 1 else []) + axes
 
@@ -124,7 +124,7 @@ class Address:
         heads, word = None, next((words.pop(axis) for axis in ("head", "kv head") if axis in words), ":")
         if word not in (":", "*"):
             parts = self.step.part_numbers(table.config.at(None if self.layers is None else self.layers[0]))
-            index = pick(word, "head", len(parts), Named())
+            index = find_index(word, "head", len(parts), AxisNames())
             heads = (parts[index],) if isinstance(index, int) else tuple(parts[i] for i in index)
         cell = list(words.values())
         while cell and cell[-1] == ":":
@@ -154,15 +154,15 @@ def span(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def read_numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
+def parse_numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
     """The layers or heads named by ``2``, ``-1``, ``0-3``, ``0,2`` or ``*``. Raises AddressError for a missing one."""
     if text is None:
         return None
     return numbers_in(text, count, what)
 
 
-def one_number(text: str, count: int, what: str) -> int:
-    """The single layer or head named by a word. Raises AddressError for several, and for a missing one."""
+def parse_single_number(text: str, count: int, what: str) -> int:
+    """The single layer or head named by a word. Raises AddressError for is_selection, and for a missing one."""
     matches = numbers_in(text, count, what)
     if len(matches) != 1:
         raise AddressError(f"{text!r} names {len(matches)} {what}s, but one is needed", "such as 0, or -1 for the last")
@@ -191,7 +191,7 @@ def parse_address(text: str, table: StepTable) -> Address:
 def parse_tensor(text: str, table: StepTable) -> Address:
     """Read the address of a tensor; a TransformerLens name gives the tensor of TransformerLens."""
     raw, config = spell(text), table.config
-    layers = read_numbers(raw.layers, config.n_layers, "layer")
+    layers = parse_numbers(raw.layers, config.n_layers, "layer")
     name, letter, cell = raw.name, raw.letter, raw.cell or ()
     if HOOK in name:
         return _of_lens(text.strip(), raw, layers, table)
@@ -231,12 +231,12 @@ def parse_tensor(text: str, table: StepTable) -> Address:
 def parse_part_numbers(raw: RawAddress, layers: Sequence[int] | None, config: ModelConfig) -> tuple[int, ...] | None:
     """The numbers of the heads or experts that an address names. Raises AddressError if the layers differ in count."""
     if raw.parts is None or raw.letter == "E":
-        return read_numbers(raw.parts, config.experts, PARTS["E"])
+        return parse_numbers(raw.parts, config.experts, PARTS["E"])
     counts = {config.at(layer).n_heads for layer in layers or (None,)}
     if len(counts) > 1:
         numbers = " or ".join(map(str, sorted(counts)))
         raise AddressError(f"these layers have different numbers of heads, {numbers}", "name layers of one kind")
-    return read_numbers(raw.parts, counts.pop(), PARTS["H"])
+    return parse_numbers(raw.parts, counts.pop(), PARTS["H"])
 
 
 def _of_lens(text: str, raw: RawAddress, layers: tuple[int, ...] | None, table: StepTable) -> Address:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tinytf.parts.row import Step
 from tinytf.short_repr import ShortRepr
 from tinytf.steps.operations import Lookup, Positions
-from tinytf.tolerance import Coarse, Compared, Ways, compare, telling
+from tinytf.tolerance import Coarse, Comparison, TwoResults, compare, worst_or_first_failure
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -29,12 +29,12 @@ class Check(ShortRepr):
 
     REPR_FIRST = ("holds", "telling")
 
-    items: tuple[Compared, ...]
+    items: tuple[Comparison, ...]
     exchanged: tuple[str, ...] = ()
 
     @property
-    def telling(self) -> Compared:
-        return telling(self.items)
+    def telling(self) -> Comparison:
+        return worst_or_first_failure(self.items)
 
     @property
     def holds(self) -> bool:
@@ -54,11 +54,11 @@ class Check(ShortRepr):
         }
 
 
-def _ways(site: Site, what: str, value: Tensor, expected: Tensor) -> Ways:
-    return Ways(site.name, what, value, expected, site.step.token_axis)
+def _ways(site: Site, what: str, value: Tensor, expected: Tensor) -> TwoResults:
+    return TwoResults(site.name, what, value, expected, site.step.token_axis)
 
 
-def _in_chunks(site: Site, original_heads: list[int]) -> Iterator[Ways]:
+def _in_chunks(site: Site, original_heads: list[int]) -> Iterator[TwoResults]:
     """Compare the mixed values with the recorded ones, and the row sums of the weights, a few heads at a time.
 
     Only ``original_heads`` are compared; an intervention replaced the others.
@@ -67,7 +67,7 @@ def _in_chunks(site: Site, original_heads: list[int]) -> Iterator[Ways]:
     weights = trace.steps.at(trace.steps.weights, layer)
     weights_site, sums_to_one = (
         Site(trace, weights, layer),
-        trace.steps.has(weights.name, layer) and weights.is_distribution,
+        trace.steps.has(weights.name, layer) and weights.holds_shares,
     )
     count = max(1, min(n_heads, _CHUNK_BYTES // (4 * length * length)))
     sums: list[Tensor] = []
@@ -82,11 +82,11 @@ def _in_chunks(site: Site, original_heads: list[int]) -> Iterator[Ways]:
             expected_sums.append(weights_site.operation.whole(weights_site, heads).to(sums[-1]).expand_as(sums[-1]))
     label = "each row sums to 1" if len(weights_site.sources) == 1 else "each row sums to 1 with the share of the sink"
     if sums:
-        yield Ways(weights_site.name, label, torch.cat(sums), torch.cat(expected_sums))
+        yield TwoResults(weights_site.name, label, torch.cat(sums), torch.cat(expected_sums))
     yield _ways(site, site.step.formula, torch.cat(mixed)[original_heads], site.value[original_heads])
 
 
-def _recompute(trace: Trace, step: Step, layer: int | None) -> Iterator[Ways]:
+def _recompute(trace: Trace, step: Step, layer: int | None) -> Iterator[TwoResults]:
     """Recompute a recorded step from the steps before it; yield each comparison."""
     site = Site(trace, step, layer)
     if step.from_stream:
@@ -104,7 +104,7 @@ def _recompute(trace: Trace, step: Step, layer: int | None) -> Iterator[Ways]:
             probabilities = trace.steps.probabilities
             if trace.steps.chooses and probabilities is not None:
                 sums = trace.at_logit_rows(probabilities).sum(dim=-1, dtype=torch.float64)
-                yield Ways(probabilities.name, "sum to 1", sums, torch.ones_like(sums))
+                yield TwoResults(probabilities.name, "sum to 1", sums, torch.ones_like(sums))
     else:
         label = "sum of embeddings" if step.name == trace.steps.embedded else step.formula
         heads = _original_heads(site) if step.has_heads else slice(None)
@@ -117,7 +117,7 @@ def _original_heads(site: Site) -> list[int]:
     return [head for head in heads if not site.trace.is_exchanged(name, site.layer, head)]
 
 
-def _comparison(trace: Trace, step: Step, layer: int | None, number: int) -> Ways:
+def _comparison(trace: Trace, step: Step, layer: int | None, number: int) -> TwoResults:
     """The ``number``-th comparison of ``_recompute``."""
     return next(islice(_recompute(trace, step, layer), number, None))
 
@@ -131,7 +131,7 @@ def check(trace: Trace) -> Check:
     are skipped, and named.
     """
     dtype, coarse, underived = trace.last_hidden.dtype, Coarse(trace.model.parameters()), trace.underived()
-    items: list[Compared] = []
+    items: list[Comparison] = []
     for step, layer in trace.steps.rows:
         name = step.full_name(layer)
         is_recorded = step.recorded and step.operation is not None and layer in (None, *trace.recording.layers)

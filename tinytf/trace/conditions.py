@@ -92,7 +92,7 @@ class Condition:
                     raise UsageError(f"{term.of} is many numbers", hint)
             if trace is not None and address is not None and address.step is not None:
                 numbers(trace, address.step, address.layers[0] if address.layers else None, address.heads, address.cell)
-            if term.measure == "entropy" and measured_step is not None and not measured_step.is_distribution:
+            if term.measure == "entropy" and measured_step is not None and not measured_step.holds_shares:
                 raise UsageError(f"{measured_step.name} has no entropy", "entropy is of weights and probs")
 
 

@@ -45,10 +45,10 @@ class Inspected:
 
     def counted(self, mask: Tensor, what: str) -> str:
         """``3 of 240 entries are NaN, the first at …`` for the entries in ``mask``; empty for none."""
-        return counted(mask, what, self.place)
+        return describe_entries(mask, what, self.place)
 
 
-def counted(mask: Tensor, what: str, place: Callable[[list[int]], str]) -> str:
+def describe_entries(mask: Tensor, what: str, place: Callable[[list[int]], str]) -> str:
     """``3 of 240 entries are NaN, the first at …`` for the entries in ``mask``; empty for none."""
     count = int(mask.sum())
     if not count:

@@ -17,7 +17,7 @@ Tap = Callable[[str, Tensor], Tensor]
 
 
 @contextmanager
-def watched(
+def recording_hooks(
     model: Transformer, keep: dict[str, Tensor], layers: Collection[int], others: Sequence[dict[str, Tensor]] = ()
 ) -> Iterator[None]:
     """Put every recorded step of ``layers`` into ``keep``, with ``model`` in evaluation mode and without gradients.
@@ -112,7 +112,7 @@ _FLAGS = ("training", "fused")
 
 
 @contextmanager
-def tapped(model: Transformer, tap: Tap, names: Collection[str] | None = None) -> Iterator[None]:
+def tap_steps(model: Transformer, tap: Tap, names: Collection[str] | None = None) -> Iterator[None]:
     """Pass every step of a forward pass, or only those with some short ``names``, to ``tap`` with its full name.
 
     Queries, keys and values come as projected, (B, T, H·D); ``as_step`` brings a tensor into the shape of a trace. The

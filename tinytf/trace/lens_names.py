@@ -17,7 +17,7 @@ from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
 from tinytf.steps.operations import HeadNorm, Norm
-from tinytf.steps.table import Place, StepTable
+from tinytf.steps.table import StepKey, StepTable
 from tinytf.trace.site import Site
 
 Predicate = Callable[[ModelConfig], bool]
@@ -264,11 +264,11 @@ def _rows(config: ModelConfig, inside: bool) -> dict[str, LensName]:
     return rows
 
 
-def _place(row: LensName, layers: tuple[int, ...] | None, table: StepTable) -> Place | None:
+def _place(row: LensName, layers: tuple[int, ...] | None, table: StepTable) -> StepKey | None:
     """The place of our step for a row; None if the model or the layer lacks it."""
     aliases = {"<unembedded>": table.over_vocabulary and table.unembedded.name, "<embedded>": table.embedded}
     place = aliases.get(row.step, row.step) or "", layers[0] if layers else None
-    if place not in table.by_place:
+    if place not in table.by_key:
         return None
     step = table.at(*place)
     if isinstance(step.operation, HeadNorm):

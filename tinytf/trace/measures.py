@@ -93,7 +93,7 @@ class Numbers:
         if name == "value":
             return float(self.values) if self.values.numel() == 1 else math.nan
         if name == "entropy":
-            return MEASURES[name][0](self.values) if self.step.is_distribution else math.nan
+            return MEASURES[name][0](self.values) if self.step.holds_shares else math.nan
         return MEASURES[name][0](self.values if self.allowed is None else self.values[..., self.allowed])
 
     def place(self, name: str, trace: Trace, shown: Callable[[int], str] = str) -> str:
@@ -153,7 +153,7 @@ def numbers(
 
 def _picked(trace: Trace, word: str, axis: str, size: int) -> Sequence[int]:
     """The indices that a word of a cell selects on an axis."""
-    picked = trace.picked(word, axis, size)
+    picked = trace.pick_indices(word, axis, size)
     return [picked] if isinstance(picked, int) else picked
 
 
@@ -164,7 +164,7 @@ def measure(trace: Trace, name: str, step: Step, layer: int | None, heads: tuple
 
 def has_outcome(table: StepTable, step: Step) -> bool:
     """Whether the probability and the rank of a token can be read at a step."""
-    stream = (table.embedded, table.input, table.between, table.output, table.final)
+    stream = (table.embedded, table.input, table.mid_stream, table.output, table.final)
     return step.is_vocabulary or step.name in stream
 
 

@@ -17,8 +17,17 @@ from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Parameter
 from tinytf.steps.table import StepTable
-from tinytf.text.words import Named, pick, several
-from tinytf.trace.address import PARTS, Address, RawAddress, parse_part_numbers, parse_tensor, read_numbers, span, spell
+from tinytf.text.words import AxisNames, find_index, is_selection
+from tinytf.trace.address import (
+    PARTS,
+    Address,
+    RawAddress,
+    parse_numbers,
+    parse_part_numbers,
+    parse_tensor,
+    span,
+    spell,
+)
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
@@ -56,7 +65,7 @@ class ParameterAddress:
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes of the tensor of one layer and head at the address."""
-        indexed = {i for i, word in zip(self._cell_axes, self.cell, strict=True) if not several(word)}
+        indexed = {i for i, word in zip(self._cell_axes, self.cell, strict=True) if not is_selection(word)}
         return tuple(axis for i, axis in enumerate(self.uncut_axes) if i not in indexed)
 
     @property
@@ -65,7 +74,7 @@ class ParameterAddress:
         axes = self.uncut_axes
         if len(self.cell) == 1 and axes[-1] == "vocab":
             word = self.cell[0]
-            if not (_NUMBER.fullmatch(word) or several(word)):
+            if not (_NUMBER.fullmatch(word) or is_selection(word)):
                 return range(len(axes) - 1, len(axes))
         return range(len(self.cell))
 
@@ -74,8 +83,8 @@ class ParameterAddress:
         layers, heads = self.layers or (None,), self.heads or (None,)
         sizes = replace(self, cell=())._single(model, layers[0], heads[0], None).shape
         words = dict(zip(self._cell_axes, self.cell, strict=True))
-        axes = (axis for axis in range(len(sizes)) if axis not in words or several(words[axis]))
-        picks = (pick(words.get(axis, ":"), self.uncut_axes[axis], sizes[axis], Named()) for axis in axes)
+        axes = (axis for axis in range(len(sizes)) if axis not in words or is_selection(words[axis]))
+        picks = (find_index(words.get(axis, ":"), self.uncut_axes[axis], sizes[axis], AxisNames()) for axis in axes)
         return tuple(indices for indices in picks if not isinstance(indices, int))
 
     def __str__(self) -> str:
@@ -119,7 +128,7 @@ class ParameterAddress:
                 tensor = tensor.narrow(axis, part * width, width)
         # from the last axis, so that earlier axes keep their index
         for axis, word in zip(reversed(self._cell_axes), reversed(self.cell), strict=True):
-            picked = pick(word, self.uncut_axes[axis], tensor.shape[axis], Named(find=find_token))
+            picked = find_index(word, self.uncut_axes[axis], tensor.shape[axis], AxisNames(find=find_token))
             if isinstance(picked, int):
                 tensor = tensor.select(axis, picked)
             else:
@@ -172,7 +181,7 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
     if parameter.absent:
         raise AddressError(f"this model has no {name}: {parameter.absent}")
     config = table.config
-    layers = read_numbers(raw.layers, config.n_layers, "layer")
+    layers = parse_numbers(raw.layers, config.n_layers, "layer")
     letter = raw.letter
     last = config.n_layers - 1
     if step.in_layer and layers is None:
@@ -236,7 +245,7 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
     paths = {
         address.path(layer): address
         for address, layer in addresses
-        if layer is None or table.first_with(address.step.module, layer) == layer
+        if layer is None or table.first_layer_with(address.step.module, layer) == layer
     }
     matches = {
         path: address

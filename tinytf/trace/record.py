@@ -14,7 +14,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Add
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.hooks import watched
+from tinytf.trace.hooks import recording_hooks
 from tinytf.trace.trace import Recording, Trace
 
 
@@ -59,7 +59,7 @@ def record_all(
     for batch in batches(lengths, model):
         first, *others = (recorded[n] for n in batch)
         ids, padding_mask = padded([texts[n] for n in batch], model.config, device)
-        with watched(model, first, chosen, others):
+        with recording_hooks(model, first, chosen, others):
             hidden = model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
             for row, n in enumerate(batch):
                 text_hidden, rows = hidden[row, : lengths[n]], read_positions[n]
@@ -95,16 +95,16 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
         _require_room(model, len(ids), 0, (0,))
     config, last = model.config, model.config.n_layers - 1
     keep: dict[str, Tensor] = {}
-    with watched(model, keep, ()):
+    with recording_hooks(model, keep, ()):
         x = model.embed(torch.tensor([ids], device=weight.device))  # (1, T, C)
     yield Trace(model, encoding, Recording(keep, (), ()))
     for layer, block in enumerate(model.blocks):
         keep = {}
-        with watched(model, keep, (layer,)):
+        with recording_hooks(model, keep, (layer,)):
             x = block(x, 0, None)
         yield Trace(model, encoding, Recording(keep, (), (layer,)))
     keep = {f"L{last}.{table_of(config).output}": x[0]}
-    with watched(model, keep, ()):
+    with recording_hooks(model, keep, ()):
         model.final_norm(x)
     yield Trace(model, encoding, Recording(keep, (), ()))
 

@@ -10,7 +10,7 @@ from tinytf.trace.parameters import ParameterAddress
 from tinytf.trace.trace import Trace, visible
 
 
-class Seen(Trace):
+class MaskedTrace(Trace):
     """A trace in which the weight of a masked key is −∞, like its score, instead of 0."""
 
     def __init__(self, trace: Trace) -> None:
@@ -24,7 +24,7 @@ class Seen(Trace):
 
     def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor:
         tensor, step = self._trace.step(name, layer, heads), self.steps.at(name, layer)
-        allowed = visible(self._trace, step, layer) if step.is_distribution else None
+        allowed = visible(self._trace, step, layer) if step.holds_shares else None
         return tensor if allowed is None else tensor.masked_fill(~allowed, -math.inf)
 
     def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:

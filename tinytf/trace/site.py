@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Operation
-from tinytf.steps.table import Place, StepTable
+from tinytf.steps.table import StepKey, StepTable
 
 if TYPE_CHECKING:
     from tinytf.model.transformer import Transformer
@@ -64,7 +64,7 @@ class Site:
         return self.trace.encoding.ids
 
     @property
-    def sources(self) -> tuple[Place, ...]:
+    def sources(self) -> tuple[StepKey, ...]:
         return self.trace.steps.sources(self.step, self.layer)
 
     @property
@@ -104,7 +104,7 @@ class Site:
         path = self.step.module
         if not path or self.layer is None:
             return path
-        return f"blocks.{self.trace.steps.first_with(path, self.layer)}.{path}"
+        return f"blocks.{self.trace.steps.first_layer_with(path, self.layer)}.{path}"
 
     @property
     def module(self) -> Any:

@@ -23,7 +23,7 @@ from tinytf.steps.operations import Mask, Sight, Unembed
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
-from tinytf.text.words import Named, find_token, pick, positions_in, several
+from tinytf.text.words import AxisNames, find_index, find_token, is_selection, positions_in
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.site import Site
@@ -265,7 +265,7 @@ class Trace:
         if address.lens is not None:
             return address.lens.tensor(Site(self, self.steps.at(step.name, layer), layer)), address.lens.axes(step)
         if step.is_vocabulary and address.cell:
-            rows = self.picked(address.cell[0], "token", len(self.tokens))
+            rows = self.pick_indices(address.cell[0], "token", len(self.tokens))
             return self.vocabulary(step.name, [rows] if isinstance(rows, int) else rows), step.axes
         tensor = self.step(step.name, layer, address.heads)
         return (
@@ -275,9 +275,9 @@ class Trace:
     def _cell(self, tensor: Tensor, address: Address, axes: Sequence[str]) -> Tensor:
         words = dict(address.words(len(axes)))
         if address.lens is None and address.step is not None and address.step.is_vocabulary and words:
-            words[0] = ":" if several(words[0]) else "0"  # only these rows were computed
+            words[0] = ":" if is_selection(words[0]) else "0"  # only these rows were computed
         for axis in sorted(words, reverse=True):  # from the last axis, so that earlier axes keep their index
-            picked = self.picked(words[axis], axes[axis], tensor.shape[axis])
+            picked = self.pick_indices(words[axis], axes[axis], tensor.shape[axis])
             if isinstance(picked, int):
                 tensor = tensor.select(axis, picked)
             else:
@@ -285,7 +285,7 @@ class Trace:
         return tensor
 
     def places(self, address: Address) -> dict[str, Sequence[int]]:
-        """The selected indices of each axis on which an address selects several, by axis name."""
+        """The selected indices of each axis on which an address selects is_selection, by axis name."""
         axes = (address.lens.axes(address.step) if address.lens else address.step.axes) if address.step else ()
         layer = None if address.layers is None else address.layers[0]
         length = len(self.tokens)
@@ -296,7 +296,7 @@ class Trace:
         if address.heads is not None and len(address.heads) > 1:
             selected[axes[0]] = address.heads
         for axis, word in address.words(len(axes)):
-            picked = self.picked(word, axes[axis], sizes[axes[axis]]) if several(word) else 0
+            picked = self.pick_indices(word, axes[axis], sizes[axes[axis]]) if is_selection(word) else 0
             if not isinstance(picked, int):
                 selected[axes[axis]] = picked
         return selected
@@ -310,7 +310,7 @@ class Trace:
 
     def index(self, word: str, axis: str, size: int) -> int:
         """The single index that a word of a cell names. Raises AddressError like ``picked``, and for several."""
-        picked = self.picked(word, axis, size)
+        picked = self.pick_indices(word, axis, size)
         if not isinstance(picked, int):
             raise AddressError(f"{word!r} names {len(picked)} places, but one {axis} is needed", "such as 0, or -1")
         return picked
@@ -330,13 +330,13 @@ class Trace:
             masks.append(self._cell(mask, address, step.axes[1:] if single else step.axes))
         return masks[0] if len(masks) == 1 else torch.stack(masks)
 
-    def picked(self, word: str, axis: str, size: int) -> int | range:
+    def pick_indices(self, word: str, axis: str, size: int) -> int | range:
         """The index on an axis named by a word of a cell; for a slice or a range, the range of indices.
 
         Raises AddressError for a number out of range, an unknown token, or a token that occurs more than once.
         """
         find = None if self.tokenizer is None else self._token_id
-        return pick(word, axis, size, Named([token.shown for token in self.tokens], self.config.labels, find))
+        return find_index(word, axis, size, AxisNames([token.shown for token in self.tokens], self.config.labels, find))
 
     def _token_id(self, word: str) -> int:
         """The id of a token of the vocabulary; without a tokenizer, of a token of the text."""
@@ -389,7 +389,7 @@ class Trace:
 
 def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
     """Which cells (Q, K) of a masked attention step are visible; None for any other step, or if all are."""
-    if not step.is_map or not (step.is_distribution or step.operation.hides_ahead or isinstance(step.operation, Mask)):
+    if not step.is_map or not (step.holds_shares or step.operation.hides_ahead or isinstance(step.operation, Mask)):
         return None
     return trace.allowed(layer)
 

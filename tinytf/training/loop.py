@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import resolved, to_json
+from tinytf.files import resolve_links, to_json
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import make_folder, remove, remove_all, remove_folder, write_state, writing
 from tinytf.text.corpus import Corpus, find_files
@@ -164,10 +164,10 @@ def require_free(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 def _require_inputs_elsewhere(out: Path, corpus: Corpus, recipe: Recipe) -> None:
     """Raise UsageError if overwriting the run would remove its text or the model that it begins from."""
-    removed = {resolved(path) for path in written_files(out)}
+    removed = {resolve_links(path) for path in written_files(out)}
     for file in corpus.files:
-        if file.source.path is not None and resolved(file.source.path) in removed:
+        if file.source.path is not None and resolve_links(file.source.path) in removed:
             raise UsageError(f"{file.source.path} is part of the run that --overwrite removes", "give another --out")
-    begun_from = resolved(Path(recipe.begun_from)) if recipe.begun_from else None
+    begun_from = resolve_links(Path(recipe.begun_from)) if recipe.begun_from else None
     if begun_from is not None and any(path.is_relative_to(begun_from) for path in removed):
         raise UsageError(f"the run begins from {recipe.begun_from}, which --overwrite removes", "give another --out")

@@ -24,10 +24,10 @@ class Options:
 @command("activations")
 def activations(options: Options, on: Traced) -> int:
     """ReLU, GELU, SiLU and others are drawn beside the function that the model has."""
-    from tinytf.trace.address import one_number
+    from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.activations import ActivationsDisplay
 
-    layer = one_number(options.layer, on.model.config.n_layers, "layer")
+    layer = parse_single_number(options.layer, on.model.config.n_layers, "layer")
 
     def question(trace: "Trace") -> "Activations":
         return on.model.activations(trace, layer)

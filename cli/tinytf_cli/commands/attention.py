@@ -41,7 +41,7 @@ class Options:
 def attention(options: Options, on: Traced) -> int:
     """Without a selection: one number a head and a small map of each. --row, --top and --window need a --head."""
     from tinytf.steps.table import StepTable
-    from tinytf.trace.address import one_number
+    from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.attention import AttentionDisplay
 
     if not options.heads:
@@ -53,7 +53,7 @@ def attention(options: Options, on: Traced) -> int:
     if options.row is not None and (options.top is not None or options.window is not None):
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
     model = on.model
-    layer = None if options.layer is None else one_number(options.layer, model.config.n_layers, "layer")
+    layer = None if options.layer is None else parse_single_number(options.layer, model.config.n_layers, "layer")
     chosen = _heads(options.heads, StepTable(model.config))
 
     def question(trace: "Trace") -> "Attended":
@@ -71,7 +71,7 @@ def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:
         where = parse_address(text, table)
         if where.layers is None or where.cell or (where.step is not None and where.step.name != table.weights):
             raise UsageError(f"{text!r} is not a head", "a head is L3H5, all heads of a layer L3 or L3H*")
-        if none := [layer for layer in where.layers if layer not in table.attending]:
+        if none := [layer for layer in where.layers if layer not in table.attention_layers]:
             hint = f"tinytf trace --layer {none[0]} shows its steps"
             raise UsageError(f"layer {none[0]} has no attention weights", hint)
         heads = where.heads if where.heads is not None else range(table.config.n_heads)
@@ -83,7 +83,7 @@ def _window(text: str, trace: "Trace") -> tuple[int, int, int, int]:
     """Where the queries and the keys of a window begin and end."""
     count, ends = len(trace.tokens), []
     for word, axis in zip(text.split(","), ("query", "key"), strict=False):
-        found = trace.picked(word.strip(), axis, count)
+        found = trace.pick_indices(word.strip(), axis, count)
         places = range(found, found + 1) if isinstance(found, int) else found
         if places.step != 1:
             raise UsageError(f"--window {text!r} leaves some out", "write queries,keys such as 0:20,0:20")

@@ -26,11 +26,11 @@ class Options:
 def code(options: Options, on: Traced) -> int:
     """Each line computes one step from those before it, in names that can be pasted into Python."""
     from tinytf.steps.table import table_of
-    from tinytf.trace.address import parse_address, read_numbers
+    from tinytf.trace.address import parse_address, parse_numbers
 
     model = on.model
     table = table_of(model.config)
-    layers = read_numbers(options.layer, model.config.n_layers, "layer") or ()
+    layers = parse_numbers(options.layer, model.config.n_layers, "layer") or ()
     at = [parse_address(text, table) for text in options.addresses]
 
     def question(trace: "Trace") -> "Code":

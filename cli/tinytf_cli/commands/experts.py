@@ -35,12 +35,12 @@ def experts(options: Options, extent: Extent, on: Traced) -> int:
     """In a mixture of experts the router sends each token to a few feed-forwards. Shows them by falling weight, token
     by token and layer by layer, and how many tokens each expert gets. L3E5 is expert 5 of layer 3.
     """
-    from tinytf.trace.address import one_number
+    from tinytf.trace.address import parse_single_number
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.experts import ExpertsDisplay
 
     model = on.model
-    layer = None if options.layer is None else one_number(options.layer, model.config.n_layers, "layer")
+    layer = None if options.layer is None else parse_single_number(options.layer, model.config.n_layers, "layer")
     files = corpus_files(options.corpus, on.texts.words) if options.corpus else None
 
     def question(trace: "Trace") -> "Experts":

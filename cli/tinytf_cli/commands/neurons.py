@@ -47,7 +47,7 @@ def neurons(options: Options, extent: Extent, on: Traced) -> int:
     row of W₂ is read through the unembedding.
     """
     from tinytf.look.neurons import parse_unit
-    from tinytf.trace.address import one_number
+    from tinytf.trace.address import parse_single_number
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.neurons import NeuronsDisplay
 
@@ -56,7 +56,7 @@ def neurons(options: Options, extent: Extent, on: Traced) -> int:
     model = on.model
     layers = sorted({parse_unit(unit, model.config).layer for unit in options.units}) or None
     if options.layer is not None:
-        layers = [one_number(options.layer, model.config.n_layers, "layer")]
+        layers = [parse_single_number(options.layer, model.config.n_layers, "layer")]
     files = corpus_files(options.corpus, on.texts.words) if options.corpus else None
 
     def question(trace: "Trace") -> "Neurons":

@@ -32,11 +32,11 @@ def rollout(options: Options, extent: Extent, on: Traced) -> int:
     """Attention rollout multiplies the maps of all layers (Abnar and Zuidema 2020). Only attention counts, and half of
     every layer comes from the residual connection.
     """
-    from tinytf.trace.address import one_number
+    from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.rollout import RolloutDisplay
 
     def question(trace: "Trace") -> "Rollout":
-        layer = None if options.layer is None else one_number(options.layer, trace.config.n_layers, "layer")
+        layer = None if options.layer is None else parse_single_number(options.layer, trace.config.n_layers, "layer")
         return on.model.rollout(trace, heads=options.heads, layer=layer, query=options.query, force=on.force)
 
     return on.show(question, "rollouts", RolloutDisplay(extent.rows(options.rows)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from tinytf.errors import UsageError
-from tinytf.files import resolved
+from tinytf.files import resolve_links
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.output import Output
@@ -84,7 +84,7 @@ def train(
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
     from tinytf.training.run.tensorboard import summary_writer
-    from tinytf.training.tuning.processes import started_as
+    from tinytf.training.tuning.processes import rank_and_count
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views import plan as _plan  # noqa: F401 - registers it
     from tinytf_cli.views import train as _train  # noqa: F401 - registers it
@@ -156,7 +156,7 @@ def train(
             on_progress=progress.prepare,
             on_note=output.note,
         )
-    if started_as()[0] == 0:  # only the first of several processes reports
+    if rank_and_count()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:
             output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
         progress.finish(last.step if last.stopped is None else resolved.steps)
@@ -172,7 +172,7 @@ def train(
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
     """A new folder in runs/, named after the text."""
-    name = (resolved(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
+    name = (resolve_links(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())
 
@@ -208,10 +208,10 @@ def _read(
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
     from tinytf.text.corpus import find_files
     from tinytf.text.weighted import find_corpus
-    from tinytf.training.folder.remembered import remembered
+    from tinytf.training.folder.remembered import find_remembered_corpus
 
     if not paths and resumed is not None:
-        if (known := remembered(resumed, reading, on_read)) is not None:
+        if (known := find_remembered_corpus(resumed, reading, on_read)) is not None:
             return known
         if not (resumed / "recipe.json").exists():
             raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")

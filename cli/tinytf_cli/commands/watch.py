@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tinytf.files import resolved
+from tinytf.files import resolve_links
 from tinytf_cli.board import Board, quiet_seconds, takes_pictures
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.output import Output, ReaderGone
@@ -38,7 +38,7 @@ def watch(options: Options, output: Output) -> int | None:
     from tinytf_cli.views.run import RunDisplay
 
     run = options.run
-    reader, name = RunReader(run), resolved(run).name
+    reader, name = RunReader(run), resolve_links(run).name
     history = reader.read()
     if options.once or output.file is not None or output.format not in ("text", "ndjson"):
         output.draw(RunReport(name, run, history), RunDisplay(quiet=quiet_seconds(run), log=options.log))

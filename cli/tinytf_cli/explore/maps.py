@@ -59,7 +59,7 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
         return None
     previous = matrix(scene.previous, cursor) if look.comparing and scene.previous is not None else None
     comparable = previous is not None and previous.shape == numbers.shape
-    is_share = step.is_distribution and not comparable
+    is_share = step.holds_shares and not comparable
     if comparable and previous is not None:
         numbers = (numbers - previous).nan_to_num(0.0)
     values, seen = as_array(numbers), visible_array(trace, step, layer) if step.is_map else None

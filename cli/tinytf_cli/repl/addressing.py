@@ -114,7 +114,7 @@ def _cells(session: Session, table: StepTable, prefix: str) -> Iterator[Offer]:
         return
     *done, typed = cell.split(",")
     if len(done) < len(axes) and axes[len(done)] == "vocab":
-        ids = session.model.tokenizer.beginning(typed.strip()) if session.is_open else ()
+        ids = session.model.tokenizer.ids_starting_with(typed.strip()) if session.is_open else ()
         for token_id in itertools.islice(ids, VOCABULARY_LIMIT):  # an address takes the token id
             cell = f"{tensor}[{''.join(f'{index},' for index in done)}{token_id}]"
             yield Offer(cell, session.model.tokenizer.shown(token_id), True)
@@ -141,7 +141,7 @@ def vocabulary(session: Session, prefix: str) -> Iterator[Offer]:
     if not session.is_open or not prefix:
         return
     model, space = session.model, "·" if prefix.startswith("·") else ""
-    for token_id in itertools.islice(model.tokenizer.beginning(prefix), VOCABULARY_LIMIT):
+    for token_id in itertools.islice(model.tokenizer.ids_starting_with(prefix), VOCABULARY_LIMIT):
         shown = model.tokenizer.shown(token_id)
         word = space + shown.lstrip("·")
         with contextlib.suppress(TinytfError):

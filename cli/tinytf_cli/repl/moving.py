@@ -91,7 +91,7 @@ def goto(session: Session, words: tuple[str, ...]) -> Shown:
 def where(session: Session) -> Shown:
     """Show the present model, text and step."""
     from tinytf_cli.views.banner import model_words, notes
-    from tinytf_cli.views.pipeline import place_blocks, text_words
+    from tinytf_cli.views.pipeline import current_step_blocks, text_words
 
     row, trace = session.require_row(), session.trace
 
@@ -99,7 +99,7 @@ def where(session: Session) -> Shown:
         yield Line(model_words(session.model))
         yield from notes(session.model)
         yield Line([Span(text_words(trace)), Span(f" · {plural(len(trace.tokens), 'token')}", "dim")])
-        yield from place_blocks(trace, row)
+        yield from current_step_blocks(trace, row)
 
     return Shown(Answer(kind="place", data=_step_data(session), draw=blocks))
 
@@ -172,7 +172,7 @@ def _step_data(session: Session) -> dict[str, Any]:
 
 def step_result(session: Session, message: str = "", *, new_run: bool = False) -> Shown:
     """The result of every movement: the present step, the stops that ended it, and the displays."""
-    from tinytf_cli.views.pipeline import place_blocks, run_blocks
+    from tinytf_cli.views.pipeline import current_step_blocks, run_blocks
 
     row, trace, model = session.require_row(), session.trace, session.model
     displays = session.state.displays
@@ -182,7 +182,7 @@ def step_result(session: Session, message: str = "", *, new_run: bool = False) -
             yield from run_blocks(trace, model)
         for line in message.splitlines():
             yield Line(Span(line, "strong"))
-        yield from place_blocks(trace, row)
+        yield from current_step_blocks(trace, row)
         for address in displays:
             try:
                 result = address_result(session, find_address(session, address))

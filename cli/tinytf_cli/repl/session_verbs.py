@@ -12,7 +12,7 @@ import click
 
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.text.printable import printable
-from tinytf.trace.address import one_number
+from tinytf.trace.address import parse_single_number
 from tinytf_cli.numbers import plural
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import require_place, write_file
@@ -133,7 +133,7 @@ def set_value(session: Session, words: tuple[str, ...]) -> Shown:
     if setting.name in ("layer", "head") and _INTEGER.fullmatch(words[1]):
         config = session.table.config  # raises AddressError if the model lacks that layer or head
         count = config.n_layers if setting.name == "layer" else config.n_heads
-        words = (setting.name, str(one_number(words[1], count, setting.name)))
+        words = (setting.name, str(parse_single_number(words[1], count, setting.name)))
     settings = session.settings.changed(*words)
     session.change(settings=settings)
     return _settings_result(session, setting.name)

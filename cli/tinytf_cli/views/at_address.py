@@ -109,7 +109,7 @@ def _heat(trace: Trace, where: Address, terminal: Terminal) -> Block:
         return _map(values, [names[row] for row in trace.recording.logit_rows], step.role, terminal)
     if step.is_map:
         seen = visible_array(trace, step, where.layers[0] if where.layers else None)
-        if step.is_distribution:
+        if step.holds_shares:
             return Heat(values, names, names, "unit", seen)
         return Heat(values, names, names, "signed", seen, largest(values, seen))
     names = row_labels(trace, step)

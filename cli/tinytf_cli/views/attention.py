@@ -23,7 +23,7 @@ _BOUNDED = ("previous", "first", "self")
 
 def thumbnails(trace: Trace) -> Thumbnails:
     """Every head's weights, small."""
-    name, layers = trace.steps.weights, trace.steps.attending
+    name, layers = trace.steps.weights, trace.steps.attention_layers
     maps = [as_array(trace.step(name, layer)) for layer in layers]
     return Thumbnails(maps, [visible_array(trace, trace.steps.at(name, layer), layer) for layer in layers], layers)
 
@@ -65,7 +65,7 @@ def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -
     if report.multi_head is not None:
         yield from _multi_head(report, report.multi_head, terminal)
     elif not report.heads:
-        layers = list(report.trace.steps.attending)
+        layers = list(report.trace.steps.attention_layers)
         yield from _measured(as_array(report.measured(display.by))[layers], display.by, layers)
         larger = f"larger: --head L{layers[0]}H0, --layer {layers[0]}"
         yield Heading("weights of every head", f"query down, key across; {larger}", "attention")

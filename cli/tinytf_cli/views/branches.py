@@ -6,7 +6,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.folder.branches import Node, tree_of
-from tinytf.training.folder.history import MEANS
+from tinytf.training.folder.history import MEANS_LABEL
 from tinytf.training.folder.run_report import RunReport
 from tinytf_cli.numbers import loss_in_words
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Span, Table
@@ -41,7 +41,7 @@ def branch_blocks(runs: Sequence[RunReport]) -> Iterator[Block]:
         if (later := step >= begin).sum() > 1:
             curves.append(Curve(name.text, np.asarray(step[later]), np.asarray(loss[later]), name.role))
     if len(curves) > 1:
-        yield Heading("both futures", f"training loss, {MEANS}, from step {begin:,}")
+        yield Heading("both futures", f"training loss, {MEANS_LABEL}, from step {begin:,}")
         yield Curves(curves, "step", "loss", 8)
 
 

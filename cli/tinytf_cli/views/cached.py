@@ -71,7 +71,7 @@ def _saved(report: CacheComparison) -> Iterator[Block]:
         ]
     )
     widths = f"({config.d_head} + {config.value_width})"
-    each = f"{len(table_of(config).attending)} layers · {config.n_kv_heads} heads · "
+    each = f"{len(table_of(config).attention_layers)} layers · {config.n_kv_heads} heads · "
     each = f"{each}{widths}" if config.value_width != config.d_head else f"2 · {each}{config.d_head}"
     yield note(f"{in_bytes(report.bytes_per_token)} a token: {each} numbers; timed in turns")
 
@@ -98,7 +98,7 @@ def _steps(report: CacheComparison, tokenizer: Tokenizer) -> Iterator[Block]:
 
 def _formulas(config: ModelConfig, t: int) -> Iterator[Block]:
     """The orders of the textbook, evaluated for this model after ``t`` tokens."""
-    c, layers = config.d_model, len(table_of(config).attending)
+    c, layers = config.d_model, len(table_of(config).attention_layers)
     letters = {"L": layers, "C": c, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head}
     words = ("layers", "d_model", "heads", "KV heads", "d_head")
     said = ", ".join(f"{of} {letter} = {size:,}" for (letter, size), of in zip(letters.items(), words, strict=True))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinytf.report import Data
-from tinytf.student.checked import Checked, Wrong
-from tinytf.student.explained import Confirmed
+from tinytf.student.checked import Checked, WrongStep
+from tinytf.student.explained import ConfirmedMistake
 from tinytf.student.invariances import Invariance
 from tinytf.student.opened import Line as Code
 from tinytf.text.printable import printable
@@ -61,7 +61,7 @@ def check(report: Checked, terminal: Terminal, display: CheckDisplay) -> Iterato
         yield from next_lines(terminal, ("--full", f"all {total:,} steps with your lines, and every parameter"))
 
 
-def _wrong(report: Checked, wrong: Wrong, name: Span) -> Iterator[Block]:
+def _wrong(report: Checked, wrong: WrongStep, name: Span) -> Iterator[Block]:
     where: list[Piece] = [" at ", Span(wrong.step, "strong"), f", {wrong.title}: {wrong.formula}"]
     yield Line([name, " is ", Span("wrong", "bad"), *where])
     for index, mistake in enumerate(report.mistakes):
@@ -156,7 +156,7 @@ def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
         yield Line([Span(f"{line.file}:{line.number}   ", "dim"), Span(line.text)], indent)
 
 
-def _confirmed(mistake: Confirmed, later: bool) -> Iterator[Block]:
+def _confirmed(mistake: ConfirmedMistake, later: bool) -> Iterator[Block]:
     """A mistake, and the line that makes it."""
     where = f"{mistake.step}: " if later else ""
     where += "" if mistake.certain else "perhaps "

@@ -10,8 +10,8 @@ from typing import cast
 import numpy as np
 
 from tinytf.compare.difference import Difference
-from tinytf.compare.dumps.dumped import Dumped
-from tinytf.compare.measures import Compared
+from tinytf.compare.dumps.dumped import DumpSide
+from tinytf.compare.measures import StepComparison
 from tinytf.compare.walk import Attention
 from tinytf.config import ModelConfig
 from tinytf.loading import Model
@@ -70,14 +70,14 @@ class _Runs:
     """The two runs, A and B: their models or dumps, their texts, and the names of the positions in both."""
 
     models: tuple[Model, ...]
-    dumps: tuple[Dumped, ...]
+    dumps: tuple[DumpSide, ...]
     texts: tuple[Encoding, ...]
     names: Sequence[str]
 
     @classmethod
     def of(cls, report: Difference) -> "_Runs":
         models = tuple(cast("Model", side.model) for side in report.sides if isinstance(side, About))
-        dumps = tuple(side for side in report.sides if isinstance(side, Dumped))
+        dumps = tuple(side for side in report.sides if isinstance(side, DumpSide))
         texts = tuple(side.text for side in report.sides if side.text is not None)
         pairs = zip(texts[0].tokens, texts[1].tokens, strict=False)
         names = [a.shown if a.id == b.id else f"{a.shown} / {b.shown}" for a, b in pairs]
@@ -110,11 +110,11 @@ class _Runs:
         name = self.names[index]
         return name if " / " in name else f"{index} {name}"
 
-    def token(self, step: Compared) -> str:
+    def token(self, step: StepComparison) -> str:
         """The token with the largest relative difference; empty if none differs."""
         return "" if step.token is None or not step.relative else self.position(step.token)
 
-    def cell(self, step: Compared) -> str:
+    def cell(self, step: StepComparison) -> str:
         """The cell that differs most, in words."""
         parts = []
         for axis, index in zip(step.step.axes, step.at, strict=True):
@@ -167,7 +167,7 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
 def _banner(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iterator[Block]:
     if runs.two_models or runs.dumps:
         for letter, side, role in zip("AB", report.sides, (_FIRST, _SECOND), strict=True):
-            if isinstance(side, Dumped):
+            if isinstance(side, DumpSide):
                 yield from _dump(letter, side, role)
                 continue
             model = cast("Model", side.model)
@@ -193,7 +193,7 @@ def _banner(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iter
         yield titled("note", f": {report.alignment.note}")
 
 
-def _dump(letter: str, side: Dumped, role: str) -> Iterator[Block]:
+def _dump(letter: str, side: DumpSide, role: str) -> Iterator[Block]:
     """What a dump holds, and how much of it is compared."""
     count, unmatched = len(side.dump.shapes), side.named.unmatched
     used = f"{plural(len(side.named.found), 'tensor')} of {count:,} are steps" if unmatched else plural(count, "tensor")
@@ -201,7 +201,7 @@ def _dump(letter: str, side: Dumped, role: str) -> Iterator[Block]:
     yield Line([Span(f"{letter} ", role), Span(side.dump.name, "strong"), Span(description)])
 
 
-def _read(side: Dumped) -> Iterator[Block]:
+def _read(side: DumpSide) -> Iterator[Block]:
     """How the tensors of a dump were read, and which were not."""
     unmatched = side.named.unmatched
     changes_made = Counter(words for changes in side.said.values() for words in changes)
@@ -304,7 +304,7 @@ def _map(report: Difference) -> Iterator[Block]:
     yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=digits, hidden=NO_NUMBER)
 
 
-def _telling(report: Difference) -> list[Compared]:
+def _telling(report: Difference) -> list[StepComparison]:
     """The first difference, the step of each layer that differs most for its size, and the steps outside the layers.
 
     Equal steps are omitted, and so are the steps before the first difference.
@@ -312,7 +312,7 @@ def _telling(report: Difference) -> list[Compared]:
     steps = [step for step in report.steps if step.largest]
     if report.first is not None:
         steps = steps[steps.index(report.first) :]
-    by_layer: dict[int, list[Compared]] = {}
+    by_layer: dict[int, list[StepComparison]] = {}
     for step in steps:
         if step.layer is not None:
             by_layer.setdefault(step.layer, []).append(step)
@@ -483,7 +483,7 @@ def _value(value: object) -> str:
     return printable(text if len(text) <= _VALUE else text[: _VALUE - 1] + "…", spaces=False)
 
 
-def _address(step: Compared) -> str:
+def _address(step: StepComparison) -> str:
     """The cell that differs most, as in an address: ``H2[1,23]``."""
     head = f"{step.step.letter}{step.at[0]}" if step.step.is_split else ""
     return f"{head}[{','.join(map(str, step.at[bool(head) :]))}]"

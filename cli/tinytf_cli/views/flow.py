@@ -77,7 +77,7 @@ def multi_head_blocks(
     split, joined = _rows(steps[:last]), _rows(steps[last:])
     projected, inside = ([row for row in split if row[0].has_matrix == matrix] for matrix in (True, False))
     above = [[stream], *(row for row in inside if not row[0].step.has_heads), *projected]
-    (weights,) = (node for node in steps if node.step.is_map and node.step.is_distribution)
+    (weights,) = (node for node in steps if node.step.is_map and node.step.holds_shares)
     output = steps[last - 1]
     lines = _rails([row[0] for row in (*above, *joined)])
     drawn = _table([*above, *joined], lines if rails else [], even=True)

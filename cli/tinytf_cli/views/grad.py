@@ -11,7 +11,7 @@ from tinytf.gradients.flow import Flow
 from tinytf.gradients.parameters import ParameterRow
 from tinytf.gradients.report import Backward
 from tinytf.gradients.saliency import HeadSaliency
-from tinytf.tolerance import Compared
+from tinytf.tolerance import Comparison
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
@@ -225,7 +225,7 @@ def _backward(report: Backward) -> Iterator[Block]:
     )
 
 
-def _off(compared: Compared | None) -> str:
+def _off(compared: Comparison | None) -> str:
     """How far a formula is from autograd, relative to the largest entry."""
     if compared is None:
         return ""

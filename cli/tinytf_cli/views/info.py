@@ -107,7 +107,7 @@ def _parameters(report: Info) -> Table:
 
 def _figures(report: Info) -> list[tuple[str, str, str]]:
     c, work, memory = report.config, report.work, report.memory_bytes
-    attending = len(table_of(c).attending)
+    attending = len(table_of(c).attention_layers)
     is_mixed, layers = attending < c.n_layers, str(attending) if attending < c.n_layers else "L"
     mixing = f"{layers} · 2 · H·{_both_widths(c)} · visible tokens{_distance_term(c)}"
     rows = [

@@ -177,7 +177,7 @@ class LessonView:
         yield Line([Span(address, step.role), Span(title, "dim")], single=True)
         if step.is_map:
             seen = visible_array(trace, step, 0)
-            scale, limit = ("unit", 1.0) if step.is_distribution else ("signed", largest(values, seen))
+            scale, limit = ("unit", 1.0) if step.holds_shares else ("signed", largest(values, seen))
             part = None if seen is None else seen[keep]
             yield Heat(values[keep], [names[i] for i in keep], names, scale, part, limit)
         else:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from tinytf.catalogue import Catalogue
-from tinytf.files import resolved
+from tinytf.files import resolve_links
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
@@ -25,7 +25,7 @@ _PLACES = {
 @draws(Catalogue)
 def models(report: Catalogue, terminal: Terminal, display: Display) -> Iterator[Block]:
     """The number of models, then a table for each place where there are any."""
-    folder = printable(str(resolved(report.folder)), spaces=False)
+    folder = printable(str(resolve_links(report.folder)), spaces=False)
     yield Line([Span(plural(len(report.entries), "model"), "strong"), ", by the names that --model takes"])
     for place, group in groupby(report.entries, lambda entry: entry.place):
         entries = list(group)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinytf.loading import Model
-from tinytf.look.neurons import Active, ActiveExample, Direction, Neurons, TokenUnits, TopExamples, Unit
+from tinytf.look.neurons import ActiveExample, ActiveUnit, Direction, Neurons, TokenUnits, TopExamples, Unit
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
@@ -27,7 +27,7 @@ _ROWS = 28
 """The most rows of the table, unless more are asked for."""
 _FEW = 3  # tokens from each end of a direction in a row of the table
 
-Row = tuple[TokenUnits, Active]
+Row = tuple[TokenUnits, ActiveUnit]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ def _figures(model: Model, rows: Sequence[Row], full: float) -> Iterator[Column]
         yield Column("of", predicted, shrink=6, drop=2)
 
 
-def _end_tokens(model: Model, directions: Mapping[Unit, Direction], active: Active, promoted: bool, most: int) -> str:
+def _end_tokens(
+    model: Model, directions: Mapping[Unit, Direction], active: ActiveUnit, promoted: bool, most: int
+) -> str:
     """The tokens that a unit promotes or suppresses here; a negative activation reverses its direction."""
     direction = directions[active.unit]
     ends = direction.promoted if promoted == (active.activation >= 0) else direction.suppressed

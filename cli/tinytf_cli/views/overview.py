@@ -207,7 +207,7 @@ class Screen:
         """What the head looks at from the last position that is read, in words."""
         seen = self.overview.closeup(layer, head, 3, 1)
         (query,), (row,) = seen.queries, seen.weights.tolist()
-        verb = "looks at" if self.trace.steps.map_of(layer).is_distribution else "reads"
+        verb = "looks at" if self.trace.steps.map_of(layer).holds_shares else "reads"
         words: list[Span | Figure | str] = [Span(f"   {shortened(self.names[query], 9)} {verb}", "dim")]
         for key, weight in sorted(zip(seen.keys, row, strict=True), key=lambda pair: -pair[1]):
             words += [f" {shortened(self.names[key], 9)} ", Figure(weight, "%.2f")]
@@ -224,7 +224,7 @@ class Screen:
         rows, columns = ([shortened(self.names[position], most) for position in positions] for positions, most in (
             (seen.queries, widest), (seen.keys, longest)
         ))  # fmt: skip
-        kind = "unit" if step.is_distribution else "signed"
+        kind = "unit" if step.holds_shares else "signed"
         yield Heat(as_array(seen.weights), rows, columns, kind, seen_part, digits=2)
         total = len(self.names)
         if len(columns) < total:

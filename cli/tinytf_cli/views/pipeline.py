@@ -95,7 +95,7 @@ def row_at(trace: Trace, index: int) -> StepSummary:
     return row_of(trace, index + 1, step, layer)
 
 
-def place_blocks(trace: Trace, index: int) -> Iterator[Block]:
+def current_step_blocks(trace: Trace, index: int) -> Iterator[Block]:
     """The step at an index, as the pipeline shows it."""
     yield from pipeline_blocks(trace, [row_at(trace, index)], short=False)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.folder.history import MEANS, History, Sample, Series
+from tinytf.training.folder.history import MEANS_LABEL, History, Sample, Series
 from tinytf.training.folder.run_report import FollowedRun, RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
@@ -230,7 +230,7 @@ def _curves(history: History, first: int = 0) -> list[Curve]:
     raw = history.loss[np.isfinite(history.loss)]
     late = step >= first
     curves = [
-        Curve(f"loss, {MEANS}", step[late], loss[late], "q"),
+        Curve(f"loss, {MEANS_LABEL}", step[late], loss[late], "q"),
         Curve("each step", step[late], raw[late], "dim", band=True),
     ]
     if held_out := [(at, value) for at, value in history.held_out if at >= first]:

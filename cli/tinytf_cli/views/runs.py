@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytf.files import resolved
+from tinytf.files import resolve_links
 from tinytf.text.printable import printable
-from tinytf.training.folder.history import MEANS
+from tinytf.training.folder.history import MEANS_LABEL
 from tinytf.training.folder.run_report import RunReport, RunsReport
 from tinytf_cli.numbers import count, duration, loss_in_words
 from tinytf_cli.terminal import Terminal
@@ -40,7 +40,7 @@ class RunsDisplay(Display):
 def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterator[Block]:
     """A table, the losses in one chart, and milestones."""
     if not report.runs:
-        where = ", ".join(printable(str(resolved(folder)), spaces=False) for folder in report.folders)
+        where = ", ".join(printable(str(resolve_links(folder)), spaces=False) for folder in report.folders)
         yield Line(Span(f"no training runs in {where}; tinytf train makes them", "dim"))
         return
     histories = [(run, run.history) for run in report.runs if run.history is not None]
@@ -69,7 +69,7 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
             yield spike_line(history, f"{names[run.path].text}: ")
     if drawn:
         left = sum(history.step.size > 0 for _, history in histories) - len(drawn)
-        yield Heading("losses", f"{MEANS}{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
+        yield Heading("losses", f"{MEANS_LABEL}{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
         curves = [Curve(names[run.path].text, *history.averaged, names[run.path].role) for run, history in drawn]
         charts = [Curves(curves, "step", "training loss", 10, log_x=display.log)]
         held_out = [

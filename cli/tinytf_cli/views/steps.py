@@ -96,11 +96,11 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int 
     maps: list[list[Block]] = []
     for step in steps:
         values, seen = as_array(trace.step(step.name, layer, (head,)))[0], visible_array(trace, step, layer)
-        scale, limit = ("unit", 1.0) if step.is_distribution else ("signed", largest(values, seen))
+        scale, limit = ("unit", 1.0) if step.holds_shares else ("signed", largest(values, seen))
         title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
         maps.append([title, Heat(values, names, names, scale, seen, limit)])
     yield Beside(maps, least=_map_width(names, width), even=True)
-    if step.is_distribution:
+    if step.holds_shares:
         yield from query_blocks(values, names, seen, rows)
 
 
@@ -116,7 +116,7 @@ def step_blocks(
 ) -> Iterator[Block]:
     """A step of one layer (and head, where it has heads) as a titled table or map, with at most ``rows`` tokens."""
     yield step_heading(trace, step, layer, head)
-    shares = step.is_distribution
+    shares = step.holds_shares
     yield from value_blocks(trace, step, layer, head, dims=dims, rows=rows, asked=asked, shares=shares)
 
 
@@ -250,7 +250,7 @@ def cell_block(
     rows = [" ".join(name) for name in product(*names)] if all(names) else [str(row) for row in range(len(flat))]
     if seen is not None and not bool(seen.all()):
         visible_cells = seen.cpu().numpy().reshape(flat.shape)
-        scale, limit = ("unit", 1.0) if where.step.is_distribution else ("signed", largest(flat, visible_cells))
+        scale, limit = ("unit", 1.0) if where.step.holds_shares else ("signed", largest(flat, visible_cells))
         columns = axis_labels(trace, where.axes[-1], flat.shape[1], word, chosen.get(where.axes[-1]))
         return Heat(flat, rows, columns, scale, visible_cells, limit)
     return Values(rows, flat, dims, where.step.role, columns=columns)

@@ -94,7 +94,7 @@ def _parts(report: Traced, screen: Screen, terminal: Terminal, display: TraceDis
         config = recorded.config.at(layer)
         yield Heading(f"block L{layer}, head {head}", f"of {config.n_layers} layers and {config.n_heads} heads")
         yield from block_blocks(recorded, layer, head, dims=display.dims, rows=rows, width=terminal.width)
-    if display.layers and recorded.steps.attending:
+    if display.layers and recorded.steps.attention_layers:
         yield Heading("weights of every head", "query down, key across")
         yield thumbnails(recorded)
 

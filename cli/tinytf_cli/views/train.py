@@ -6,7 +6,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
-from tinytf.training.film.film import BECOMES
+from tinytf.training.film.film import HEAD_THRESHOLD
 from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
 from tinytf.training.report import Training
@@ -114,7 +114,7 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
     heads = report.history.heads
     copying = heads[-1][1].get("induction") if heads else None
-    if copying is not None and not (copying >= BECOMES).any():
+    if copying is not None and not (copying >= HEAD_THRESHOLD).any():
         needs = "no induction head so far: repeated tokens and planted previous-token heads make some by step 300"
         lines.append(("tinytf train TEXT --recipe induction", needs))
     yield from next_lines(terminal, *lines)

@@ -7,12 +7,12 @@ from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.compare.dumps.layouts import Meaning
 from tinytf.compare.dumps.names import read_names, resolve, resolve_all
 from tinytf.errors import DumpError, TinytfError, UsageError
-from tinytf.steps.table import Place, StepTable
+from tinytf.steps.table import StepKey, StepTable
 
 LLAMA, GPT2, BERT = (StepTable(config_of(kind)) for kind in ("llama, grouped", "gpt2", "bert with a masked head"))
 
 
-def places(name: str, steps: StepTable = LLAMA) -> list[Place]:
+def places(name: str, steps: StepTable = LLAMA) -> list[StepKey]:
     return [one.place for one in resolve(name, steps)]
 
 
@@ -42,7 +42,7 @@ def places(name: str, steps: StepTable = LLAMA) -> list[Place]:
         ("result_output", ("logits", None)),
     ],
 )
-def test_a_name_means_a_step(name: str, place: Place) -> None:
+def test_a_name_means_a_step(name: str, place: StepKey) -> None:
     assert places(name) == [place]
 
 

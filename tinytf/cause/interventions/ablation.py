@@ -36,7 +36,7 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.model.without import left_out
 from tinytf.nearest import did_you_mean
-from tinytf.report import About, Progress, Report, Verified, unheard
+from tinytf.report import About, Progress, Report, Verified, ignore_progress
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -174,7 +174,7 @@ def ablate(
     reference: Reference | str | Path | None = None,
     seed: int = 0,
     top: int = 5,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> Ablation:
     """Measure the prediction after a text, or its trace, with the steps of ``at`` ablated together.
 
@@ -220,7 +220,7 @@ def ablation_sweep(
     reference: Reference | str | Path | None = None,
     seed: int = 0,
     resume: Path | None = None,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> AblationSweep:
     """``ablate`` for every head (``heads``), feed-forward (``ffn``) or layer (``layers``), each alone, batched.
 

@@ -26,7 +26,7 @@ from tinytf.cause.interventions.prediction import (
 from tinytf.cause.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import About, Progress, Report, Verified, text_data, unheard
+from tinytf.report import About, Progress, Report, Verified, ignore_progress, text_data
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.tokenizer import Encoding
@@ -210,7 +210,7 @@ def patch_sweep(
     answer: str | int | None = None,
     versus: str | int | None = None,
     resume: Path | None = None,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> PatchSweep:
     """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), or each head (``heads``), batched.
 
@@ -229,7 +229,7 @@ def patch_sweep(
     first = first_different(source.encoding.ids, target.encoding.ids) if shares_prefix else 0
     rows: dict[str, Interventions] = {}
     for layer in layers:
-        step = steps[over] or table.head_given(layer).name
+        step = steps[over] or table.head_output(layer).name
         value = source.step(step, layer)  # (H, T, D), or (T, C)
         for column in range(first, heads[layer] if of_heads else width):
             point = HookPoint(step, layer, column if of_heads else None)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tinytf.cause.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
 from tinytf.model.batches import most_tokens
-from tinytf.report import Progress, Verified, unheard
+from tinytf.report import Progress, Verified, ignore_progress
 from tinytf.resume_log import ResumeLog
-from tinytf.tolerance import Coarse, Ways, compare
+from tinytf.tolerance import Coarse, TwoResults, compare
 from tinytf.trace.trace import Trace
 
 Interventions = tuple[Intervention, ...]
@@ -30,7 +30,7 @@ def sweep(
     read: int,
     measured: Callable[[Tensor], Sequence[Result]],
     size: Callable[[Result], float],
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
     *,
     resume: Path | None,
     subject: object,
@@ -62,8 +62,8 @@ def sweep(
             raise
     claim = f"{names[strongest]} run by itself gives the same logits"
 
-    def ways() -> Ways:
-        return Ways(names[strongest], claim, its_logits, logits_with(trace, interventions[strongest], read))
+    def ways() -> TwoResults:
+        return TwoResults(names[strongest], claim, its_logits, logits_with(trace, interventions[strongest], read))
 
     comparison = compare(ways(), its_logits.dtype, Coarse(trace.model.parameters()), ways)
     check = Verified(claim, comparison.difference, comparison.allowed)
@@ -77,7 +77,7 @@ def _batches(
     """Yield numbers of the ``remaining`` rows with their logits (B, V), batch by batch."""
     model = trace.model
     # The trace has the keys and values of the tokens before a change, but no recurrent state.
-    attends = len(trace.steps.attending) == model.config.n_layers
+    attends = len(trace.steps.attention_layers) == model.config.n_layers
     length, causal = len(trace.tokens), attends and not model.recomputes
     max_tokens = most_tokens(trace.last_hidden.device)
     starts = [min(intervention.first for intervention in row) if causal else 0 for row in rows]

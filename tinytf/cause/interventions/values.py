@@ -15,7 +15,7 @@ from tinytf.errors import UsageError
 from tinytf.files import open_bytes
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import Progress, unheard
+from tinytf.report import Progress, ignore_progress
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.trace.record import record
@@ -113,7 +113,7 @@ def values_for(
     *,
     text: Encoding | None = None,
     seed: int = 0,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
 ) -> HookValues:
     """The replacement value of each hook point in an ablation.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytf.checkpoints.load import damaged
+from tinytf.checkpoints.load import damage_error
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.files import open_bytes
@@ -74,7 +74,7 @@ class Cursor:
 
     def fail(self, message: str) -> CheckpointError:
         """The error for a fault at this byte."""
-        return damaged(self.path, f"{message}, at byte {self.at:,}")
+        return damage_error(self.path, f"{message}, at byte {self.at:,}")
 
     def require(self, count: int, size: int, subject: str) -> None:
         """Raise CheckpointError unless ``count`` items of at least ``size`` bytes fit into the remaining bytes."""
@@ -172,7 +172,7 @@ def _parse(cursor: Cursor) -> Header:
     metadata = _entries(cursor, n_entries)
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise damaged(path, f"general.alignment is {alignment!r}, and has to be a power of two")
+        raise damage_error(path, f"general.alignment is {alignment!r}, and has to be a power of two")
     return Header(path, metadata, _tensors(cursor, n_tensors, alignment))
 
 
@@ -247,19 +247,19 @@ def _locate_tensors(
     for name, (shape, type_id, offset) in entries.items():
         kind, block, block_bytes = _tensor_type(path, name, type_id)
         if 0 in shape:
-            raise damaged(path, f"{quoted(name)} has shape {shape}, which is empty")
+            raise damage_error(path, f"{quoted(name)} has shape {shape}, which is empty")
         if shape[-1] % block:
-            raise damaged(
+            raise damage_error(
                 path, f"{quoted(name)} has rows of {shape[-1]:,} numbers, and {kind.name} stores blocks of {block}"
             )
         n_bytes = math.prod(shape) // block * block_bytes
         if offset != expected:
             message = f"the data of {quoted(name)} starts at {offset:,}, but the tensor before it ends at {expected:,}"
-            raise damaged(path, message)
+            raise damage_error(path, message)
         start = data_start + offset
         if start + n_bytes > size:
             message = f"{quoted(name)} takes {n_bytes:,} bytes from {start:,}, but the file has {size:,}"
-            raise damaged(path, message, "truncated")
+            raise damage_error(path, message, "truncated")
         tensors[name] = StoredTensor(path, name, shape, kind, start, n_bytes)
         expected = _aligned(offset + n_bytes, alignment)
     return tensors

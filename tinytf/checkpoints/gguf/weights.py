@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.checkpoints.gguf.header import Header, StoredTensor
-from tinytf.checkpoints.load import damaged
+from tinytf.checkpoints.load import damage_error
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 
@@ -78,7 +78,7 @@ def read_tensor(
         piece = result[first : first + step]
         data = np.fromfile(path, np.uint8, len(piece) * row_bytes, offset=stored.start + first * row_bytes)
         if data.size != len(piece) * row_bytes:
-            raise damaged(path, f"it ends within {quoted(stored.name)}", "truncated")
+            raise damage_error(path, f"it ends within {quoted(stored.name)}", "truncated")
         with np.errstate(all="ignore"):  # NaN scales give NaN weights, which are reported later
             numbers = gguf.quants.dequantize(data, stored.kind)
         piece.copy_(torch.from_numpy(numbers).view_as(piece))

@@ -20,7 +20,7 @@ from tinytf.checkpoints.weights import Safetensors
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import Field, Fields, quoted
-from tinytf.files import read_json, resolved
+from tinytf.files import read_json, resolve_links
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
@@ -79,7 +79,7 @@ class Adapter:
 
     @property
     def name(self) -> str:
-        return printable(resolved(self.directory).name, spaces=False)
+        return printable(resolve_links(self.directory).name, spaces=False)
 
     @cached_property
     def fields(self) -> Fields:

@@ -108,7 +108,7 @@ _LINEARS = ("gate", "up", "down")
 _LATENT = {
     "blocks.{n}.attention.q_a": Stored("layers.{n}.self_attn.q_a_proj"),
     "blocks.{n}.attention.q_a_norm": Stored("layers.{n}.self_attn.q_a_layernorm"),
-    "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_b_proj", paired="n_heads", turned_last=True),
+    "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_b_proj", paired="n_heads", rotary_last=True),
     "blocks.{n}.attention.kv_a": Stored(_KV_A, parts=_RANKS),
     "blocks.{n}.attention.k_shared": Stored(_KV_A, part=1, parts=_RANKS, paired="1"),
     "blocks.{n}.attention.kv_a_norm": Stored("layers.{n}.self_attn.kv_a_layernorm"),

@@ -51,7 +51,7 @@ def read_module(module: nn.Module) -> Checkpoint:
     return checkpoint_of(keys, lambda: MemoryWeights(module), f"the {name} in memory", f"the config of the {name}")
 
 
-def kept(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+def device_and_dtype(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     """The device of a model's weights, and the dtype of most of them. Raises UsageError for several devices."""
     parameters = list(module.parameters())
     devices = sorted({str(parameter.device) for parameter in parameters})

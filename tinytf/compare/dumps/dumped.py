@@ -21,7 +21,7 @@ from tinytf.errors import DumpError, TinytfError
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
 from tinytf.report import text_data
-from tinytf.steps.table import Place, StepTable, table_of
+from tinytf.steps.table import StepKey, StepTable, table_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 
@@ -30,7 +30,7 @@ Beside = Callable[[Step, int | None, tuple[int, ...] | None], Tensor | None]
 
 
 @dataclass(frozen=True)
-class Dumped:
+class DumpSide:
     """The tensors of a ``dump`` as the steps of a model of ``config`` on the text ``encoding``.
 
     ``note`` says if it has only some of the tokens. By the full name of a step, ``said`` lists what was done to its
@@ -45,7 +45,7 @@ class Dumped:
     note: str = ""
     said: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     factors: dict[str, float] = field(default_factory=dict, repr=False)
-    _decided: dict[str, Place] = field(default_factory=dict, repr=False)
+    _decided: dict[str, StepKey] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -56,7 +56,7 @@ class Dumped:
         encoding: Encoding,
         patterns: Mapping[str, str] | None = None,
         table: FamilyTable | None = None,
-    ) -> "Dumped":
+    ) -> "DumpSide":
         """Match the tensors of a dump with the steps of a model. Raises DumpError if none is a step."""
         names = [name for name in dump.shapes if name not in IDS]
         named = resolve_all(names, table_of(config), patterns, table)
@@ -99,7 +99,7 @@ class Dumped:
     def tokens(self) -> Sequence[Any]:
         return self.encoding.tokens
 
-    def parts(self, force: bool) -> Iterator["Dumped"]:
+    def parts(self, force: bool) -> Iterator["DumpSide"]:
         """The dump itself, for every part of the pass."""
         return itertools.repeat(self)
 
@@ -132,7 +132,7 @@ class Dumped:
             self.factors[full_name] = best.factor
         return best.tensor
 
-    def _decide(self, stored: str, beside: Beside | None) -> Place:
+    def _decide(self, stored: str, beside: Beside | None) -> StepKey:
         """Decide which of several steps a name means: the one with these numbers, else the likeliest."""
         if stored not in self._decided:
             meanings = self.named.found[stored]
@@ -147,7 +147,7 @@ class Dumped:
         like = None if beside is None else beside(step, layer, meaning.heads)
         shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
         tensor = self._read(stored)
-        tensor = tensor.masked_fill(tensor.isneginf(), 0.0) if step.is_distribution else tensor  # null in our JSON
+        tensor = tensor.masked_fill(tensor.isneginf(), 0.0) if step.holds_shares else tensor  # null in our JSON
         fitted = fit(tensor, meaning, step, config, shape, like)
         if fitted is None or like is None or fitted.close or not is_turned(step):
             return fitted

@@ -16,7 +16,7 @@ from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import FamilyTable, Stored, fused
 from tinytf.steps.operations import Add, HeadNorm, Linear, Lookup, Multiply, Norm, Pooled, Positions, SumExperts
-from tinytf.steps.table import Place, StepTable
+from tinytf.steps.table import StepKey, StepTable
 
 Spellings = tuple[tuple[str, str], ...]
 """Patterns of names, whose group is the layer, with the steps that the names mean."""
@@ -31,7 +31,7 @@ class Meaning:
     of them is the likeliest. ``note`` is for the reader.
     """
 
-    place: Place
+    place: StepKey
     heads: tuple[int, ...] | None = None
     how: Stored | None = None
     pick: int | None = None
@@ -173,15 +173,15 @@ class Layout:
         config = self.steps.config
         return [None] if number is None else [n for n in range(config.n_layers) if config.group_of(n) == number]
 
-    def _produced(self, ours: str, layer: int | None) -> list[Place]:
+    def _produced(self, ours: str, layer: int | None) -> list[StepKey]:
         """The steps computed with one of our modules, in one layer or, for a stack of layers, in all."""
         short = ours.removeprefix("blocks.{n}.")
         produced = self._by_module.get(short, ())
         return [place for place in produced if (place[1] is None) == (short == ours) and layer in (None, place[1])]
 
     @cached_property
-    def _by_module(self) -> dict[str, list[Place]]:
-        places: dict[str, list[Place]] = {}
+    def _by_module(self) -> dict[str, list[StepKey]]:
+        places: dict[str, list[StepKey]] = {}
         for step, layer in self.steps.rows:
             if step.module:
                 places.setdefault(step.module, []).append((step.name, layer))
@@ -200,16 +200,16 @@ class Layout:
         return [Meaning(place, how=how, certain=len(steps) == 1) for _, place in steps]
 
     @cached_property
-    def _order(self) -> dict[Place, int]:
+    def _order(self) -> dict[StepKey, int]:
         return {(step.name, layer): number for number, (step, layer) in enumerate(self.steps.rows)}
 
-    def _input_of(self, places: list[Place]) -> Place:
+    def _input_of(self, places: list[StepKey]) -> StepKey:
         """The input of the first of some steps."""
         first = min(places, key=self._order.__getitem__)
         sources = self.steps.sources(self.steps.at(*first), first[1])
         return sources[0] if sources else first
 
-    def _outputs_of_group(self, places: list[Place]) -> list[Place]:
+    def _outputs_of_group(self, places: list[StepKey]) -> list[StepKey]:
         """The output of the modules around these steps: the last step that follows from them and their input alone.
 
         Some modules also add it to the stream, so the sum comes first and the usual output last.

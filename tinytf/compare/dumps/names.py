@@ -13,7 +13,7 @@ from tinytf.checkpoints.table import FamilyTable
 from tinytf.compare.dumps.layouts import Meaning, best_layout
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.files import SMALL, read_bytes
-from tinytf.steps.table import Place, StepTable
+from tinytf.steps.table import StepKey, StepTable
 from tinytf.trace.address import parse_address, parse_tensor
 from tinytf.trace.lens_names import HOOK
 
@@ -31,9 +31,9 @@ class Named:
     known: tuple[str, ...] = ()
 
     @cached_property
-    def at(self) -> dict[Place, list[tuple[str, Meaning]]]:
+    def at(self) -> dict[StepKey, list[tuple[str, Meaning]]]:
         """The names of each step."""
-        places: dict[Place, list[tuple[str, Meaning]]] = {}
+        places: dict[StepKey, list[tuple[str, Meaning]]] = {}
         for name, meanings in self.found.items():
             for meaning in meanings:
                 places.setdefault(meaning.place, []).append((name, meaning))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.load import damaged
+from tinytf.checkpoints.load import damage_error
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import DumpError, TinytfError, UsageError
 from tinytf.files import MEBI, open_bytes, read_bytes
@@ -93,7 +93,7 @@ def is_dump(name: str) -> bool:
 
 
 def open_dump(path: str | Path) -> Dump:
-    """Read the names and shapes of a file. Raises DumpError for a file that is missing, damaged or refused."""
+    """Read the names and shapes of a file. Raises DumpError for a file that is missing, damage_error or refused."""
     path = Path(path)
     readers = {".safetensors": _safetensors, ".npz": _npz, ".json": _json, ".ndjson": _ndjson}
     reader = readers.get(path.suffix.lower())
@@ -151,7 +151,7 @@ def _npz(path: Path) -> Dump:
                 raise DumpError(f"{path} is refused: {sizes}", "write it again with numpy.savez, without compression")
             headers = {member.filename.removesuffix(".npy"): _header(archive, member, path) for member in members}
     except _UNREADABLE as error:
-        raise damaged(path, printable(str(error), spaces=False)) from None
+        raise damage_error(path, printable(str(error), spaces=False)) from None
 
     def array_of(name: str) -> "np.ndarray[Any, Any]":
         shape, dtype, fortran = headers[name]
@@ -161,7 +161,7 @@ def _npz(path: Path) -> Dump:
                 data = member.read(math.prod(shape) * dtype.itemsize)
             return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
         except _UNREADABLE as error:
-            raise damaged(path, f"{name}: {printable(str(error), spaces=False)}") from None
+            raise damage_error(path, f"{name}: {printable(str(error), spaces=False)}") from None
 
     texts = {name for name, (shape, dtype, _) in headers.items() if dtype.kind == "U" and not shape}
     return Dump(
@@ -190,7 +190,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> tu
     if dtype.hasobject:
         raise DumpError(f"{path} is refused: {name} holds pickled objects, which could run code", "write plain arrays")
     if start + math.prod(shape) * dtype.itemsize != member.file_size:
-        raise damaged(path, f"{name} says that it is {shape}, and has {member.file_size:,} bytes")
+        raise damage_error(path, f"{name} says that it is {shape}, and has {member.file_size:,} bytes")
     return shape, dtype, fortran
 
 

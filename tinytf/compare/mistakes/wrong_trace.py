@@ -6,18 +6,18 @@ from torch import Tensor
 
 from tinytf.compare.mistakes.mistake import Mistake, Wrong
 from tinytf.parts.row import Step
-from tinytf.steps.table import Place, StepTable
+from tinytf.steps.table import StepKey, StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Recording, Trace
 
 
-class Mistaken(Trace):
+class WrongTrace(Trace):
     """A trace in which some steps are computed by wrong formulas; the steps before the first come from ``base``.
 
     The base may be a mistaken trace too; its own mistakes stay.
     """
 
-    def __init__(self, base: Trace, wrong: Mapping[Place, Wrong]) -> None:
+    def __init__(self, base: Trace, wrong: Mapping[StepKey, Wrong]) -> None:
         tensors: dict[str, Tensor] = {}
         is_after_mistake = False
         for step, layer in base.steps.rows:
@@ -39,13 +39,13 @@ class Mistaken(Trace):
         return values[[head // shared for head in heads]]
 
 
-def places(mistake: Mistake, table: StepTable, at: Place, scope: str) -> dict[Place, Wrong]:
+def wrong_formulas(mistake: Mistake, table: StepTable, at: StepKey, scope: str) -> dict[StepKey, Wrong]:
     """The wrong formulas of a mistake by step, from the layer of ``at`` on.
 
     ``scope`` is ``all`` for every step of its operation, ``name`` for steps of that name, ``one`` for one step alone.
     The steps of ``also`` change with them.
     """
-    wrong_steps: dict[Place, Wrong] = {}
+    wrong_steps: dict[StepKey, Wrong] = {}
     first = at[1] or 0
     for step, layer in table.rows:
         if (layer is not None and at[1] is not None and layer < first) or (step.from_stream and layer is not None):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tinytf.errors import AddressError
 from tinytf.parts.row import Step
-from tinytf.text.words import several
+from tinytf.text.words import is_selection
 from tinytf.trace.address import Address
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -95,7 +95,7 @@ def _why_not_one_cell(where: Address, step: Step) -> str:
         return f"names no {'expert' if step.of_experts else 'head'}"
     if len(where.cell) < len(step.axes[-2:]):
         return "is a row" if where.cell else "is all of a step"
-    if any(map(several, where.cell)):
+    if any(map(is_selection, where.cell)):
         return "is several cells"
     return ""
 
@@ -104,7 +104,7 @@ def _example(where: Address, step: Step) -> str:
     layers = None if where.layers is None else where.layers[:1]
     heads = (where.heads or (0,))[:1] if step.is_split else None
     count = len(step.axes[-2:])
-    cell = tuple("0" if several(word) else word for word in where.cell)
+    cell = tuple("0" if is_selection(word) else word for word in where.cell)
     return str(Address(step, layers, heads, (cell + ("0",) * count)[:count]))
 
 

@@ -18,7 +18,7 @@ from tinytf.files import SMALL, TOKENIZER, read_bytes
 from tinytf.model.transformer import ADDED, Transformer
 from tinytf.outputs import write_state
 from tinytf.text.corpus import Corpus, Documents
-from tinytf.text.stream import anywhere
+from tinytf.text.stream import cut_anywhere
 from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
@@ -80,7 +80,7 @@ def prepare(
     if corpus.weights and (recipe.objective != "causal" or recipe.document_starts):
         raise UsageError("weights need the causal objective and windows that begin anywhere", "leave them out")
     if tokenizer is None:
-        texts = [corpus.documents().texts(anywhere)]
+        texts = [corpus.documents().texts(cut_anywhere)]
         if not characters:
             texts = [group.split(recipe.held_out)[0].texts() for group in corpus.groups()]
         tokenizer = _new_tokenizer(corpus, recipe, texts, on_progress)

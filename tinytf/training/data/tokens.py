@@ -17,7 +17,7 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, to_json
 from tinytf.outputs import make_folder, remove, replacing, write_state, writing
 from tinytf.text.corpus import Corpus, Documents
-from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
+from tinytf.text.stream import Cut, Piece, cut_anywhere, cut_between_words, cut_nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
 from tinytf.training.data.cache import cached_entry, share_files
 from tinytf.training.data.chats import conversation_ids
@@ -125,7 +125,9 @@ def _fill(
 
     def encode(documents: Documents) -> Iterator[NDArray[Any]]:
         chat = corpus.reading.chat
-        pieces = count_characters(sentences_of(documents) if sentences else documents.pieces(nowhere if chat else cut))
+        pieces = count_characters(
+            sentences_of(documents) if sentences else documents.pieces(cut_nowhere if chat else cut)
+        )
         if chat:
             return (conversation_ids(tokenizer, text) for text, _ in pieces)
         return (_encode(batch_pieces, tokenizer, table, dtype, ends) for batch_pieces in _batches(pieces, batch))
@@ -174,12 +176,12 @@ def _cut(tokenizer: Tokenizer) -> Cut:
     """The positions where a long document can be cut without changing its tokens."""
     library = tokenizer.library
     if tokenizer.kind == CHARACTERS and library.normalizer is None:
-        return anywhere
+        return cut_anywhere
     added = library.get_added_tokens_decoder().values()
     if library.pre_tokenizer is None or any(t.lstrip or t.rstrip or " " in t.content for t in added):
-        return nowhere
+        return cut_nowhere
     both, first, second = (_words(library, text) for text in ("one two", "one", " two"))
-    return between_words if both == first + second else nowhere
+    return cut_between_words if both == first + second else cut_nowhere
 
 
 def _words(library: tokenizers.Tokenizer, text: str) -> list[str]:

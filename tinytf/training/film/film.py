@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import read_json, resolved
+from tinytf.files import read_json, resolve_links
 from tinytf.report import Report, derived
 from tinytf.tables import Array
 from tinytf.training.folder.history import NAMES, History, Series
@@ -27,7 +27,7 @@ KINDS = ("punctuation", "spelling", "words", "names", "copying")
 """Kinds of tokens, by what helps to predict them: see ``Probe.kinds``."""
 UNSEEN, SEEN, TWICE = "unseen", "seen", "twice"
 """Prefixes of the names of probes: held-out text, training text, and some tokens twice in a row."""
-BECOMES = 0.5
+HEAD_THRESHOLD = 0.5
 LEARNED = 1.0
 """A kind of token counts as learned from this gain on, in nats per token: see ``Film.gain_of``."""
 
@@ -207,8 +207,8 @@ class Film(Report):
             if not scores or any(kind_scores is None for kind_scores in scores):
                 continue
             stack = np.stack([kind_scores for kind_scores in scores if kind_scores is not None])  # (frames, L, H)
-            for layer, head in np.argwhere(stack[-1] >= BECOMES).tolist():
-                index = int(np.argmax(stack[:, layer, head] >= BECOMES))
+            for layer, head in np.argwhere(stack[-1] >= HEAD_THRESHOLD).tolist():
+                index = int(np.argmax(stack[:, layer, head] >= HEAD_THRESHOLD))
                 after = self.frames[index - 1].step if index else None
                 last = float(stack[-1, layer, head])
                 heads.append(Appeared(f"L{layer}H{head}", kind, after, self.frames[index].step, last))
@@ -316,7 +316,7 @@ def read_film(run: Path) -> Film:
     frames = [_frame(step, path, probes, models) for step, path in paths if step >= 0]
     if not frames:
         raise UsageError(f"{run} has no frame yet", "tinytf train takes the first before the first step")
-    return Film(resolved(run).name, run, probes, tuple(frames), history)
+    return Film(resolve_links(run).name, run, probes, tuple(frames), history)
 
 
 def _probes(path: Path) -> tuple[Probe, ...]:

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from tinytf.checkpoints.run import write_run
 from tinytf.files import to_json
-from tinytf.look.heads import in_place
+from tinytf.look.heads import spread_over_layers
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import make_folder, remove, remove_folder, write_state
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 from tinytf.training.data.chats import FIRST, LEARNED
 from tinytf.training.data.examples import IGNORED, Examples, Ids, NextToken, parts_of
 from tinytf.training.data.setup import Setup
@@ -187,17 +187,19 @@ class Frame:
                 recorded[name] = tensor.float().cpu()
                 return tensor
 
-            with tapped(model, keep), torch.autocast(device.type, enabled=False):
+            with tap_steps(model, keep), torch.autocast(device.type, enabled=False):
                 logits = model.unembed(model.hidden(probe.ids[None].to(device)))[0].float().cpu()  # (T, V)
             log_p = logits.log_softmax(dim=-1)
             top = log_p.topk(min(_TOP, log_p.shape[-1]), dim=-1)
             loss = F.nll_loss(log_p, probe.targets, ignore_index=IGNORED, reduction="none")
-            weights = [recorded[f"L{n}.{table.weights}"][0, :, :side, :side] for n in table.attending]
+            weights = [recorded[f"L{n}.{table.weights}"][0, :, :side, :side] for n in table.attention_layers]
             empty = torch.empty(0, config.n_heads, *[min(side, len(probe.ids))] * 2)
-            maps = in_place(torch.stack(weights) if weights else empty, table.attending, config.n_layers)
+            maps = spread_over_layers(
+                torch.stack(weights) if weights else empty, table.attention_layers, config.n_layers
+            )
             stream = torch.stack([recorded[table.embedded][0], *layers(recorded, table.output)])  # (L + 1, T, C)
             streams.append(stream[1:])
-            for layer, activated in enumerate(layers(recorded, table.activated)):
+            for layer, activated in enumerate(layers(recorded, table.ffn_activation)):
                 units[layer].append(activated)
             tensors |= {
                 f"{probe.name}.maps": maps.to(torch.float16),

@@ -12,11 +12,19 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.look.heads import choosing, duplicate, entropy_share, in_place, induction, previous, repeated_tokens
+from tinytf.look.heads import (
+    duplicate,
+    entropy_share,
+    induction,
+    previous,
+    repeated_tokens,
+    spread_over_layers,
+    visible_counts,
+)
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
-from tinytf.trace.hooks import tapped
+from tinytf.trace.hooks import tap_steps
 from tinytf.training.folder.history import NAMES
 
 _SEQUENCES = 4
@@ -77,7 +85,7 @@ class HeadProbe:
         self.length = copy if config.causal and copy >= _SHORTEST_COPY else 0
         repeated = repeated_tokens(config.vocab_size, self.length or min(2 * _LONGEST_COPY, room), _SEQUENCES, seed)
         self.ids = repeated if self.length else repeated[:, : repeated.shape[1] // 2]
-        self._visible = choosing(Sight.of(config), self.ids.shape[1])  # (Q,)
+        self._visible = visible_counts(Sight.of(config), self.ids.shape[1])  # (Q,)
 
     def _score(self, weights: Tensor) -> Tensor:
         """The scores of one layer: (B, H, Q, K) -> (scores, H), in the order of HeadScores."""
@@ -92,15 +100,17 @@ class HeadProbe:
         layers: list[Tensor] = []
 
         def tap(name: str, tensor: Tensor) -> Tensor:  # (B, H, T, T), once per layer
-            if table.attending:  # without attention it is another map, which no score describes
+            if table.attention_layers:  # without attention it is another map, which no score describes
                 layers.append(self._score(tensor.float()))
             return tensor
 
         device, table = model.embed.tokens.weight.device, table_of(model.config)
-        with tapped(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
+        with tap_steps(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
             model.hidden(self.ids.to(device))  # independent of a caller's autocast
         empty = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
-        all_layers = in_place(torch.stack(layers) if layers else empty, table.attending, model.config.n_layers)
+        all_layers = spread_over_layers(
+            torch.stack(layers) if layers else empty, table.attention_layers, model.config.n_layers
+        )
         by_score = all_layers.transpose(0, 1).tolist()  # (scores, layers, H), fetched from the device once
         return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinytf.files import resolved
+from tinytf.files import resolve_links
 from tinytf.training.folder.history import History
 from tinytf.training.folder.run_report import RunReport
 
@@ -37,7 +37,7 @@ def parent_of(history: History, others: Mapping[Path, History]) -> Parent | None
     run, step = recipe.get("begun_from"), recipe.get("at_step")
     if not isinstance(run, str) or type(step) is not int or step < 1:
         return None
-    parent = others.get(resolved(Path(run)))
+    parent = others.get(resolve_links(Path(run)))
     parent_recipe = {} if parent is None else parent.recipe
     differ = {
         name: value
@@ -49,17 +49,17 @@ def parent_of(history: History, others: Mapping[Path, History]) -> Parent | None
 
 def tree_of(runs: Sequence[RunReport]) -> list[Node]:
     """The runs that have branches or are branches, each followed by its own branches; in the order of ``runs``."""
-    histories = {resolved(run.path): run.history for run in runs if run.history is not None}
+    histories = {resolve_links(run.path): run.history for run in runs if run.history is not None}
     parents = {path: parent_of(history, histories) for path, history in histories.items()}
     branches: dict[Path, list[RunReport]] = {}
     for run in runs:
-        if (parent := parents.get(resolved(run.path))) is not None:
-            branches.setdefault(resolved(parent.run), []).append(run)
+        if (parent := parents.get(resolve_links(run.path))) is not None:
+            branches.setdefault(resolve_links(parent.run), []).append(run)
     nodes: list[Node] = []
-    pending = [(run, 0) for run in reversed(runs) if _is_top(resolved(run.path), parents, branches)]
+    pending = [(run, 0) for run in reversed(runs) if _is_top(resolve_links(run.path), parents, branches)]
     while pending:
         run, depth = pending.pop()
-        path = resolved(run.path)
+        path = resolve_links(run.path)
         if any(node.run is run for node in nodes):
             continue
         nodes.append(Node(run, histories[path], depth, parents[path]))
@@ -72,4 +72,4 @@ def _is_top(path: Path, parents: Mapping[Path, Parent | None], branches: Mapping
     if path not in parents:
         return False
     parent = parents[path]
-    return path in branches if parent is None else resolved(parent.run) not in parents
+    return path in branches if parent is None else resolve_links(parent.run) not in parents

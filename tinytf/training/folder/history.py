@@ -17,7 +17,7 @@ Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
 AROUND = 20
-MEANS = f"means of up to {2 * AROUND + 1} steps"
+MEANS_LABEL = f"means of up to {2 * AROUND + 1} steps"
 """Steps on each side of a mean of losses (fewer near the ends), and a label of such means."""
 _RECENT = 100
 _SPIKE_WINDOW = 50

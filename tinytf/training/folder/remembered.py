@@ -9,7 +9,7 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.outputs import make_folder, write_state
-from tinytf.text.corpus import Corpus, OnRead, Reading, find_files, unheard
+from tinytf.text.corpus import Corpus, OnRead, Reading, find_files, ignore_progress
 
 CORPUS, PIPED = "corpus.json", "piped"
 
@@ -30,7 +30,7 @@ def remember(run: Path, corpus: Corpus) -> None:
     )
 
 
-def remembered(run: Path, reading: Reading, on_read: OnRead = unheard) -> Corpus | None:
+def find_remembered_corpus(run: Path, reading: Reading, on_read: OnRead = ignore_progress) -> Corpus | None:
     """The text that a run was started with, read as its recipe says; None if unknown.
 
     Raises UsageError for a file that is missing or has changed, CheckpointError for a damaged corpus.json.

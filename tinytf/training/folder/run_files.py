@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json
-from tinytf.outputs import beside, move, remove, remove_folder
+from tinytf.outputs import move, remove, remove_folder, temporary_path
 
 METRICS, SAMPLES, SPEED = "metrics.jsonl", "samples.jsonl", "speed.jsonl"
 RECIPE, TOKENS, LOCK = "recipe.json", "tokens", ".lock"
@@ -109,7 +109,7 @@ def remove_run(directory: Path) -> None:
 
 def remove_checkpoint(checkpoint: Path) -> None:
     """Remove a checkpoint, renaming it first so that nobody sees half of it; files that no run wrote stay."""
-    hidden = beside(checkpoint)
+    hidden = temporary_path(checkpoint)
     move(checkpoint, hidden)
     _remove(written_files(hidden))
     if hidden.exists():

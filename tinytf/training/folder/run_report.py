@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinytf.errors import TinytfError
-from tinytf.files import resolved
+from tinytf.files import resolve_links
 from tinytf.report import Report
 from tinytf.training.folder.history import History, Series
 from tinytf.training.folder.reader import RunReader, read_history
@@ -174,14 +174,14 @@ def compare_runs(folders: Sequence[Path], *, must_open: bool = False, by: str | 
     for folder in folders:
         for path in find_runs(folder):
             name = str(path.relative_to(folder)) if len(folders) == 1 and path != folder else str(path)
-            name = resolved(path).name if name == "." else name
+            name = resolve_links(path).name if name == "." else name
             try:
                 run = RunReport(name, path, read_history(path))
             except TinytfError as error:
                 if must_open and path == folder:
                     raise
                 run = RunReport(name, path, None, error.message)
-            reports.setdefault(resolved(path), run)
+            reports.setdefault(resolve_links(path), run)
     if by is None:
         measured = [run.history for run in reports.values() if run.history is not None and run.history.best]
         by = "bits" if measured and all(_bits(history) is not None for history in measured) else "held-out"

@@ -25,7 +25,17 @@ from tinytf.errors import CheckpointError, TrainingError
 from tinytf.fields import Limits, fields_of, require_fields
 from tinytf.files import SMALL, open_bytes, read_bytes, read_json, reading, to_json
 from tinytf.model.transformer import Transformer
-from tinytf.outputs import beside, flush_folder, link, make_folder, move, remedy, remove_all, remove_folder, write_state
+from tinytf.outputs import (
+    flush_folder,
+    link,
+    make_folder,
+    move,
+    remedy,
+    remove_all,
+    remove_folder,
+    temporary_path,
+    write_state,
+)
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.folder.run_files import remove_checkpoint
 from tinytf.training.tuning.lora import Adapters
@@ -111,7 +121,7 @@ def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: 
     Raises TrainingError if it cannot be written, for example on a full disk; earlier checkpoints stay.
     """
     target = checkpoint_folder(run, progress.step)
-    folder = beside(target)
+    folder = temporary_path(target)
     try:
         make_folder(folder)
         write_run(folder, state.config, state.weights, tokenizer)

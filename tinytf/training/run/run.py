@@ -17,7 +17,7 @@ from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import appending, require_unfenced, write_state, writing
 from tinytf.report import Progress as OnProgress
-from tinytf.report import unheard
+from tinytf.report import ignore_progress
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.examples import Batch
@@ -255,7 +255,7 @@ class Trainer:
         recipe, done, last = self.recipe, metrics.step, metrics.step == self.recipe.steps
         sample = speed = None
         if last or done % recipe.eval_every == 0:
-            measuring = partial(self.on_progress, "measuring the held-out text") if last else unheard
+            measuring = partial(self.on_progress, "measuring the held-out text") if last else ignore_progress
             held_out = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
             if held_out is not None and not math.isfinite(held_out):
                 self._stop(f"the held-out loss is {held_out}", batch, done - 1)
@@ -276,7 +276,7 @@ class Trainer:
             self.events.add(metrics, speed, sample)
         return metrics
 
-    def _held_out(self, limit: int, on_progress: OnProgress = unheard) -> float | None:
+    def _held_out(self, limit: int, on_progress: OnProgress = ignore_progress) -> float | None:
         """Measure the loss of the held-out text with all processes."""
         examples, parts = self.setup.examples, self.recipe.accumulate
         return held_out_loss(self.model, examples, limit, on_progress, accumulate=parts, group=self.group)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinytf.model.transformer import Transformer
-from tinytf.report import Progress, unheard
+from tinytf.report import Progress, ignore_progress
 from tinytf.training.data.examples import IGNORED, Batch, Examples
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.processes import ALONE, Processes
@@ -102,7 +102,7 @@ def held_out_loss(
     model: Transformer,
     examples: Examples,
     limit: int | None = None,
-    on_progress: Progress = unheard,
+    on_progress: Progress = ignore_progress,
     *,
     accumulate: int = 1,
     group: Processes = ALONE,

@@ -113,7 +113,7 @@ ALONE = Processes()
 """A single process that trains alone."""
 
 
-def started_as() -> tuple[int, int]:
+def rank_and_count() -> tuple[int, int]:
     """The rank of this process and the number of processes, as torchrun sets them in the environment.
 
     Raises UsageError if the environment asks for several processes but lacks some of their settings.
@@ -156,7 +156,7 @@ def processes(
     Raises TrainingError if the others do not start, or do not join a collective operation within ``timeout`` seconds;
     ``on_note`` is told when this process waits for them.
     """
-    _, count = started_as()
+    _, count = rank_and_count()
     if count == 1:
         if shard:
             raise UsageError(

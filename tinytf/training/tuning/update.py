@@ -55,14 +55,14 @@ _WEIGHT = re.compile(r"([^\[\]]+)(?:\[([0-9, ]+)\])?")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenWeight:
     """A parameter whose update is worked out at ``index``, or where its gradient is largest."""
 
     name: str
     index: tuple[int, ...] | None = None
 
 
-def choose_weight(model: nn.Module, text: str) -> Chosen:
+def choose_weight(model: nn.Module, text: str) -> ChosenWeight:
     """The parameter that ``text`` names, such as ``blocks.0.attention.q.weight``, or an entry of it: ``…[3,5]``.
 
     Raises UsageError for an unknown name or entry.
@@ -73,7 +73,7 @@ def choose_weight(model: nn.Module, text: str) -> Chosen:
     if match is None or name not in parameters:
         raise UsageError(f"the model has no weight {text!r}", did_you_mean(name, parameters))
     if match[2] is None:
-        return Chosen(name)
+        return ChosenWeight(name)
     shape = tuple(parameters[name].shape)
     try:
         index = tuple(int(number) for number in match[2].split(","))
@@ -82,15 +82,18 @@ def choose_weight(model: nn.Module, text: str) -> Chosen:
     if len(index) != len(shape) or not all(0 <= number < size for number, size in zip(index, shape, strict=True)):
         sizes = " × ".join(str(size) for size in shape)
         raise UsageError(f"{text!r} is not an entry of {name}, which is {sizes}", "indices count from 0")
-    return Chosen(name, index)
+    return ChosenWeight(name, index)
 
 
-def _spread_weights(model: nn.Module, limit: int) -> list[Chosen]:
+def _spread_weights(model: nn.Module, limit: int) -> list[ChosenWeight]:
     """At most ``limit`` parameters with gradients, spread over all depths, matrices before vectors."""
     candidates = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
     candidates.sort(key=lambda candidate: candidate[1].dim() < 2)
     count = min(limit, len(candidates))
-    return [Chosen(candidates[round(number * (len(candidates) - 1) / max(1, count - 1))][0]) for number in range(count)]
+    return [
+        ChosenWeight(candidates[round(number * (len(candidates) - 1) / max(1, count - 1))][0])
+        for number in range(count)
+    ]
 
 
 class UpdateWatch:
@@ -100,14 +103,14 @@ class UpdateWatch:
     """
 
     def __init__(
-        self, model: nn.Module, optimiser: torch.optim.Optimizer, weights: Sequence[Chosen] = (), count: int = 6
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, weights: Sequence[ChosenWeight] = (), count: int = 6
     ) -> None:
         self.optimiser = optimiser
         self.entries = [
             self._entry(model.get_parameter(weight.name), weight) for weight in weights or _spread_weights(model, count)
         ]
 
-    def _entry(self, parameter: nn.Parameter, weight: Chosen) -> tuple[nn.Parameter, dict[str, Any]]:
+    def _entry(self, parameter: nn.Parameter, weight: ChosenWeight) -> tuple[nn.Parameter, dict[str, Any]]:
         """A parameter, and the values of one of its entries before the step."""
         if parameter.grad is None:
             raise UsageError(f"{weight.name} has no gradient, so it has no update")
