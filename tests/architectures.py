@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor
 from tinytf.api import Model
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
+from tinytf.steps.table import StepTable
 from tinytf.text.tokenizer import Encoding, Token
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "context": 32}
@@ -346,6 +349,25 @@ def config_of(kind: str, **changes: Any) -> ModelConfig:
     count = fields["n_layers"]
     fields["by_layer"] = tuple((name, (values * count)[:count]) for name, values in fields.get("by_layer", ()))
     return ModelConfig.of(**fields)
+
+
+def way(step: Step) -> tuple[Any, ...]:
+    """How a row is computed, whatever the model's sizes and constants: two with one way are the same code."""
+    settings = vars(step.operation or step).items()
+    chosen = sorted((name, value) for name, value in settings if isinstance(value, bool | str))
+    return step.name, step.title, step.axes, step.inputs, type(step.operation), str(chosen), step.to_loss, step.runs
+
+
+@cache
+def first_places(choosing: bool = False) -> dict[tuple[Any, ...], tuple[str, int | None]]:
+    """Where each way of computing a row comes first: the kind and the layer; of the kinds that choose, if asked."""
+    found: dict[tuple[Any, ...], tuple[str, int | None]] = {}
+    for kind in (*KINDS, *HEADS_OF_CLASSES):
+        table = StepTable(config_of(kind))
+        if table.chooses or not choosing:
+            for step, layer in table.rows:
+                found.setdefault(way(step), (kind, layer))
+    return found
 
 
 @torch.no_grad()

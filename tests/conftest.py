@@ -1,7 +1,9 @@
 """What every test begins with: the shared helpers beside this file, a known environment, one thread."""
 
+import gc
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "gradients")]  # helpers that many rooms use
@@ -26,6 +28,7 @@ torch.set_num_threads(1)
 
 import random  # noqa: E402
 
+import covering  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
@@ -45,8 +48,40 @@ def _no_line_for_slow_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tinytf_cli.progress._SECONDS_BEFORE_PREPARING", 1e6)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests that stay to the end are no garbage: looking for some among them took half of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many tries of each class tests/hostile makes, and of how many sentences real models check themselves."""
-    parser.addoption("--hostile", type=int, default=200, metavar="N", help="hostile inputs of each class")
-    parser.addoption("--faults", type=int, default=6, metavar="N", help="faults in each of tests/faults; 0 for all")
+    parser.addoption("--exhaustive", action="store_true", help="what repeats too, and tests/hostile and faults in full")
+    parser.addoption("--hostile", type=int, metavar="N", help="hostile inputs of each class: 60, exhaustively 200")
+    parser.addoption(
+        "--faults", type=int, metavar="N", help="faults in each of tests/faults: 3, exhaustively 6; 0 for all"
+    )
     parser.addoption("--sentences", type=int, default=2, metavar="N", help="sentences for real models, at most 200")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The numbers that were not given."""
+    covering.everything = config.option.exhaustive
+    for name, some, many in (("hostile", 60, 200), ("faults", 3, 6)):
+        if getattr(config.option, name) is None:
+            setattr(config.option, name, many if config.option.exhaustive else some)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what only repeats, unless it is asked for."""
+    if config.option.exhaustive:
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]

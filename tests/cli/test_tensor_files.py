@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import KINDS, config_of, encoding_of, lively, some_ids
+from covering import along
 from driving import SENTENCE, Tinytf
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -128,8 +129,7 @@ def test_every_tensor_of_every_report_has_axes(write: Write, command: str, optio
     assert {name: len(axes) for name, axes in said["axes"].items()} == {n: one.dim() for n, one in tensors.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("kind", KINDS)
+@along({"kind": KINDS, "dtype": [torch.bfloat16, torch.float64]})
 def test_the_form_of_every_step_is_known_before_it_is_read(kind: str, dtype: torch.dtype) -> None:
     """The header of the file comes before the tensors."""
     config = config_of(kind)

@@ -101,13 +101,17 @@ def _reports(model: Model, trace: Trace) -> dict[str, Report]:
     }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def reports(twelve_by_twelve: Model, traces: dict[str, Trace]) -> dict[str, dict[str, Report]]:
+    """Every report of each text: asked once, drawn in every width."""
+    return {text: _reports(twelve_by_twelve, trace) for text, trace in traces.items()}
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
-def test_twelve_by_twelve_heads_fit_the_screen(
-    twelve_by_twelve: Model, traces: dict[str, Trace], text: str, width: int
-) -> None:
+def test_twelve_by_twelve_heads_fit_the_screen(reports: dict[str, dict[str, Report]], text: str, width: int) -> None:
     bad: dict[str, list[str]] = {}
-    for name, report in _reports(twelve_by_twelve, traces[text]).items():
+    for name, report in reports[text].items():
         for screen in screens(width):
             blocks: list[Block] = list(blocks_of(report, screen))
             if found := too_wide(paint(blocks, screen), width):
@@ -115,11 +119,9 @@ def test_twelve_by_twelve_heads_fit_the_screen(
     assert bad == {}
 
 
-def test_the_overview_of_144_heads_has_them_all_in_80_columns(
-    twelve_by_twelve: Model, traces: dict[str, Trace]
-) -> None:
+def test_the_overview_of_144_heads_has_them_all_in_80_columns(reports: dict[str, dict[str, Report]]) -> None:
     screen = Terminal(80, "none", cuts=True)
-    report = _reports(twelve_by_twelve, traces[LONG])["overview"]
+    report = reports[LONG]["overview"]
     lines = list(paint(blocks_of(report, screen), screen))
     numbers = [line for line in lines if re.fullmatch(r"  L\d+ .*(\d\.\d\d.*){12}", line)]
     assert len(numbers) == 12

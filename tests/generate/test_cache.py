@@ -3,6 +3,7 @@
 import pytest
 import torch
 from architectures import KINDS, config_of, furthest, lively, padding, some_ids
+from covering import along
 from reference import FAMILIES, is_encoder
 from streaming import decoder
 from torch import Tensor
@@ -29,9 +30,14 @@ def in_pieces(model: Transformer, ids: Tensor, lengths: list[int], real: Tensor 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("core", ["fused", "steps"])
-@pytest.mark.parametrize("lengths", [[11], [1] * 11, [5, 1, 1, 1, 1, 1, 1], [4, 3, 1, 3]], ids=str)
-@pytest.mark.parametrize("kind", DECODERS)
+@along(
+    {
+        "kind": DECODERS,
+        "lengths": [[11], [1] * 11, [5, 1, 1, 1, 1, 1, 1], [4, 3, 1, 3]],
+        "core": ["fused", "steps"],
+    },
+    ids=str,
+)
 def test_cached_logits_are_the_uncached_ones(kind: str, lengths: list[int], core: str) -> None:
     model = lively(config_of(kind))
     ids = some_ids(model.config)

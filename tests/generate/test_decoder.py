@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from architectures import KINDS, config_of, furthest, lively, some_ids
+from covering import along
 from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
@@ -40,8 +41,7 @@ def token_by_token(model: Transformer, ids: Tensor, prefilled: int = 0, kind: Ki
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("texts", [1, 2, 3])
-@pytest.mark.parametrize("kind", DECODERS)
+@along({"kind": DECODERS, "texts": [1, 2, 3]})
 def test_logits_token_by_token_are_those_of_one_whole_pass(kind: str, texts: int) -> None:
     model = lively(config_of(kind))
     ids = some_ids(model.config, texts, 13)
@@ -59,8 +59,7 @@ def test_compiled_it_sees_as_much_of_the_past_as_a_window_lets_it() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("texts", [1, 2])
-@pytest.mark.parametrize("kind", DECODERS)
+@along({"kind": DECODERS, "texts": [1, 2]})
 def test_it_goes_on_from_what_the_modules_put_into_the_cache(kind: str, texts: int) -> None:
     model = lively(config_of(kind))
     ids = some_ids(model.config, texts, 13)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import KINDS, LLAMA, SIZES, config_of, encoding_of, furthest, lively, some_ids
+from covering import along
 from streaming import PROMPT, WARM, assert_same, steps_of, untied
 from torch import Tensor
 
@@ -57,8 +58,7 @@ DECODED = [
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("texts", [1, 2])
-@pytest.mark.parametrize("name", [*DECODED, *UNUSUAL], ids=str)
+@along({"name": [*DECODED, *UNUSUAL], "texts": [1, 2]}, ids=str)
 def test_the_kernels_of_one_token_are_the_modules(name: str, texts: int) -> None:
     model = lively(config_of(name) if name in KINDS else ModelConfig.of(**{**SIZES, **UNUSUAL[name]}))
     ids = some_ids(model.config, texts, min(9, model.config.rope_switch or 9))

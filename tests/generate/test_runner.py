@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 from architectures import KINDS, config_of, encoding_of, furthest, lively, some_ids
+from covering import along
 from streaming import PROMPT, WARM, assert_same, steps_of, untied
 from torch import Tensor
 
@@ -27,9 +28,7 @@ DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True)
 SOME = ["gpt2", "llama, grouped", "mistral, a window and stretched waves"]
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-@pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("kind", DECODERS)
+@along({"kind": DECODERS, "sampling": [Sampling(), WARM], "use_cache": [True, False]})
 def test_a_sample_of_several_is_what_its_own_seed_gives_alone(kind: str, sampling: Sampling, use_cache: bool) -> None:
     model = untied(kind)
     settings = {"sampling": sampling, "use_cache": use_cache}
@@ -81,8 +80,7 @@ def by_hand(model: Transformer, prompt: Sequence[int], new: int) -> Iterator[tup
             text = text[len(text) - kept :]
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-@pytest.mark.parametrize("kind", DECODERS)
+@along({"kind": DECODERS, "use_cache": [True, False]})
 def test_a_text_that_slides_goes_on_from_the_newer_half_again_and_again(kind: str, use_cache: bool) -> None:
     model = untied(kind, context=9)
     found = steps_of(model, max_tokens=30, on_overflow="slide", use_cache=use_cache)
@@ -128,8 +126,7 @@ def test_a_cache_that_holds_the_beginning_slides_too() -> None:
     assert [step.id for step in found] == [chosen for chosen, _, _ in by_hand(model, PROMPT + first, 15)]
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 7, 11, 100])
-@pytest.mark.parametrize("kind", DECODERS)
+@along({"kind": DECODERS, "chunk": [1, 3, 7, 11, 100]})
 def test_a_prompt_in_chunks_is_the_prompt_in_one_pass(kind: str, chunk: int) -> None:
     model = untied(kind)
     prompt = some_ids(model.config, 1, 11)[0].tolist()
@@ -165,8 +162,7 @@ def weights_after(model: Transformer, text: Sequence[int]) -> list[Tensor]:
 LOOKED_AT = [(None, None, 0), (1, None, 3), (0, 3, 0), (None, 2, 3)]
 
 
-@pytest.mark.parametrize(("layer", "head", "chunk"), LOOKED_AT)
-@pytest.mark.parametrize("kind", DECODERS)
+@along({"kind": DECODERS, "layer, head, chunk": LOOKED_AT})
 def test_what_a_step_looked_at_is_what_a_trace_of_the_text_shows(
     kind: str, layer: int | None, head: int | None, chunk: int
 ) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from architectures import config_of, encoding_of, lively
 from caught_gradients import DECODED, IDS, MODELS, backward, by_autograd, loss, relative, traced
+from covering import along
 
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
@@ -12,9 +13,7 @@ from tinytf.gradients.trace import record_gradients
 from tinytf.trace.record import record
 
 models = pytest.mark.parametrize("name", MODELS)
-precisions = pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["float64", "float32"]
-)
+precisions = along({"name": MODELS, "dtype, tolerance": [(torch.float64, 1e-10), (torch.float32, 1e-5)]})
 
 
 def shifts_all_keys(parameter: str, config: ModelConfig) -> bool:
@@ -28,7 +27,6 @@ def shifts_all_keys(parameter: str, config: ModelConfig) -> bool:
     return config.positions != "rotary" and not config.distance_queries and parameter.endswith(last)
 
 
-@models
 @precisions
 def test_every_step_has_autograds_gradient(name, dtype, tolerance):
     trace, targets = traced(name, dtype)
@@ -41,7 +39,6 @@ def test_every_step_has_autograds_gradient(name, dtype, tolerance):
         assert relative(found[step], gradient) <= tolerance, step
 
 
-@models
 @precisions
 def test_every_parameter_has_autograds_gradient(name, dtype, tolerance):
     trace, targets = traced(name, dtype)
@@ -52,7 +49,6 @@ def test_every_parameter_has_autograds_gradient(name, dtype, tolerance):
             assert relative(found[parameter], gradient) <= tolerance, parameter
 
 
-@models
 @precisions
 def test_a_bias_that_shifts_all_keys_alike_decides_nothing(name, dtype, tolerance):
     """It adds the same to every score of a row, and softmax takes it off: what is left of the sum is rounding."""

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import covering
 import pytest
 import torch
 from caught_gradients import MODELS, model_of, traced
@@ -19,9 +20,10 @@ from tinytf.loading import load
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_what_the_loss_does(name: str) -> None:
     forward, targets = traced(name)
-    found = check(forward.model, forward.encoding, targets, 24, 1)  # each step of each kind: test_completeness.py
+    many = 24 if covering.everything else 8  # each way to compute a step: test_completeness.py
+    found = check(forward.model, forward.encoding, targets, many, 1)
     assert found.holds
-    assert len(found.rows) == 24
+    assert len(found.rows) == many
     assert found.worst.relative_error <= TOLERANCE
     assert found.unresolved <= 3
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from architectures import encoding_of
 from caught_gradients import IDS, MODELS, model_of, traced
+from covering import along
 
 from tinytf.errors import UsageError
 from tinytf.gradients.faults import KINDS, first_fault
@@ -37,8 +38,7 @@ def changed(
     return model
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("name", MODELS)
+@along({"name": MODELS, "dtype": [torch.float64, torch.float32]})
 def test_a_model_that_is_well_has_no_fault(name: str, dtype: torch.dtype) -> None:
     forward, targets = traced(name, dtype)
     assert first_fault(forward) is None

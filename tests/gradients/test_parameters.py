@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from caught_gradients import IDS, MODELS, model_of, traced
+from covering import along
 
 from tinytf.errors import UsageError
 from tinytf.gradients.flow import Flow, LayerFlow, flow
@@ -43,8 +44,7 @@ def test_each_parameter_comes_once_with_its_norms(name: str) -> None:
     assert ("head.decoder.weight" in rows) != trace.config.tied_head
 
 
-@pytest.mark.parametrize("by", ["layer", "kind"])
-@pytest.mark.parametrize("name", MODELS)
+@along({"name": MODELS, "by": ["layer", "kind"]})
 def test_groups_have_all_of_the_gradient(name: str, by: str) -> None:
     trace = backward(name)
     alone, groups = table(trace), table(trace, by=by)

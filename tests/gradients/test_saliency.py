@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from caught_gradients import IDS, MODELS, by_autograd, loss, model_of, traced
+from covering import along
 
 from tinytf.errors import UsageError
 from tinytf.gradients import saliency
@@ -24,8 +25,7 @@ from tinytf.trace.hooks import tap_steps
 EXPERTS = [name for name in MODELS if "experts" in name]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in EXPERTS])
+@along({"name": [name for name in MODELS if name not in EXPERTS], "dtype": [torch.float64, torch.float32]})
 def test_attributions_sum_to_what_the_text_adds(name: str, dtype: torch.dtype) -> None:
     forward, targets = traced(name, dtype)
     found = integrated_gradients(forward.model, forward.encoding, targets)

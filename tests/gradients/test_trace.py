@@ -4,6 +4,7 @@ import pytest
 import torch
 from architectures import config_of, encoding_of, lively
 from caught_gradients import IDS, MASKED, MODELS, by_autograd, loss, model_of, relative, traced
+from covering import along
 
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.gradients import trace as gradients_trace
@@ -47,8 +48,7 @@ def test_what_it_holds_of_the_forward_pass_is_the_trace(name: str) -> None:
     assert len(found.losses) == len(targets.ids)
 
 
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("name", MODELS)
+@along({"name": MODELS, "dtype, most": [(torch.float64, 1e-13), (torch.float32, 1e-5)]})
 def test_each_formula_agrees_with_autograd(name: str, dtype: torch.dtype, most: float) -> None:
     found = agreement(recorded(name, dtype))
     assert found.holds

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from architectures import KINDS, config_of, furthest, lively, padding, some_ids
+from covering import along
 from torch import Tensor
 
 from tinytf.config import ModelConfig
@@ -98,8 +99,7 @@ def test_fused_equals_step_by_step(causal, heads, side):
         assert furthest(fused, stepped) < 1e-6
 
 
-@pytest.mark.parametrize("side", ["none", "left", "right"])
-@pytest.mark.parametrize("kind", KINDS)
+@along({"kind": KINDS, "side": ["none", "left", "right"]})
 def test_a_whole_model_is_the_same_with_either_core(kind, side):
     model = lively(config_of(kind))
     ids = some_ids(model.config)

@@ -9,9 +9,20 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import covering
 import pytest
 import torch
-from architectures import HEADS_OF_CLASSES, KINDS, asked, config_of, encoding_of, furthest, lively
+from architectures import (
+    HEADS_OF_CLASSES,
+    KINDS,
+    asked,
+    config_of,
+    encoding_of,
+    first_places,
+    furthest,
+    lively,
+    way,
+)
 from torch import Tensor
 
 from tinytf.gradients.by_hand import Agreement, agreement
@@ -102,9 +113,15 @@ def all_places() -> dict[tuple[str, str], list[tuple[str, Step, int | None, bool
 
 
 def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | None]]:
-    """Where a row is, in every kind of architecture that has it; with ``head`` in those that have a loss."""
+    """Where a row is, once for each way in which it is computed; with ``head`` in a kind that has a loss.
+
+    In all layers of all kinds only with --exhaustive: that the steps of every kind are derived as they are computed is
+    held by test_trace.py, their gradients by tests/gradients/test_trace.py, their explanation by
+    tests/look/test_arithmetic.py.
+    """
+    first = first_places(head)
     for kind, step, layer, chooses in all_places().get((row.name, row.title), ()):
-        if chooses or not head:
+        if (chooses or not head) and (covering.everything or first[way(step)] == (kind, layer)):
             yield kind, step, layer
 
 

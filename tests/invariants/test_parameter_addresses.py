@@ -1,5 +1,7 @@
 """Addresses of parameters: every parameter of every architecture has one, and it names the right numbers."""
 
+from functools import cache
+
 import click
 import pytest
 import torch
@@ -16,8 +18,13 @@ from tinytf_cli.options import complete_address
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
+@cache
+def table_of(kind: str) -> StepTable:
+    return StepTable(config_of(kind))
+
+
 def parameter(text: str, kind: str) -> ParameterAddress:
-    found = parse_parameter(text, StepTable(config_of(kind)))
+    found = parse_parameter(text, table_of(kind))
     assert found is not None
     return found
 
@@ -29,8 +36,7 @@ EXPERTS = "experts, two a token"
 
 def addresses(kind: str) -> list[str]:
     """Every parameter of a kind."""
-    config = config_of(kind)
-    table = StepTable(config)
+    config, table = config_of(kind), table_of(kind)
     own = [(name, step) for name, (step, one) in table.parameters.items() if not one.absent]
     inside = [(i, name, step) for i in range(config.n_layers) for name, step in own if step.in_layer]
     outside = [name for name, step in own if not step.in_layer]
@@ -40,12 +46,12 @@ def addresses(kind: str) -> list[str]:
 
 @kinds
 def test_every_parameter_of_a_model_has_one_address(kind: str) -> None:
-    config, named = config_of(kind), dict(lively(config_of(kind)).named_parameters())
+    named = dict(lively(config_of(kind)).named_parameters())
     found = [parameter(text, kind) for text in addresses(kind)]
     paths = [one.path(one.layers[0] if one.layers else None) for one in found]
     assert sorted(paths) == sorted(named)
     for path, one in zip(paths, found, strict=True):
-        again = parse_parameter(path, StepTable(config))
+        again = parse_parameter(path, table_of(kind))
         assert again is not None
         assert str(again) == str(one)
 
@@ -58,7 +64,7 @@ def test_what_a_shell_completes_are_names_of_parameters(kind: str) -> None:
         for begun in ("", "L1.")
         for item in complete_address(click.Context(click.Command("trace")), click.Option(["--at"]), begun)
     ]
-    table = StepTable(config_of(kind))
+    table = table_of(kind)
     steps = {row.full_name(1) for row in STEPS}
     offered = [one for one in items if one not in steps]
     assert {name.removeprefix("L1.") for name in offered} >= {
@@ -163,7 +169,7 @@ def test_a_cell_is_an_element_and_a_token_is_of_the_vocabulary_wherever_that_is(
 )
 def test_a_parameter_is_known_by_other_names(other: str, kind: str, name: str) -> None:
     assert str(parameter(f"L1.{other}", kind)) == f"L1.{name}"
-    assert set(parameter_names(StepTable(config_of(kind))).values()) == set(StepTable(config_of(kind)).parameters)
+    assert set(parameter_names(table_of(kind)).values()) == set(table_of(kind).parameters)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from architectures import asked
 from caught_gradients import MODELS, traced
+from covering import along
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.look.arithmetic import Explanation
@@ -39,8 +40,7 @@ def some_cells(trace: Trace, seed: str, each: int = 5) -> Iterator[str]:
             yield f"{place}{step.name}[{','.join(str(draw.randrange(size)) for size in shape)}]"
 
 
-@models
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@along({"name": MODELS, "dtype": [torch.float64, torch.float32]})
 def test_the_terms_of_any_cell_of_any_step_add_up_to_the_recorded_number(name: str, dtype: torch.dtype) -> None:
     trace, _ = traced(name, dtype)
     limit = 1e-12 if dtype is torch.float64 else 1e-5

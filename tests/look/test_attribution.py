@@ -6,6 +6,7 @@ import pytest
 import torch
 from architectures import asked, config_of, encoding_of, lively, mixer_of
 from caught_gradients import IDS, MODELS, model_of
+from covering import along
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
@@ -42,8 +43,7 @@ def values(found: Attribution) -> dict[str, float]:
     return named
 
 
-@models
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@along({"name": MODELS, "dtype, limit": [(torch.float64, 1e-12), (torch.float32, 1e-5)]})
 def test_the_parts_sum_to_the_logit_and_to_the_difference_of_two(name: str, dtype: torch.dtype, limit: float) -> None:
     trace = traced(name, dtype)
     logits = unembedded(trace)
@@ -56,8 +56,7 @@ def test_the_parts_sum_to_the_logit_and_to_the_difference_of_two(name: str, dtyp
         assert lead.holds
 
 
-@models
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@along({"name": MODELS, "dtype": [torch.bfloat16, torch.float16]})
 def test_in_half_precision_they_sum_within_what_it_rounds(name: str, dtype: torch.dtype) -> None:
     trace = traced(name, dtype)
     for position in range(len(IDS)):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from architectures import asked, config_of, encoding_of, lively
 from caught_gradients import IDS, MODELS, model_of
+from covering import along
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,8 +41,7 @@ def is_the_models_own(found: Lens, logits: torch.Tensor) -> bool:
     return torch.equal(found.stages[-1].probabilities, expected)
 
 
-@models
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@along({"name": MODELS, "dtype": [torch.float64, torch.float32, torch.bfloat16]})
 def test_the_last_row_is_the_models_own_output_to_the_last_bit(name: str, dtype: torch.dtype) -> None:
     trace = traced(name, dtype)
     found = asked(trace.model).lens(trace, position="all", track=range(trace.config.vocab_size))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
+from covering import along
 
 from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
 from tinytf.loading import load
@@ -40,8 +41,7 @@ def maps_by_numpy(trace: Trace, heads: str) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("heads", COMBINED)
-@pytest.mark.parametrize("kind", KINDS)
+@along({"kind": KINDS, "heads": COMBINED})
 def test_rollout_is_the_product_of_the_maps(kind: str, heads: str) -> None:
     trace = traced(kind, n_layers=3)
     if len(trace.steps.attention_layers) < 3:
