@@ -5,12 +5,14 @@ from collections.abc import Mapping
 TEXT = "The cat sat"
 OPEN = ("--model", "m", "--device", "cpu")
 GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "activations": (("activations", TEXT, *OPEN),),
     "ablate": (("ablate", TEXT, *OPEN, "--at", "L0H0", "--how", "mean", "--reference", "book.txt"),),
     "attention": (("attention", TEXT, *OPEN),),
     "attribute": (("attribute", TEXT, *OPEN, "--adapter", "adapter"),),
     "blame": (("blame", "--texts", "lines.txt", *OPEN, "--versus", "decoder"),),
     "certify": (("certify", "m", "--texts", "lines.txt", "--device", "cpu"),),
     "check": (("check", "student.py:Student", "--like", "gpt2-tiny", "--names", "names.toml"),),
+    "code": (("code", TEXT, *OPEN),),
     "diff": (
         ("diff", TEXT, *OPEN, "--versus", "dump.safetensors", "--names", "names.toml"),
         ("diff", TEXT, "-m", "decoder", "--versus", "m", "--device", "cpu"),

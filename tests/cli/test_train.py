@@ -75,7 +75,7 @@ def test_a_folder_without_texts_is_no_corpus(tinytf: Tinytf, tmp_path: Path) -> 
         (["--block", "1"], "block 1 is below 2"),
         (["--batch", "0"], "batch 0 is below 1"),
         (["--batch", "9" * 30], "batch"),
-        (["--tokenizer", "bpe", "--vocab-size", "5"], "257 is the least"),
+        (["--tokenizer", "bpe", "--vocab-size", "5"], "needs at least 257"),
         (["--tokenizer", "bpe", "--vocab-size", "9" * 30], "vocab"),
         (["--objective", "masked"], "[MASK]"),
         (["--tokenizer", "words"], "'words' is not one of"),

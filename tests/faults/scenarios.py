@@ -103,7 +103,7 @@ def _cached() -> Act:
     def act() -> int:
         with (
             patch.dict(os.environ, {"TINYTF_CACHE": str(Path("cache").absolute())}),
-            patch.object(cache, "LEAST", 1),
+            patch.object(cache, "MIN_TEXT_BYTES", 1),
         ):
             return _train(resume=True)()
 
@@ -122,7 +122,7 @@ def _sweep() -> Act:
     def here(calls, jobs, on_begin, interrupted):  # as sweeps._in_processes
         for trial, arguments in calls:
             on_begin(trial)
-            yield sweeps.Outcome(trial, *sweeps._unsignalled(*arguments))
+            yield sweeps.Outcome(trial, *sweeps._run_with_signals_restored(*arguments))
 
     def act() -> int:
         trials = sweeps.grid(changed(RECIPE, steps=1, warmup=0, probe_every=0), {}, seeds=2)

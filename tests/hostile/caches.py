@@ -28,7 +28,7 @@ def _filled() -> tuple[Files, bytes]:
     """The files of a cache after two runs on different texts, and the model that the second run makes."""
     from hostile.watchdog import left
 
-    with patch.object(tokens_cache, "LEAST", 1):
+    with patch.object(tokens_cache, "MIN_TEXT_BYTES", 1):
         other = left(Case("", _WORDS, {**_TEXTS, "corpus.txt": TEXT.upper().encode()}, environment=_HERE))
         first = {name: data for name, data in other.items() if name.startswith("cache/")}
         files = left(Case("", _WORDS, {**_TEXTS, **first}, environment=_HERE))

@@ -287,7 +287,7 @@ def watched() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + 3 * MOST, hard))
         stack.callback(resource.setrlimit, resource.RLIMIT_AS, (soft, hard))
         stack.enter_context(_patience())
-        stack.enter_context(patch.object(cache, "LEAST", 1))  # texts of any size are kept in a cache
+        stack.enter_context(patch.object(cache, "MIN_TEXT_BYTES", 1))  # texts of any size are kept in a cache
         yield
 
 
