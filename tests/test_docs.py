@@ -1,6 +1,8 @@
 """The README and docs/ say what is true: commands run and print that, Python runs, tables are those of the code."""
 
+import importlib
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -163,3 +165,31 @@ def test_the_keys_of_the_explorer_are_all_listed() -> None:
 
 def test_the_version_is_said_once() -> None:
     assert f'version = "{tinytf.__version__}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+def test_the_page_of_benchmarks_is_that_of_its_figures() -> None:
+    script = sample_script("benchmarks_page")
+    data = json.loads((ROOT / "docs" / "benchmarks.json").read_text("utf-8"))
+    assert PAGES["benchmarks.md"] == script.markdown(data)
+    for group in data["groups"]:
+        for row in group["rows"]:
+            assert row.keys() <= {"what", "tinytf", "peer", "ratio", "goal", "command", "note"}
+            assert len(row.get("tinytf", "") + row.get("peer", "")) < 40, f"{row['what']}: a cell is a figure"
+
+
+def test_a_benchmark_writes_its_figures_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "benchmarks")
+    timing = importlib.import_module("_timing")
+    monkeypatch.setattr(timing.Results, "data", {"machine": "", "tables": []})
+    monkeypatch.setattr(timing.Results, "file", None)
+    timing.options("About.", repeat=3).parse_args(["--json", str(tmp_path / "figures.json")])
+    assert (
+        timing.show("A title", [timing.Row("fast", 0.5, goal=1.0), timing.Row("slow", 2.0, goal=1.0, note="why")]) == 1
+    )
+    written = json.loads((tmp_path / "figures.json").read_text("utf-8"))
+    (table,) = written["tables"]
+    assert table["title"] == "A title"
+    assert [(row["what"], row["value"], row["goal"], row["holds"], row["note"]) for row in table["rows"]] == [
+        ("fast", 0.5, 1.0, True, ""),
+        ("slow", 2.0, 1.0, False, "why"),
+    ]

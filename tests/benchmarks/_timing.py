@@ -2,13 +2,16 @@
 
 import argparse
 import gc
+import json
 import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
+from typing import Any, ClassVar
 
 Run = Callable[[], object]
 
@@ -67,10 +70,30 @@ def spread(seconds: Mapping[str, Sequence[float]], *names: str) -> str:
     return ", ".join(notes)
 
 
+class Results:
+    """What a script has measured so far, written to ``file`` after every table if there is one."""
+
+    file: ClassVar[Path | None] = None
+    data: ClassVar[dict[str, Any]] = {"machine": "", "tables": []}
+
+    @classmethod
+    def add(cls, title: str, rows: Sequence[Row]) -> None:
+        """Add a table, and write all of them."""
+        cls.data["tables"].append({"title": title, "rows": [{**asdict(row), "holds": row.holds} for row in rows]})
+        if cls.file is not None:
+            cls.file.write_text(json.dumps(cls.data, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
+
+class _SetFile(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        Results.file = Path(values)
+
+
 def options(about: str, repeat: int) -> argparse.ArgumentParser:
-    """A parser with --repeat, the number of measured rounds."""
+    """A parser with --repeat, the number of measured rounds, and --json, a file for the figures."""
     parser = argparse.ArgumentParser(description=about.strip().splitlines()[0])
     parser.add_argument("--repeat", type=int, default=repeat, help=f"measured rounds (default {repeat})")
+    parser.add_argument("--json", action=_SetFile, metavar="FILE", help="write the figures to FILE too")
     return parser
 
 
@@ -82,7 +105,8 @@ def show_machine(*packages: str) -> None:
         import torch
 
         words.append(f"{torch.get_num_threads()} torch threads")
-    print(" · ".join(words))
+    Results.data["machine"] = " · ".join(words)
+    print(Results.data["machine"])
 
 
 def show(title: str, rows: Sequence[Row]) -> int:
@@ -93,4 +117,5 @@ def show(title: str, rows: Sequence[Row]) -> int:
         goal = "" if row.goal is None else f"goal ≤ {row.goal:.4g} {row.unit}"
         verdict = "" if row.goal is None else ("met" if row.holds else "MISSED")
         print(f"  {row.what:<{width}}  {row.value:>10,.3f} {row.unit:<3}  {goal:<16} {verdict:<6}  {row.note}".rstrip())
+    Results.add(title, rows)
     return sum(not row.holds for row in rows)
