@@ -41,9 +41,9 @@ def host() -> Host | None:
 def current_interrupt() -> Interrupt:
     """The handler of the running command; outside any command, a new one that never fires."""
     context = click.get_current_context(silent=True)
-    lender = host()
+    session = host()
     found = context.find_object(Interrupt) if context is not None else None
-    return found or (lender.interrupt if lender is not None else Interrupt())
+    return found or (session.interrupt if session is not None else Interrupt())
 
 
 def given(*names: str) -> bool:

@@ -91,10 +91,10 @@ def _standard_input(*, asked: bool) -> str:
 
 def with_session_text(words: tuple[str, ...], wanted: int) -> "tuple[Written, ...]":
     """Inside a session, where one of the ``wanted`` texts is missing, the session's text comes first."""
-    lender = host()
-    if lender is None or len(words) != wanted - 1:
+    session = host()
+    if session is None or len(words) != wanted - 1:
         return words
-    return (lender.require_text(), *words)
+    return (session.require_text(), *words)
 
 
 def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":

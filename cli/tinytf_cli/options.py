@@ -69,7 +69,7 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 @dataclass(frozen=True)
-class Opening:
+class ModelOptions:
     """Which model to open, and how; ``seed`` is that of whatever else is random."""
 
     GROUP: ClassVar = "Model"
@@ -89,9 +89,9 @@ class Opening:
 
     def open(self) -> "Model":
         """The model; inside a session, where none was typed, the session's."""
-        lender = host()
-        if lender is not None and not given("model", "device", "dtype", "adapter"):
-            return lender.model
+        session = host()
+        if session is not None and not given("model", "device", "dtype", "adapter"):
+            return session.model
         from tinytf.loading import load
 
         opened = load(self.model, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter)
@@ -103,7 +103,7 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Decoding:
+class DecodingOptions:
     """How tokens are decoded."""
 
     GROUP: ClassVar = "Decoding"
@@ -126,7 +126,7 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Detail:
+class BlockOptions:
     """Which block is shown in full, and how much of it."""
 
     GROUP: ClassVar = "Block"
@@ -153,7 +153,7 @@ class Detail:
 
 
 @dataclass(frozen=True)
-class Extent:
+class FoldOptions:
     """Whether a view is folded to one screen."""
 
     GROUP: ClassVar = "Output"
@@ -166,7 +166,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class ResumeOptions:
     """Where what is measured is kept, to be continued."""
 
     GROUP: ClassVar = "Output"
@@ -186,7 +186,7 @@ class Keeping:
 
 
 @dataclass(frozen=True)
-class Sections:
+class SectionOptions:
     """What is shown beside the answer."""
 
     GROUP: ClassVar = "Block"
@@ -206,7 +206,7 @@ class Sections:
 
 
 @dataclass(frozen=True)
-class Faults:
+class FaultOptions:
     """Which faults to look for."""
 
     fail_on: str | None = option(
@@ -229,7 +229,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatOptions:
     """How texts are read: as they are, or with ``chat`` as conversations: a message of the user, or JSON."""
 
     GROUP: ClassVar = "Text"
@@ -246,9 +246,9 @@ class Chat:
         Raises as ``read_texts`` and ``read_conversations`` do.
         """
         self.require_chat()
-        lender = host()
-        if lender is not None and not words:
-            text = lender.require_text()
+        session = host()
+        if session is not None and not words:
+            text = session.require_text()
             if not isinstance(text, str):
                 return [text]
             words = (text,)
@@ -272,7 +272,7 @@ class Chat:
 
 
 @dataclass(frozen=True)
-class Texts(Chat):
+class TextOptions(ChatOptions):
     """The texts that were given; with ``lines`` each line is one, with ``truncate`` long ones are cut."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
@@ -291,21 +291,21 @@ class Texts(Chat):
 
 
 @dataclass(frozen=True)
-class OptionalTexts(Texts):
+class OptionalTextOptions(TextOptions):
     """Texts that are missed only where they are read."""
 
     def __post_init__(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traced:
+class TraceOptions:
     """Texts to record on a model, and where what is found in each goes."""
 
     GROUP: ClassVar = "Model"
     SHARED: ClassVar = True
 
-    texts: Texts
-    opening: Opening
+    texts: TextOptions
+    opening: ModelOptions
     force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
     output: Output
 
@@ -347,10 +347,10 @@ class Traced:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Addressed(Traced):
+class AddressOptions(TraceOptions):
     """Options of a trace for addresses; those of parameters need no text."""
 
-    texts: OptionalTexts
+    texts: OptionalTextOptions
 
     def note_unread_text(self) -> None:
         """Tell, where every address is a parameter's, that TEXT is not read."""
@@ -361,5 +361,5 @@ class Addressed(Traced):
 def shared_options() -> Command:
     """A command that has nothing but the options that commands share, for their help page."""
     page = "The options of most commands. TEXT comes from the argument, from a pipe, or from - for standard input."
-    options = (parameter for parameter in parameters_of(Traced) if isinstance(parameter, click.Option))
+    options = (parameter for parameter in parameters_of(TraceOptions) if isinstance(parameter, click.Option))
     return Command(SHARED_OPTIONS, params=[*options, debug_option()], help=page)

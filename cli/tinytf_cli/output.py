@@ -192,7 +192,7 @@ def _to_standard_output() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class DrawingOptions:
     """How to draw."""
 
     GROUP: ClassVar = "Output"
@@ -212,7 +212,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Destination:
+class OutputOptions:
     """In which form to write, where to, and how to draw."""
 
     GROUP: ClassVar = "Output"
@@ -225,13 +225,13 @@ class Destination:
         help="Write to FILE: .txt .json .ndjson .csv .md .html .svg .safetensors.",
     )  # fmt: skip
     no_pager: bool = option(is_flag=True, help="Do not page output that is longer than the screen.")
-    drawing: Drawing
+    drawing: DrawingOptions
 
     def resolved(self) -> Output:
         """The Output; UsageError where two formats are asked for, or the file cannot be written."""
-        form, terminal, lender = self._format(), self.drawing.terminal(), host()
-        if isinstance(lender, Outlet):
-            return lender.output(terminal, form, self.file)
+        form, terminal, session = self._format(), self.drawing.terminal(), host()
+        if isinstance(session, Outlet):
+            return session.output(terminal, form, self.file)
         pages = is_screen(sys.stdout) and not (self.no_pager or self.file or terminal.plain)
         pager = find_pager() if pages else None
         return Output(terminal, form, self.file, pager=pager, interrupt=current_interrupt())
@@ -249,7 +249,7 @@ class Destination:
         return form or "text"
 
 
-DECLARED_BY[Output] = Destination
+DECLARED_BY[Output] = OutputOptions
 
 
 def require_writable(path: Path) -> None:

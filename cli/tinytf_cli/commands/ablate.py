@@ -10,7 +10,7 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import given
-from tinytf_cli.options import Extent, Keeping, Traced
+from tinytf_cli.options import FoldOptions, ResumeOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut
@@ -51,7 +51,7 @@ class Options:
 
 
 @command("ablate")
-def ablate(options: Options, keeping: Keeping, extent: Extent, on: Traced) -> int:
+def ablate(options: Options, keeping: ResumeOptions, extent: FoldOptions, on: TraceOptions) -> int:
     """Name what to ablate with --at, --sweep or --without. The prediction is the one after TEXT; in an encoder, that
     of the first [MASK]. Ctrl-C shows what a sweep has measured so far.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.options import TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.activations import Activations
@@ -22,7 +22,7 @@ class Options:
 
 
 @command("activations")
-def activations(options: Options, on: Traced) -> int:
+def activations(options: Options, on: TraceOptions) -> int:
     """ReLU, GELU, SiLU and others are drawn beside the function that the model has."""
     from tinytf.trace.address import one_number
     from tinytf_cli.views.activations import ActivationsDisplay

@@ -7,7 +7,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.options import TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.attended import Attended
@@ -38,7 +38,7 @@ class Options:
 
 
 @command("attention")
-def attention(options: Options, on: Traced) -> int:
+def attention(options: Options, on: TraceOptions) -> int:
     """Without a selection: one number a head and a small map of each. --row, --top and --window need a --head."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import one_number

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Extent, Traced
+from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.attribution import Attribution
@@ -26,7 +26,7 @@ class Options:
 
 
 @command("attribute")
-def attribute(options: Options, extent: Extent, on: Traced) -> int:
+def attribute(options: Options, extent: FoldOptions, on: TraceOptions) -> int:
     """The logit is that of the predicted token of TEXT. With the scale of the norms held at its value, the parts sum to
     it, which is checked.
     """

@@ -11,7 +11,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import line_texts
-from tinytf_cli.options import Chat, Extent, Keeping, Opening
+from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Size(click.ParamType[int]):
 class Options:
     """The options of this command alone."""
 
-    chat: Chat
+    chat: ChatOptions
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
     versus: str | None = option(metavar="MODEL", help="The model whose tensors are blamed; of the same shape.")
     texts: Path | None = option(
@@ -60,7 +60,7 @@ class Options:
 
 
 @command("blame")
-def blame(options: Options, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
+def blame(options: Options, keeping: ResumeOptions, extent: FoldOptions, opening: ModelOptions, output: Output) -> int:
     """\b
     On a text        tinytf blame "The cat sat" -m A --versus B
     On many texts    tinytf blame --texts FILE -m A --versus B

@@ -7,7 +7,7 @@ import click
 
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.inputs import line_texts
-from tinytf_cli.options import DEVICES, DTYPES, Extent, complete_model
+from tinytf_cli.options import DEVICES, DTYPES, FoldOptions, complete_model
 from tinytf_cli.output import Output
 
 
@@ -38,7 +38,7 @@ class Options:
 
 
 @command("certify")
-def certify(options: Options, extent: Extent, output: Output) -> int:
+def certify(options: Options, extent: FoldOptions, output: Output) -> int:
     """Opens MODEL with tinytf and with transformers, in eager attention, and compares token ids, what every layer gives
     and logits: text by text, padded in a batch, token by token with a cache, and in pieces. The status is 1 where a
     difference is beyond the tolerance. Needs transformers (pip install "tinytf[certify]"); no code of a model is run.

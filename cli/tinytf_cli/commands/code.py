@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced, complete_address
+from tinytf_cli.options import TraceOptions, complete_address
 
 if TYPE_CHECKING:
     from tinytf.look.code import Code
@@ -23,7 +23,7 @@ class Options:
 
 
 @command("code")
-def code(options: Options, on: Traced) -> int:
+def code(options: Options, on: TraceOptions) -> int:
     """Each line computes one step from those before it, in names that can be pasted into Python."""
     from tinytf.steps.table import table_of
     from tinytf.trace.address import parse_address, read_numbers

@@ -10,7 +10,7 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.host import given
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import DTYPES, Chat, Extent, Opening
+from tinytf_cli.options import DTYPES, ChatOptions, FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _HOW = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --vers
 class Options:
     """The options of this command alone."""
 
-    chat: Chat
+    chat: ChatOptions
     texts: tuple[str, ...] = argument(nargs=-1, metavar="TEXT [TEXT]")
     versus: str | None = option(
         metavar="MODEL|FILE",
@@ -57,7 +57,7 @@ class Options:
 
 
 @command("diff")
-def diff(options: Options, extent: Extent, opening: Opening, output: Output) -> int:
+def diff(options: Options, extent: FoldOptions, opening: ModelOptions, output: Output) -> int:
     """\b
     Two texts, one model   tinytf diff "The cat sat" "The dog sat"
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
@@ -78,7 +78,7 @@ def diff(options: Options, extent: Extent, opening: Opening, output: Output) -> 
     return 0 if report.holds else 1
 
 
-def _compared(options: Options, opening: Opening) -> "Difference":
+def _compared(options: Options, opening: ModelOptions) -> "Difference":
     """The difference that is asked for: of texts, of models, or from a file of activations."""
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump
@@ -135,7 +135,7 @@ def _texts(options: Options, versus: bool) -> "tuple[Written, Written | None]":
     return read[0], read[1] if len(read) > 1 else None
 
 
-def _other(opening: Opening, options: Options) -> "Model":
+def _other(opening: ModelOptions, options: Options) -> "Model":
     """The other model: --versus or the same, on the same device, in its dtype or another."""
     from tinytf.loading import load
 

@@ -8,7 +8,7 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import corpus_files
-from tinytf_cli.options import Extent, Traced
+from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.experts import Experts
@@ -31,7 +31,7 @@ class Options:
 
 
 @command("experts")
-def experts(options: Options, extent: Extent, on: Traced) -> int:
+def experts(options: Options, extent: FoldOptions, on: TraceOptions) -> int:
     """In a mixture of experts the router sends each token to a few feed-forwards. Shows them by falling weight, token
     by token and layer by layer, and how many tokens each expert gets. L3E5 is expert 5 of layer 3.
     """

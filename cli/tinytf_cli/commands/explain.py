@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import Addressed, complete_address
+from tinytf_cli.options import AddressOptions, complete_address
 
 if TYPE_CHECKING:
     from tinytf.look.arithmetic import Explained
@@ -28,7 +28,7 @@ class Options:
 
 
 @command("explain")
-def explain(options: Options, on: Addressed) -> int:
+def explain(options: Options, on: AddressOptions) -> int:
     """An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'. A parameter,
     such as 'L0H1.W_Q[3,7]', is learned: it has no arithmetic and needs no TEXT.
     """

@@ -8,8 +8,8 @@ from pathlib import Path
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command
 from tinytf_cli.host import host
-from tinytf_cli.options import Opening
-from tinytf_cli.output import Drawing
+from tinytf_cli.options import ModelOptions
+from tinytf_cli.output import DrawingOptions
 
 _TEXT = "The cat sat on the mat."
 
@@ -22,7 +22,7 @@ class Options:
 
 
 @command("explore")
-def explore(options: Options, opening: Opening, drawing: Drawing) -> int:
+def explore(options: Options, opening: ModelOptions, drawing: DrawingOptions) -> int:
     """The steps on the left, the numbers of the chosen one beside them, and below them the heads and the prediction.
     Every key is listed by ?; t edits the text, and all panes follow while you type; : takes any line of the session.
     TEXT may be the folder of a training run: < and > then go through its checkpoints. In a session it shows the present

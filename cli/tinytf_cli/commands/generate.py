@@ -10,7 +10,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
 from tinytf_cli.host import given
-from tinytf_cli.options import Decoding, Opening, Texts
+from tinytf_cli.options import DecodingOptions, ModelOptions, TextOptions
 from tinytf_cli.output import Output
 from tinytf_cli.views.draw import Display, Shown
 
@@ -93,9 +93,9 @@ def generate(
     draws: Draws,
     search: Search,
     watching: Watching,
-    texts: Texts,
-    opening: Opening,
-    decoding: Decoding,
+    texts: TextOptions,
+    opening: ModelOptions,
+    decoding: DecodingOptions,
     output: Output,
 ) -> int:
     """An empty TEXT begins with the model's start token. In a pipe the new text alone is on stdout. Ctrl-C keeps what
@@ -186,7 +186,7 @@ def _notes(model: "Model", report: "Continued[Any]") -> Iterator[str]:
 
 
 def _require_one_way(
-    options: Options, draws: Draws, beams: int | None, head: bool, drawn: bool, decoding: Decoding
+    options: Options, draws: Draws, beams: int | None, head: bool, drawn: bool, decoding: DecodingOptions
 ) -> None:
     """Raise UsageError for settings that contradict each other."""
     search, samples = beams is not None, draws.samples
@@ -210,7 +210,7 @@ def _require_one_way(
 
 def _require_alone() -> None:
     """Raise UsageError for a setting of generation beside --explain-cache, which continues greedily in its own way."""
-    settings = [one for made in (Options, Draws, Search, Watching, Decoding) for one in parameters_of(made)]
+    settings = [one for made in (Options, Draws, Search, Watching, DecodingOptions) for one in parameters_of(made)]
     for one in settings:
         if one.name and one.name not in ("max_tokens", "explain_cache") and given(one.name):
             raise UsageError(

@@ -8,7 +8,7 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import given
-from tinytf_cli.options import Detail, Faults, Keeping, Sections, Traced
+from tinytf_cli.options import BlockOptions, FaultOptions, ResumeOptions, SectionOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.gradients.report import Backward
@@ -64,7 +64,13 @@ class Options:
 
 @command("grad")
 def grad(
-    options: Options, loss: Loss, keeping: Keeping, sections: Sections, detail: Detail, faults: Faults, on: Traced
+    options: Options,
+    loss: Loss,
+    keeping: ResumeOptions,
+    sections: SectionOptions,
+    detail: BlockOptions,
+    faults: FaultOptions,
+    on: TraceOptions,
 ) -> int:
     """The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe."""
     from tinytf.steps.table import StepTable

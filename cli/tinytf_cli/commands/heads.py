@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import Extent, Opening
+from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
@@ -35,7 +35,7 @@ class Options:
 
 
 @command("heads")
-def heads(options: Options, extent: Extent, opening: Opening, output: Output) -> int:
+def heads(options: Options, extent: FoldOptions, opening: ModelOptions, output: Output) -> int:
     """Scores are measured on repeated random tokens, and on the text of CORPUS. Names each head as induction,
     duplicate, previous, self, offset, first or broad, and says why. CORPUS is a text file, a folder of them, or - for
     standard input. Without it the text is the one that the model was trained on, where that is known; otherwise all

@@ -21,8 +21,8 @@ def info(options: Options, output: Output) -> int:
     """MODEL is what --model of other commands takes; without it, TINYTF_MODEL or tiny."""
     from tinytf.loading import info, load
 
-    lender = host()
-    opened = None if lender is None or given("model") else lender.model
+    session = host()
+    opened = None if session is None or given("model") else session.model
     report = (opened or load(options.model)).positions() if options.positions else info(options.model, opened)
     output.draw(report)
     return 0 if report.holds else 1

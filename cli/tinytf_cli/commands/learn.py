@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import Opening
+from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
 
 
@@ -29,7 +29,7 @@ class Options:
 
 
 @command("learn")
-def learn(options: Options, opening: Opening, output: Output) -> None:
+def learn(options: Options, opening: ModelOptions, output: Output) -> None:
     """Each lesson has real numbers, and a question to answer before its answer is shown. LESSON is a number or a name,
     such as 7 or softmax; without one, continue where you left. On a terminal: space goes on, b back, a number answers,
     e explains a cell, q leaves. Elsewhere, and with --plain, the lessons are printed.

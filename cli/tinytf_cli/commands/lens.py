@@ -7,7 +7,7 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import given
-from tinytf_cli.options import Extent, Traced
+from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens
@@ -30,7 +30,7 @@ class Options:
 
 
 @command("lens")
-def lens(options: Options, extent: Extent, on: Traced) -> int:
+def lens(options: Options, extent: FoldOptions, on: TraceOptions) -> int:
     """The residual stream of TEXT goes through the model's own final norm and head, so the last row is the model's own
     output, to the last bit.
     """

@@ -6,12 +6,12 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import Opening, OptionalTexts
+from tinytf_cli.options import ModelOptions, OptionalTextOptions
 from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Words(OptionalTexts):
+class Words(OptionalTextOptions):
     """Words, or with an address the texts that it is of."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="WORD… | TEXT")
@@ -29,7 +29,7 @@ class Options:
 
 
 @command("neighbours")
-def neighbours(options: Options, on: Words, opening: Opening, output: Output) -> int:
+def neighbours(options: Options, on: Words, opening: ModelOptions, output: Output) -> int:
     """Compares embeddings, and unembeddings where the head has its own, by cosine. Of several words it also shows how
     similar each pair is. A word is one token, by its text or its number: cat, '#514'. With --at, give a TEXT.
     """

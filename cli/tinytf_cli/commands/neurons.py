@@ -9,7 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import corpus_files
-from tinytf_cli.options import Extent, Traced
+from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.neurons import Neurons
@@ -42,7 +42,7 @@ class Options:
 
 
 @command("neurons")
-def neurons(options: Options, extent: Extent, on: Traced) -> int:
+def neurons(options: Options, extent: FoldOptions, on: TraceOptions) -> int:
     """Shows the most active ones at each token of TEXT. A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its
     row of W₂ is read through the unembedding.
     """

@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import Chat, Extent, Keeping, Opening
+from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions
 from tinytf_cli.output import Output
 
 
@@ -16,7 +16,7 @@ from tinytf_cli.output import Output
 class Options:
     """The options of this command alone."""
 
-    chat: Chat
+    chat: ChatOptions
     clean: str = argument()
     corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
@@ -43,7 +43,7 @@ class Options:
 
 
 @command("patch")
-def patch(options: Options, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
+def patch(options: Options, keeping: ResumeOptions, extent: FoldOptions, opening: ModelOptions, output: Output) -> int:
     """Runs CORRUPT with activations of CLEAN patched in. Measured by the difference of two logits, A − B, after the
     last token (in an encoder at [MASK]): 1 is the clean run, 0 the corrupt one. Both texts must have the same number
     of tokens. Ctrl-C shows what a sweep has measured so far.

@@ -10,8 +10,8 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import current_interrupt, given, host
-from tinytf_cli.options import Opening
-from tinytf_cli.output import Drawing
+from tinytf_cli.options import ModelOptions
+from tinytf_cli.output import DrawingOptions
 from tinytf_cli.repl.trust import Trust
 
 
@@ -36,7 +36,7 @@ class Options:
 
 
 @command("repl")
-def repl(options: Options, trust: Trust, opening: Opening, drawing: Drawing) -> int:
+def repl(options: Options, trust: Trust, opening: ModelOptions, drawing: DrawingOptions) -> int:
     """A session holds one open model and a text, whose trace is walked like a program in a debugger. At a terminal it
     has a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the
     status is 1 if one of them failed.

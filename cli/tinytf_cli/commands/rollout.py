@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Extent, Traced
+from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.rollout import Rollout
@@ -28,7 +28,7 @@ class Options:
 
 
 @command("rollout")
-def rollout(options: Options, extent: Extent, on: Traced) -> int:
+def rollout(options: Options, extent: FoldOptions, on: TraceOptions) -> int:
     """Attention rollout multiplies the maps of all layers (Abnar and Zuidema 2020). Only attention counts, and half of
     every layer comes from the residual connection.
     """

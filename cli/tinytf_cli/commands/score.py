@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Extent, Opening, Texts
+from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions
 from tinytf_cli.output import Output
 
 
@@ -20,7 +20,7 @@ class Options:
 
 
 @command("score")
-def score(options: Options, extent: Extent, texts: Texts, opening: Opening, output: Output) -> int:
+def score(options: Options, extent: FoldOptions, texts: TextOptions, opening: ModelOptions, output: Output) -> int:
     """First the perplexity of all of TEXT."""
     from tinytf_cli.views.score import ScoreDisplay
 

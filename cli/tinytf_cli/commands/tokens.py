@@ -9,7 +9,7 @@ import click
 from tinytf_cli.command import command, option
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import corpus_files
-from tinytf_cli.options import DEFAULT_MODEL, OptionalTexts, complete_model, default_model
+from tinytf_cli.options import DEFAULT_MODEL, OptionalTextOptions, complete_model, default_model
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Options:
 
 
 @command("tokens")
-def tokens(options: Options, texts: OptionalTexts, output: Output) -> int:
+def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     """Tokens that the tokenizer adds of itself are marked. With --versus, shows where another tokenizer splits
     differently, and how often in a corpus.
     """
@@ -54,10 +54,10 @@ def tokens(options: Options, texts: OptionalTexts, output: Output) -> int:
         raise UsageError("--corpus is what two tokenizers are compared on, in place of TEXT", "such as --versus gpt2")
     if not options.corpus:
         texts.given  # noqa: B018 - a missing text is told before a tokenizer is opened
-    lender = host()
-    if lender is not None and not given("model"):
-        name, context = lender.model.name, lender.model.config.context
-        tokenizer, note = lender.model.tokenizer, lender.model.tokenizer_note
+    session = host()
+    if session is not None and not given("model"):
+        name, context = session.model.name, session.model.config.context
+        tokenizer, note = session.model.tokenizer, session.model.tokenizer_note
     else:
         source = find_source(options.model)
         name, context = source.name, source.config().context

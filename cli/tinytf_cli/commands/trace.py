@@ -9,7 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import given
-from tinytf_cli.options import Addressed, Detail, Faults, Sections, complete_address
+from tinytf_cli.options import AddressOptions, BlockOptions, FaultOptions, SectionOptions, complete_address
 
 if TYPE_CHECKING:
     from tinytf.look.traced import Traced
@@ -48,7 +48,9 @@ class Options:
 
 
 @command("trace")
-def trace(options: Options, sections: Sections, detail: Detail, faults: Faults, on: Addressed) -> int:
+def trace(
+    options: Options, sections: SectionOptions, detail: BlockOptions, faults: FaultOptions, on: AddressOptions
+) -> int:
     """TEXT comes from the argument, from a pipe, or from - for standard input."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address, parse_block

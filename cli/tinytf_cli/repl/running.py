@@ -10,7 +10,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
 from tinytf_cli.command import FloatRange
 from tinytf_cli.inputs import read_conversations
-from tinytf_cli.options import Extent
+from tinytf_cli.options import FoldOptions
 from tinytf_cli.repl.moving import NO_STOP, forward, standing
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run
@@ -142,7 +142,7 @@ def diff(
     a, b = (session.models.model(run.spec) for run in runs)
     first, second = (session.models.trace(run) for run in runs)
     report = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
-    limit = Extent(everything).rows(rows)
+    limit = FoldOptions(everything).rows(rows)
     return Shown(report, DifferenceDisplay(limit, full, head is not None, top))
 
 

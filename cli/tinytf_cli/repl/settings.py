@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf_cli.output import Drawing
+from tinytf_cli.output import DrawingOptions
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
@@ -42,7 +42,7 @@ class Settings:
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
         """What a stream can show under these settings; ``color`` replaces theirs."""
-        drawing = {one.name: getattr(self, one.name) for one in fields(Drawing)}
+        drawing = {one.name: getattr(self, one.name) for one in fields(DrawingOptions)}
         return detect(stream, **{**drawing, "color": color or self.color})
 
     def changed(self, name: str, word: str) -> "Settings":
