@@ -1,4 +1,4 @@
-"""``tinytf train``: a model from a text."""
+"""``tinytf train``: train a model on a text."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ from tinytf.files import resolved
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.output import Output
-from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
+from tinytf_cli.recipe_options import RecipeOverrides, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, OnRead, Reading
@@ -27,55 +27,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """What is done about files that cannot be read."""
+    """What to do with files that cannot be read."""
 
     GROUP: ClassVar = "Data"
 
-    skip_unreadable: bool = option(is_flag=True, help="Skip files of a folder that are not text, and name them.")
+    skip_unreadable: bool = option(is_flag=True, help="Skip files in a folder that are not text, and list them.")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it is computed."""
+    """Where to compute."""
 
     GROUP: ClassVar = "Machine"
 
     device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
-    shard: bool = option(is_flag=True, help="Divide the model among several processes (torchrun; FSDP2).")
+    shard: bool = option(is_flag=True, help="Shard the model over several processes (torchrun; FSDP2).")
     process_timeout: int = option(
         type=click.IntRange(1, 86_400),
         metavar="SECONDS",
         shown=600,
-        help="How long several processes wait for each other.",
+        help="How long processes wait for each other.",
     )
 
 
 @dataclass(frozen=True)
 class Options:
-    """What else a training does."""
+    """What else to do during training."""
 
     GROUP: ClassVar = "Watching"
 
-    dry_run: bool = option(is_flag=True, help="Show schedule, sizes and the first gradient; train and write nothing.")
+    dry_run: bool = option(is_flag=True, help="Show the schedule, sizes and first gradient; train and write nothing.")
     explain: int | None = option(
-        type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights."
+        type=click.IntRange(1), metavar="STEP", help="Show the arithmetic of Adam's update at this step."
     )
     explained: tuple[str, ...] = option(
         "--weight", multiple=True, metavar="NAME",
-        help="Weight to write out, such as blocks.0.attention.q.weight, or one entry: …[3,5]. Repeatable.",
+        help="With --explain: this weight, such as blocks.0.attention.q.weight or one entry …[3,5]. Repeatable.",
     )  # fmt: skip
-    tensorboard: bool = option(is_flag=True, help="Also write event files, to the folder tensorboard of the run.")
+    tensorboard: bool = option(
+        is_flag=True, help="Also write TensorBoard event files, to the folder tensorboard of the run."
+    )
 
 
 @command("train")
 def train(
-    run: RunOptions, given: Given, unreadable: Unreadable, options: Options, machine: Machine, output: Output
+    run: RunOptions,
+    overrides: RecipeOverrides,
+    unreadable: Unreadable,
+    options: Options,
+    machine: Machine,
+    output: Output,
 ) -> int:
-    """CORPUS is files or folders, with weights as in book.txt=3 code/=1; - or nothing is standard input. The model is
-    left in a run folder. A blank line separates documents. A resumed run knows its files. Every field of the model is
-    an option too: --d-model 256 --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report
-    to stdout: vocabulary, examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a
-    checkpoint; a second one stops at once.
+    """CORPUS is files or folders, optionally with weights, as in book.txt=3 code/=1; - or nothing reads standard input.
+    A blank line separates documents. The model is saved in a run folder; a resumed run finds its own files. Every field
+    of the model is an option too: --d-model 256 --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the
+    run folder, and a report to stdout: vocabulary, examples, loss before and after. Ctrl-C and SIGTERM stop after the
+    current step and save a checkpoint; a second one stops at once.
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
@@ -86,11 +93,11 @@ def train(
     from tinytf.training.run.tensorboard import summary_writer
     from tinytf.training.tuning.processes import started_as
     from tinytf_cli.progress import TrainingProgress
-    from tinytf_cli.views import plan as _plan  # noqa: F401 - registers it
-    from tinytf_cli.views import train as _train  # noqa: F401 - registers it
+    from tinytf_cli.views import plan as _plan  # noqa: F401 - registers its view
+    from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
 
     if run.out is None and (run.resume or run.overwrite):
-        raise UsageError("--resume and --overwrite need an existing run", "name it by --out")
+        raise UsageError("--resume and --overwrite need an existing run", "name it with --out")
     parent = Path(run.begin_from or "") if run.at_step and not run.resume else None
     out = _new_run(run.corpus or (() if parent is None else (parent,))) if run.out is None else run.out
     if out == Path():
@@ -105,12 +112,12 @@ def train(
     if options.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
-    resolved = resolved_recipe(given, run, resumed)
-    begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
+    resolved = resolved_recipe(overrides, run, resumed)
+    begun_from = "" if resolved.at_step else resolved.begun_from  # a branch starts from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
     device = pick_device(machine.device)
     progress = TrainingProgress(resolved.steps, out)
-    click.get_current_context().call_on_close(progress.clear)  # before an error is said
+    click.get_current_context().call_on_close(progress.clear)  # before an error is printed
     reading = partial(progress.prepare, "bytes of text read")
     files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output, reading)
     progress.clear()
@@ -131,10 +138,10 @@ def train(
             if resolved.tokenizer != "char" and not resolved.vocab_size and count < USUAL_VOCABULARY:
                 output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
         setups[:] = [setup]
-        with suppress(OSError):  # a terminal that was closed stops no training
+        with suppress(OSError):  # a closed terminal must not stop the training
             progress.update(metrics, setup)
 
-    with output.interrupt.asked() as interrupted:
+    with output.interrupt.deferred() as interrupted:
         last = trained(
             files,
             resolved,
@@ -161,9 +168,9 @@ def train(
             output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
         progress.finish(last.step if last.stopped is None else resolved.steps)
         if setups:
-            # A divided model is whole in the checkpoint.
+            # A sharded model is complete only in its checkpoint.
             setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
-            # Without a pager: nobody may be there to leave it.
+            # Without a pager: nobody may be there to quit it.
             replace(output, pager=None).draw(report_of(out, resolved, setup, updates))
         if options.explain and not updates:
             output.note(f"step {options.explain:,} was not among the steps of this run, so there is no update to show")
@@ -171,14 +178,14 @@ def train(
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
-    """A new folder in runs/, named after the text."""
+    """A new folder in runs/, named after the corpus."""
     name = (resolved(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())
 
 
 def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, Any]:
-    """The tokenizer and the model to begin from, if they are not new."""
+    """Open the tokenizer and model to start from; None for each that is new."""
     from tinytf.loading import load
     from tinytf.sources import find_source
     from tinytf.training.recipe import TOKENIZERS
@@ -193,8 +200,8 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
     try:
         return find_source(tokenizer).vocabulary().tokenizer, None
     except UsageError as error:
-        said = f"tokenizer {tokenizer!r} is not one of {', '.join(TOKENIZERS)}; {error.message}"
-        raise UsageError(said, error.hint) from None
+        message = f"tokenizer {tokenizer!r} is not one of {', '.join(TOKENIZERS)}; {error.message}"
+        raise UsageError(message, error.hint) from None
 
 
 def _read(
@@ -205,14 +212,14 @@ def _read(
     output: Output,
     on_read: "OnRead",
 ) -> "Corpus":
-    """The files and folders named, or standard input; if none are, the files of the resumed run."""
+    """Read the named files and folders, or standard input. Without any, a resumed run reads its own files again."""
     from tinytf.text.corpus import find_files
     from tinytf.text.weighted import find_corpus
     from tinytf.training.folder.remembered import remembered
 
     if not paths and resumed is not None:
-        if (known := remembered(resumed, reading, on_read)) is not None:
-            return known
+        if (corpus := remembered(resumed, reading, on_read)) is not None:
+            return corpus
         if not (resumed / "recipe.json").exists():
             raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
         if sys.stdin is None or sys.stdin.isatty():
@@ -220,10 +227,10 @@ def _read(
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
         return find_files(text, reading)
-    found = find_corpus(paths, reading, skip_unreadable=skip_unreadable, on_read=on_read)
-    for skipped in found.skipped:
+    corpus = find_corpus(paths, reading, skip_unreadable=skip_unreadable, on_read=on_read)
+    for skipped in corpus.skipped:
         output.note(f"{skipped.path} is skipped: {skipped.why}")
-    for file in found.files:
+    for file in corpus.files:
         if file.field and not reading.field:
             output.note(f"of {file.source.name}, the field {file.field} of {file.paragraphs:,} rows is learned")
-    return found
+    return corpus
