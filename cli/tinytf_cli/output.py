@@ -257,7 +257,7 @@ DECLARED_BY[Output] = OutputOptions
 def require_writable(path: Path) -> None:
     """Raise UsageError for an extension that names no format, and for a path that ``require_place`` refuses."""
     if path.suffix.lower() not in (*EXTENSIONS, FILM):
-        raise UsageError(f"the extension of {path.name!r} names no format", f"known: {' '.join(EXTENSIONS)}")
+        raise UsageError(f"{path.name!r} has no extension that names a format", f"known: {' '.join(EXTENSIONS)}")
     require_place(path)
 
 

@@ -1,4 +1,4 @@
-"""A prompt and what follows it, safe to write: in pieces as they come, or as the lines of a view."""
+"""A prompt and its continuation, safe to write: in pieces as they arrive, or as the lines of a view."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tinytf_cli.views.blocks import Block, Line, Span
 
 
 def safe_piece(before: str, text: str) -> str:
-    """``text`` safe to write, its newlines real ones; ``before`` is what a combining mark may stand on."""
+    """``text`` with control characters escaped, but newlines kept. ``before`` may hold the base of a combining mark."""
     start = len(before) - 1
     while start > 0 and unicodedata.combining(before[start]):
         start -= 1
@@ -20,10 +20,10 @@ def safe_piece(before: str, text: str) -> str:
 
 
 def continuation(prompt: str, new: str) -> Iterator[Block]:
-    """The prompt, dim, and the new text after it."""
-    *whole, last = safe_piece("", prompt).split("\n")
+    """The prompt, dimmed, then the new text."""
+    *full_lines, last = safe_piece("", prompt).split("\n")
     first, *more = safe_piece(prompt, new).split("\n")
-    yield from (Line(Span(line, "dim"), verbatim=True) for line in whole)
+    yield from (Line(Span(line, "dim"), verbatim=True) for line in full_lines)
     yield Line([Span(last, "dim"), Span(first, "output")], verbatim=True)
     yield from (Line(Span(line, "output"), verbatim=True) for line in more)
 
