@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from tinytf.lessons import NAMES, find
 from tinytf.lessons.live import Live
 from tinytf.loading import load
-from tinytf_cli.learn import Pages, Bookmark
+from tinytf_cli.learn import Bookmark, Pages
 from tinytf_cli.paged import screen_of
 from tinytf_cli.terminal import Terminal as ScreenOf
 
