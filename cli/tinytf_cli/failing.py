@@ -85,10 +85,10 @@ def _marked(line: str, column: int) -> str:
     from rich.cells import cell_len
 
     start = max(0, column - _AROUND)
-    before = printable(line[start:column], spaces=False)
-    after = printable(line[column : column + _AROUND], spaces=False)
+    left = printable(line[start:column], spaces=False)
+    right = printable(line[column : column + _AROUND], spaces=False)
     cut = "…" if start else ""
-    return f"  {cut}{before}{after}\n  {' ' * cell_len(cut + before)}^"
+    return f"  {cut}{left}{right}\n  {' ' * cell_len(cut + left)}^"
 
 
 def _usage_hint(error: click.UsageError) -> str:

@@ -26,7 +26,7 @@ def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
 
             hint = "tinytf diff --versus compares it" if is_dump(word) else f"- < {word} reads the text in it"
             raise UsageError(f"{word} is a file, and this takes a text", hint)
-    text = " ".join(words) if words and words != ("-",) else _standard_input(asked=bool(words))
+    text = " ".join(words) if words and words != ("-",) else _standard_input(is_requested=bool(words))
     if not lines:
         return [text]
     texts = [line for line in text.splitlines() if line.strip()]
@@ -70,10 +70,10 @@ def _file_text(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _standard_input(*, asked: bool) -> str:
+def _standard_input(*, is_requested: bool) -> str:
     if host() is not None:
         raise UsageError("a session reads no text from standard input", "type the text, or name a file")
-    if sys.stdin is None or (sys.stdin.isatty() and not asked):
+    if sys.stdin is None or (sys.stdin.isatty() and not is_requested):
         raise UsageError("there is no text", 'give it in quotes, such as "The cat sat", or pipe it in')
     read_standard_input()
     data = sys.stdin.buffer.read()

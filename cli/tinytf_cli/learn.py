@@ -48,13 +48,13 @@ class Bookmark:
             path = user_state_path("tinytf", appauthor=False) / "learn.json"
         self.path, self.trouble = path, ""
 
-    def read(self, most: int) -> int | None:
-        """The lesson to continue with; None if the file is missing or names no lesson from 1 to ``most``."""
+    def read(self, count: int) -> int | None:
+        """The lesson to continue with; None if the file is missing or names no lesson from 1 to ``count``."""
         try:
             number = read_json(self.path).get("lesson")
         except (CheckpointError, OSError):
             return None
-        return number if type(number) is int and 1 <= number <= most else None
+        return number if type(number) is int and 1 <= number <= count else None
 
     def write(self, number: int) -> None:
         """Save the number of a lesson. After a first failure, do nothing."""
@@ -107,22 +107,22 @@ class Pages:
     def press(self, key: str) -> bool:
         """Handle a key. Returns false to leave."""
         page = max(1, self._height - 2)
-        if by := {"up": -1, "down": 1, "page up": -page, "page down": page}.get(key):
-            self.scrolled += by
+        if rows := {"up": -1, "down": 1, "page up": -page, "page down": page}.get(key):
+            self.scrolled += rows
             return True
         self.note = ""
-        known = self.number in self.revealed
+        is_revealed = self.number in self.revealed
         if self.explaining:
             self.explaining, self.scrolled = False, 0
-        elif key in ("next", "back") or (key == "on" and known):
+        elif key in ("next", "back") or (key == "on" and is_revealed):
             return self._turn(-1 if key == "back" else 1)
-        elif key == "explain" and not known:
+        elif key == "explain" and not is_revealed:
             self.note = "an explanation would give the answer away: predict first, or space shows it"
         elif key == "explain":
             self.explaining, self.scrolled = True, 0
         elif key == "on":
             self.revealed.add(self.number)
-        elif key.isdigit() and not known and int(key) <= len(self.lesson().question.choices):
+        elif key.isdigit() and not is_revealed and int(key) <= len(self.lesson().question.choices):
             self.chosen[self.number] = int(key) - 1
             self.revealed.add(self.number)
         return key != "leave"
@@ -148,9 +148,9 @@ class Pages:
             message = f"computing lesson {self.number}, {NAMES[self.number - 1]} …"
             foot = Line(Span(message, "dim"), single=True)
         self.scrolled = max(0, min(self.scrolled, len(body) - self._height))
-        shown = body[self.scrolled : self.scrolled + self._height]
-        shown += [""] * (self._height - len(shown))
-        return [*shown, *paint([foot], terminal)][:rows]
+        visible = body[self.scrolled : self.scrolled + self._height]
+        visible += [""] * (self._height - len(visible))
+        return [*visible, *paint([foot], terminal)][:rows]
 
     def _lesson(self, terminal: Terminal) -> list[str]:
         """Heading, text, live numbers and question. The numbers take the rows that remain."""

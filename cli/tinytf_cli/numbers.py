@@ -20,8 +20,8 @@ def number_format(values: NDArray[np.float32]) -> str:
         return "%.2e"
     if not largest:
         return "%.3f"
-    whole = math.floor(math.log10(largest))
-    return f"%.{max(0, 3 - whole if whole >= 0 else max(3, 2 - whole))}f"
+    exponent = math.floor(math.log10(largest))
+    return f"%.{max(0, 3 - exponent if exponent >= 0 else max(3, 2 - exponent))}f"
 
 
 def probability(value: float) -> str:
@@ -58,9 +58,9 @@ def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
     ]
 
 
-def plural(number: int, what: str) -> str:
+def plural(number: int, noun: str) -> str:
     """``1 token``, ``2,048 tokens``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -204,7 +204,7 @@ class SectionOptions:
         help="Show this layer and head in full, such as L1H2 or L0-3H1. Repeatable.",
     )  # fmt: skip
 
-    def shown(self) -> frozenset[str]:
+    def chosen(self) -> frozenset[str]:
         """The requested sections, out of ``summary``, ``pipeline`` and ``block``."""
         block = self.every or is_typed("layer", "head", "full")
         requested = {"summary": self.every, "pipeline": self.every or self.pipeline, "block": block}
@@ -262,7 +262,7 @@ class ChatOptions:
             return list(read_conversations(words, lines=lines, system=self.system))
         return list(read_texts(words, lines=lines))
 
-    def each(self, words: "tuple[Written, ...]") -> "list[Written]":
+    def read_each(self, words: "tuple[Written, ...]") -> "list[Written]":
         """Read one text from each word. A session's conversation is already read, and passes through."""
         return [self.read((word,))[0] if isinstance(word, str) else word for word in words]
 
@@ -323,7 +323,7 @@ class TraceOptions:
         """Record one text, in all layers or in ``layers`` only."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
 
-    def again(self) -> "Callable[[Written], Callable[..., str]]":
+    def command_lines(self) -> "Callable[[Written], Callable[..., str]]":
         """Make command lines that ask another command about one of the texts, with ``options`` after the text.
 
         They repeat what was typed here. A text that is long or spans lines is written as TEXT.

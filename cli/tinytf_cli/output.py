@@ -72,7 +72,7 @@ class Output:
         """
         holds = True
 
-        def shown() -> Iterator[Shown]:
+        def results() -> Iterator[Shown]:
             nonlocal holds
             for report in reports:
                 try:
@@ -82,7 +82,7 @@ class Output:
                 if report.interrupted:
                     return
 
-        self.show_all(shown(), kind, lines)
+        self.show_all(results(), kind, lines)
         return 0 if holds else 1
 
     def show_all(self, parts: Iterable[Shown], kind: str, lines: bool) -> None:

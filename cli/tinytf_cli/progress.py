@@ -33,26 +33,26 @@ class TrainingProgress:
         self.task, self.on_line = "", False
         self.counting: CountedLine | None = None
 
-    def prepare(self, what: str, done: int, of: int) -> None:
-        """Report work before the first step or after the last: ``what``, and ``done`` out of ``of`` (0: unknown).
+    def prepare(self, task: str, done: int, total: int) -> None:
+        """Report work before the first step or after the last: ``done`` out of ``total`` (0: unknown).
 
-        A terminal shows it on the board, or on one line that is overwritten and counts seconds if ``of`` is unknown.
+        A terminal shows it on the board, or on one line that is overwritten and counts seconds if ``total`` is unknown.
         Elsewhere a line appears every few seconds, from the second second on.
         """
         now = time.monotonic()
-        if of and now - self.started < _SECONDS_BEFORE_PREPARING:
+        if total and now - self.started < _SECONDS_BEFORE_PREPARING:
             return
         between = _SECONDS_BETWEEN_UPDATES if self.stream.isatty() else _SECONDS_BETWEEN_LINES
-        if (what == self.task or self.first_step is not None) and now - self.reported_at < between:
+        if (task == self.task or self.first_step is not None) and now - self.reported_at < between:
             return
-        self.reported_at, self.task = now, what
-        message = what + (f", {done / of:.0%} of {of:,}" if of else " …")
+        self.reported_at, self.task = now, task
+        message = task + (f", {done / total:.0%} of {total:,}" if total else " …")
         line = f"tinytf: {message}"
         if self.board is not None:
             self.board.draw(message)
-        elif self.stream.isatty() and not of:
+        elif self.stream.isatty() and not total:
             self.clear()
-            self.counting = CountedLine(what, self.stream)
+            self.counting = CountedLine(task, self.stream)
         elif self.stream.isatty():
             if self.counting is not None:
                 self.clear()

@@ -91,7 +91,7 @@ for _type, _resolved in ((RecipeOverrides, _overrides), (Axes, _axes)):
         _declaring("Model", _MODEL_FIELDS, several=_several),
     ]
     DECLARED_BY[_type] = dataclasses.make_dataclass(
-        "Declared", [(made.__name__, made) for made in _declared], frozen=True, namespace={"resolved": _resolved}
+        "Declared", [(group.__name__, group) for group in _declared], frozen=True, namespace={"resolved": _resolved}
     )
 
 

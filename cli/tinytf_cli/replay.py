@@ -58,14 +58,14 @@ class Player:
         elif key in ("faster", "slower"):
             self.seconds = min(5.0, max(0.1, self.seconds * (0.7 if key == "faster" else 1.4)))
         elif key in ("token", "token back"):
-            by = 1 if key == "token" else -1
-            self.sight = replace(self.sight, token=(self.sight.token + by) % len(probe.tokens))
+            change = 1 if key == "token" else -1
+            self.sight = replace(self.sight, token=(self.sight.token + change) % len(probe.tokens))
         elif key == "probe":
             self.sight = replace(self.sight, probe=(self.sight.probe + 1) % len(film.probes), token=0)
         elif key in ("head", "head back"):
-            now = FrameView(self.films, self.sight).chosen(film)
-            by = 1 if key == "head" else -1
-            self.sight = replace(self.sight, head=(now + by) % (heads[0] * heads[1]))
+            current = FrameView(self.films, self.sight).chosen(film)
+            change = 1 if key == "head" else -1
+            self.sight = replace(self.sight, head=(current + change) % (heads[0] * heads[1]))
         elif key == "open":
             return not self._open()
         return key != "leave"
@@ -96,9 +96,9 @@ class Player:
         self._tick()
         terminal = replace(self.terminal, width=max(20, columns))
         layouts = (FrameView(self.films, self.sight, layout).blocks(terminal) for layout in LAYOUTS)
-        shown = fitting(layouts, terminal, rows - 1)
-        shown += [""] * (rows - 1 - len(shown))
-        return [*shown, *paint([self._foot()], terminal)][:rows]
+        visible = fitting(layouts, terminal, rows - 1)
+        visible += [""] * (rows - 1 - len(visible))
+        return [*visible, *paint([self._foot()], terminal)][:rows]
 
     def _foot(self) -> Line:
         if self.note:

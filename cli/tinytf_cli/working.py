@@ -16,16 +16,16 @@ _META_KEY = "tinytf.working"
 class CountedLine:
     """A line that a thread redraws on ``stream``; ``stop`` erases it for good. Without a stream nothing is drawn."""
 
-    def __init__(self, what: str, stream: TextIO | None) -> None:
+    def __init__(self, label: str, stream: TextIO | None) -> None:
         self._stopped, self._thread = threading.Event(), None
         if stream is not None:
-            self._thread = threading.Thread(target=self._draw, args=(what, stream), daemon=True)
+            self._thread = threading.Thread(target=self._draw, args=(label, stream), daemon=True)
             self._thread.start()
 
-    def _draw(self, what: str, stream: TextIO) -> None:
+    def _draw(self, label: str, stream: TextIO) -> None:
         began, wait, width = time.monotonic(), _SECONDS_BEFORE_THE_FIRST, 0
         while not self._stopped.wait(wait):
-            line = f"tinytf: {what}, {time.monotonic() - began:.0f} s"
+            line = f"tinytf: {label}, {time.monotonic() - began:.0f} s"
             width, wait = len(line), _SECONDS_BETWEEN
             stream.write(f"\r{line}")
             stream.flush()
@@ -40,8 +40,8 @@ class CountedLine:
 
 
 @contextmanager
-def working(what: str, *, shows_itself: bool = False) -> Iterator[None]:
-    """Show on a terminal that ``what`` is running, from the first second until ``quiet``.
+def working(label: str, *, shows_itself: bool = False) -> Iterator[None]:
+    """Show on a terminal for how long the command has been running, from the first second until ``quiet``.
 
     Commands run inside it show nothing, nor does a command that ``shows_itself``.
     """
@@ -50,7 +50,7 @@ def working(what: str, *, shows_itself: bool = False) -> Iterator[None]:
         yield
         return
     stream = None if shows_itself or sys.stderr is None or not sys.stderr.isatty() else sys.stderr
-    context.meta[_META_KEY] = line = CountedLine(what, stream)
+    context.meta[_META_KEY] = line = CountedLine(label, stream)
     try:
         yield
     finally:

@@ -129,7 +129,7 @@ def _texts(options: Options, versus: bool) -> "tuple[Written, Written | None]":
         raise UsageError(message, f"{_EXAMPLES}; quote a text of several words")
     if words.count("-") > 1:
         raise UsageError("a pipe holds one text, and both are -", "give one of them in quotes")
-    texts = options.chat.each(words or ("-",))
+    texts = options.chat.read_each(words or ("-",))
     return texts[0], texts[1] if len(texts) > 1 else None
 
 

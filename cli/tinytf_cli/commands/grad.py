@@ -86,9 +86,9 @@ def grad(
         layers = ()
     at, derived = ([parse_address(text, table) for text in named] for named in (options.addresses, options.derived))
     at += [parse_block(text, table) for text in sections.blocks]
-    shown = sections.shown() or (frozenset() if at or derived else frozenset({"summary"}))
+    visible_sections = sections.chosen() or (frozenset() if at or derived else frozenset({"summary"}))
     if sections.every or is_typed("by", "lr"):
-        shown |= {"weights"}
+        visible_sections |= {"weights"}
     rows = 0 if sections.every and block_options.rows is None else block_options.rows
 
     def question(text: "Written") -> "Backward":
@@ -105,5 +105,5 @@ def grad(
                 force=tracing.force,
             )  # fmt: skip
 
-    display = GradDisplay(block_options.dims, rows, shown, tracing.again())
+    display = GradDisplay(block_options.dims, rows, visible_sections, tracing.command_lines())
     return tracing.output.draw_all(map(question, tracing.texts), "grads", tracing.texts.lines, display)

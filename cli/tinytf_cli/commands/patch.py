@@ -65,7 +65,7 @@ def patch(
     words = with_session_text((options.clean,), 2) if options.corrupt is None else (options.clean, options.corrupt)
     if len(words) != 2:
         raise UsageError("CORRUPT, the text to patch, is missing", 'tinytf patch "The cat sat" "The dog sat"')
-    texts = options.chat.each(words)
+    texts = options.chat.read_each(words)
     model = model_options.open()
     tokens: dict[str, Any] = {
         name: model.optional_outcome(word, f"--{name}")

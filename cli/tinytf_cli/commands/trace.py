@@ -87,18 +87,19 @@ def trace(
         return 0
     recorded = {layer for address in chosen for layer in address.layers or ()} if chosen and not fail_on else None
 
-    requested = sections.shown()
+    requested = sections.chosen()
     in_full = bool(blocks) or "block" in requested or is_typed("dims")
     display = TraceDisplay(
         block_options.dims, block_options.rows, "pipeline" in requested, in_full, sections.every, options.top,
-        tracing.again(),
+        tracing.command_lines(),
     )  # fmt: skip
 
     def question(trace: "Trace") -> "Traced":
-        shown = () if display.pipeline and not display.blocks else layers
-        named = blocks or ([Address(None, layers, (head,))] if is_typed("layer", "head", "full") and shown else [])
+        visible_layers = () if display.pipeline and not display.blocks else layers
+        one_block = is_typed("layer", "head", "full") and visible_layers
+        shown_blocks = blocks or ([Address(None, layers, (head,))] if one_block else [])
         return model.traced(
-            trace, layers=shown, head=head, blocks=named, at=[*chosen, *weights], way=options.way,
+            trace, layers=visible_layers, head=head, blocks=shown_blocks, at=[*chosen, *weights], way=options.way,
             top=options.top or 10, fail_on=fail_on,
         )  # fmt: skip
 

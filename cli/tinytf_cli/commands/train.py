@@ -105,8 +105,8 @@ def train(
     if options.explained and options.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
     if options.dry_run and (run.resume or run.at_step or options.explain or options.tensorboard or machine.shard):
-        more = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
-        raise UsageError("--dry-run plans a new run", more)
+        hint = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
+        raise UsageError("--dry-run plans a new run", hint)
     if run.resume and run.overwrite:
         raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
     if options.tensorboard:

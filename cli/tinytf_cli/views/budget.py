@@ -48,17 +48,17 @@ def _costliest(report: Budget, display: BudgetDisplay) -> Iterator[Block]:
     """The tensors that would cost most in the smallest type."""
     smallest = min(report.uniform, key=lambda uniform: uniform.n_bytes).type
     order = sorted(report.kept, key=lambda tensor: -tensor.costs[smallest])
-    shown = order[: most_rows(display.rows, _ROWS)]
+    costliest = order[: most_rows(display.rows, _ROWS)]
     yield Heading("tensors", f"that cost most in {smallest}", "output")
     yield Table(
         [
-            Column("", [Span(tensor.name, "strong") for tensor in shown], said=""),
-            Column("type", [tensor.type for tensor in shown]),
+            Column("", [Span(tensor.name, "strong") for tensor in costliest], said=""),
+            Column("type", [tensor.type for tensor in costliest]),
             *(
-                Column(f"KL in {kind}", [Figure(tensor.costs[kind], "%.5f") for tensor in shown], "right")
+                Column(f"KL in {kind}", [Figure(tensor.costs[kind], "%.5f") for tensor in costliest], "right")
                 for kind in (uniform.type for uniform in report.uniform)
             ),
         ]
     )
-    if len(shown) < len(order):
-        yield note(f"folded: {len(order) - len(shown)} tensors; --rows 0 shows them")
+    if len(costliest) < len(order):
+        yield note(f"folded: {len(order) - len(costliest)} tensors; --rows 0 shows them")

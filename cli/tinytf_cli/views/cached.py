@@ -106,16 +106,16 @@ def _formulas(config: ModelConfig, t: int) -> Iterator[Block]:
     )
     cached, plain = step_work(config, t, cached=True), step_work(config, t, cached=False)
     yield Heading(f"the formulas at t = {t:,}", legend, "k")
-    wide = config.value_width != config.d_head
-    both = f"(D + {config.value_width})" if wide else "2·D"
-    keys, scores = "(their matrices)" if config.kv_rank else f"L·C·G·{both}", f"L·H·{both}"
+    is_wide = config.value_width != config.d_head
+    width = f"(D + {config.value_width})" if is_wide else "2·D"
+    keys, scores = "(their matrices)" if config.kv_rank else f"L·C·G·{width}", f"L·H·{width}"
     numbers = cache_bytes_per_token(config, 1) * t
     rows = [
         ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
         ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
         ("whole step", "", plain.whole, "", cached.whole),
         ("order of attention", "L·t²·C", layers * t * t * c, "L·t·C", layers * t * c),
-        ("numbers kept", "", 0, f"t·L·G·{both}", numbers),
+        ("numbers kept", "", 0, f"t·L·G·{width}", numbers),
     ]
     columns = [Column("", [row[0] for row in rows], said="part")]
     for title, index in (("without the cache", 1), ("with it", 3)):

@@ -84,7 +84,7 @@ def _worst(check: Check) -> Span:
 
 def _words(check: Check) -> str:
     """A failed check in words."""
-    where = printable(check.where, spaces=False)
+    location = printable(check.where, spaces=False)
     if not check.dtype:
-        return f"{check.difference:,.0f} of {plural(check.texts, 'text')} have other ids, first {where}"
-    return f"{_worst(check).text} at {where}, and {check.tolerance:.1e} is allowed"
+        return f"{check.difference:,.0f} of {plural(check.texts, 'text')} have other ids, first {location}"
+    return f"{_worst(check).text} at {location}, and {check.tolerance:.1e} is allowed"

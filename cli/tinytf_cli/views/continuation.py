@@ -8,12 +8,12 @@ from tinytf.text.printable import printable
 from tinytf_cli.views.blocks import Block, Line, Span
 
 
-def safe_piece(before: str, text: str) -> str:
-    """``text`` with control characters escaped, but newlines kept. ``before`` may hold the base of a combining mark."""
-    start = len(before) - 1
-    while start > 0 and unicodedata.combining(before[start]):
+def safe_piece(context: str, text: str) -> str:
+    """``text`` with control characters escaped and newlines kept. ``context`` may end with the base of a combining mark."""
+    start = len(context) - 1
+    while start > 0 and unicodedata.combining(context[start]):
         start -= 1
-    base = before[max(0, start) :]
+    base = context[max(0, start) :]
     base = base if base.isprintable() else ""
     lines = (base + text).split("\n")
     return "\n".join(printable(line, spaces=False) for line in lines)[len(printable(base, spaces=False)) :]
@@ -22,10 +22,10 @@ def safe_piece(before: str, text: str) -> str:
 def continuation(prompt: str, new: str) -> Iterator[Block]:
     """The prompt, dimmed, then the new text."""
     *full_lines, last = safe_piece("", prompt).split("\n")
-    first, *more = safe_piece(prompt, new).split("\n")
+    first, *other_lines = safe_piece(prompt, new).split("\n")
     yield from (Line(Span(line, "dim"), verbatim=True) for line in full_lines)
     yield Line([Span(last, "dim"), Span(first, "output")], verbatim=True)
-    yield from (Line(Span(line, "output"), verbatim=True) for line in more)
+    yield from (Line(Span(line, "output"), verbatim=True) for line in other_lines)
 
 
 def cost_in_words(cost: QuantizationCost) -> str:

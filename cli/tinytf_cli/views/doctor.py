@@ -27,7 +27,7 @@ def doctor(report: Checkup, terminal: Terminal, display: Display) -> Iterator[Bl
         [
             Column("what", [Span(name, "strong") for name, _, _ in rows]),
             Column("here", [state for _, state, _ in rows], shrink=12),
-            Column("about", [Span(printable(more, spaces=False), "dim") for _, _, more in rows], shrink=12),
+            Column("about", [Span(printable(remark, spaces=False), "dim") for _, _, remark in rows], shrink=12),
         ],
         header=False,
     )
@@ -53,8 +53,12 @@ def _device(device: Device) -> tuple[str, Cell, str]:
 
 
 def _place(place: Place) -> tuple[str, Cell, str]:
-    shut = f"{place.closed} cannot be opened, see tinytf models; " if place.closed else ""
-    return place.name, plural(place.models, "model") if place.models else Span("no models", "dim"), shut + place.folder
+    closed = f"{place.closed} cannot be opened, see tinytf models; " if place.closed else ""
+    return (
+        place.name,
+        plural(place.models, "model") if place.models else Span("no models", "dim"),
+        closed + place.folder,
+    )
 
 
 def _extra(extra: Extra) -> tuple[str, Cell, str]:

@@ -53,7 +53,7 @@ def experts(report: Experts, terminal: Terminal, display: ExpertsDisplay) -> Ite
     yield verdict(check.holds, f"each of {check.tokens:,} tokens is sent to {check.count} experts")
 
 
-def _routes(report: Experts, names: Sequence[str], asked: bool) -> Grid:
+def _routes(report: Experts, names: Sequence[str], show_all: bool) -> Grid:
     """The experts of each token (down) in each layer (across), coloured by the weight of the first."""
     best = [routes.topk(report.per_token) for routes in report.routes]
     words = [
@@ -62,7 +62,7 @@ def _routes(report: Experts, names: Sequence[str], asked: bool) -> Grid:
     ]
     shares = np.stack([as_array(layer.values[:, 0]) for layer in best], axis=1)
     layers = [f"L{layer}" for layer in report.layers]
-    return Grid(words, np.clip(shares, 0, 1), names, layers, many="layers", asked=asked)
+    return Grid(words, np.clip(shares, 0, 1), names, layers, many="layers", asked=show_all)
 
 
 def _weights(report: Experts, names: Sequence[str]) -> Heat:

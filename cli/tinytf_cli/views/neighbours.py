@@ -41,22 +41,22 @@ def neighbours(report: Neighbours, terminal: Terminal, display: NeighboursDispla
 
 def _bars(report: Neighbours, space: Space) -> Iterator[Block]:
     """The neighbours of one vector, as bars."""
-    shown = model_of(report).tokenizer.shown
+    label = model_of(report).tokenizer.shown
     yield Heading(report.names[0], f"the nearest {space.title}, by cosine", "embed")
-    near = zip(space.ids[0].tolist(), space.cosines[0].tolist(), strict=True)
-    yield Bars([Bar(shown(i), max(0.0, cosine), Figure(cosine, "%.3f"), "embed") for i, cosine in near])
+    pairs = zip(space.ids[0].tolist(), space.cosines[0].tolist(), strict=True)
+    yield Bars([Bar(label(i), max(0.0, cosine), Figure(cosine, "%.3f"), "embed") for i, cosine in pairs])
 
 
-def _table(report: Neighbours, space: Space, most: int | None) -> Iterator[Block]:
-    """The neighbours of several vectors, one per row; at most ``most`` rows."""
-    shown = model_of(report).tokenizer.shown
+def _table(report: Neighbours, space: Space, limit: int | None) -> Iterator[Block]:
+    """The neighbours of several vectors, one per row; at most ``limit`` rows."""
+    label = model_of(report).tokenizer.shown
     yield Heading("neighbours", f"the nearest {space.title} of each, by cosine", "embed")
     grid = Grid(
-        [[shown(i) for i in row] for row in space.ids.tolist()],
+        [[label(i) for i in row] for row in space.ids.tolist()],
         as_array(space.cosines),
         report.names,
         [f"{rank + 1}." for rank in range(space.ids.shape[1])],
         many="neighbours",
         verb="is",
     )
-    yield from folded(grid, report.names, most, "vectors", "--rows 0")
+    yield from folded(grid, report.names, limit, "vectors", "--rows 0")

@@ -39,8 +39,8 @@ def score(report: Score, terminal: Terminal, display: ScoreDisplay) -> Iterator[
     yield Line("")
     perplexity: list[Piece] = [Span("perplexity ", "output"), Figure(report.perplexity, "%.3f", "strong")]
     mean: list[Piece] = [": ", Figure(report.bits, "%.3f"), " bits per token"]
-    least = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
-    yield Line([*perplexity, *mean, "; least expected ", least, ", ", Figure(worst.surprise, "%.2f"), " bits"])
+    worst_token = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
+    yield Line([*perplexity, *mean, "; least expected ", worst_token, ", ", Figure(worst.surprise, "%.2f"), " bits"])
     if report.windows > 1:
         windows = f"read in {report.windows:,} windows of {model.config.context:,} tokens, "
         yield Line(Span(f"{windows}each token after {report.before:,} or more where there are", "dim"))

@@ -21,8 +21,8 @@ _AROUND, _MOST = 3, 12
 def splits(report: Splits, terminal: Terminal, display: Display) -> Iterator[Block]:
     """The two tokenizers, how often they differ, and the first difference."""
     for letter, name, tokenizer, role in zip("AB", report.names, report.tokenizers, _ROLES, strict=True):
-        shown = Span(f"{printable(name, spaces=False)} · ", "strong")
-        yield Line([Span(f"{letter} ", role), shown, *tokenizer_words(tokenizer, "")])
+        name_span = Span(f"{printable(name, spaces=False)} · ", "strong")
+        yield Line([Span(f"{letter} ", role), name_span, *tokenizer_words(tokenizer, "")])
     corpus = f"{plural(report.texts, 'text')}, {plural(report.characters, 'character')}"
     a, b = report.tokens
     if report.added[0] != report.added[1]:
@@ -31,9 +31,9 @@ def splits(report: Splits, terminal: Terminal, display: Display) -> Iterator[Blo
         yield titled("the same", f": {plural(a, 'token')} in {corpus}", "good")
         return
     resplit = f": {report.resplit:,} of {plural(report.texts, 'text')} split differently"
-    more = f", {report.renumbered:,} with other ids for the same pieces" if report.renumbered else ""
+    renumbered = f", {report.renumbered:,} with other ids for the same pieces" if report.renumbered else ""
     counted = f"{plural(report.characters, 'character')} are {a:,} tokens in A, {b:,} in B"
-    yield titled("different", f"{resplit}{more}; {counted}", "bad")
+    yield titled("different", f"{resplit}{renumbered}; {counted}", "bad")
     text_number = f"text {report.first.number:,}, " if report.texts > 1 else ""
     title = "first difference" if report.resplit else "first other id"
     yield Heading(title, f"{text_number}from character {report.first.place:,}")
