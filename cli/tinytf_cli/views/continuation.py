@@ -9,7 +9,7 @@ from tinytf_cli.views.blocks import Block, Line, Span
 
 
 def safe_piece(context: str, text: str) -> str:
-    """``text`` with control characters escaped and newlines kept. ``context`` may end with the base of a combining mark."""
+    """``text`` with control characters escaped, not newlines. ``context`` may end in the base of a combining mark."""
     start = len(context) - 1
     while start > 0 and unicodedata.combining(context[start]):
         start -= 1
