@@ -1,4 +1,4 @@
-"""Every error as one line, a hint and an exit status, with the place in the typed line where it is known."""
+"""Every error as one line, a hint and an exit status, and if known the place in the typed line."""
 
 import re
 import shutil

@@ -216,8 +216,8 @@ class FaultOptions:
     """Which numeric faults to look for."""
 
     fail_on: str | None = option(
-        metavar="KINDS", help="Name the first step with nan, inf, saturated, dead or mismatch (or several: nan,inf), "
-        "and exit 1.",
+        metavar="KINDS", help="Find the first step with this fault, and exit 1: nan, inf, saturated, dead or mismatch. "
+        "Several, as nan,inf.",
     )  # fmt: skip
 
     @property

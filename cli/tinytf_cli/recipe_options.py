@@ -17,7 +17,7 @@ from tinytf_cli.command import DECLARED_BY, argument, option
 if TYPE_CHECKING:
     from tinytf.fields import Field
 
-_ABOUT = {field.name: field.metadata.get("help") for field in dataclasses.fields(Recipe)}
+_HELP = {field.name: field.metadata.get("help") for field in dataclasses.fields(Recipe)}
 """The help text of each recipe field."""
 _FROM_DATA = ("vocab_size", "causal")
 """Model fields determined by the text and the objective."""
@@ -38,19 +38,19 @@ _GROUPS = {
 """The recipe fields that are options, by help group."""
 
 
-def _declaring(group: str, fields: "Iterable[Field]", *, several: bool = False) -> type:
+def _make_group(group: str, fields: "Iterable[Field]", *, takes_lists: bool = False) -> type:
     """Make a class that declares an option for each field. --help hides fields without a help text.
 
-    With ``several``, each option takes several values, separated by commas.
+    With ``takes_lists``, each option takes several values, separated by commas.
     """
     declared = []
     for field in fields:
-        about = _ABOUT.get(field.name)
+        help_text = _HELP.get(field.name)
         choices = field.limits.choices
         settings: Any = {"type": click.Choice(tuple(choices)) if choices else field.kind}
-        settings = {"is_flag": True, "default": None} if about and field.kind is bool else settings
-        settings = {"type": str, "metavar": "VALUE,…"} if several else settings
-        declared.append((field.name, Any, option(help=about, hidden=about is None, **settings)))
+        settings = {"is_flag": True, "default": None} if help_text and field.kind is bool else settings
+        settings = {"type": str, "metavar": "VALUE,…"} if takes_lists else settings
+        declared.append((field.name, Any, option(help=help_text, hidden=help_text is None, **settings)))
     return dataclasses.make_dataclass(group, declared, frozen=True, namespace={"GROUP": group})
 
 
@@ -85,10 +85,13 @@ def _axes(declared: Any) -> Axes:
 
 _MODEL_FIELDS = [field for name, field in FIELDS.items() if name not in _FROM_DATA]
 for _type, _resolved in ((RecipeOverrides, _overrides), (Axes, _axes)):
-    _several = _type is Axes
+    _takes_lists = _type is Axes
     _declared = [
-        *(_declaring(group, [RECIPE[name] for name in names], several=_several) for group, names in _GROUPS.items()),
-        _declaring("Model", _MODEL_FIELDS, several=_several),
+        *(
+            _make_group(group, [RECIPE[name] for name in names], takes_lists=_takes_lists)
+            for group, names in _GROUPS.items()
+        ),
+        _make_group("Model", _MODEL_FIELDS, takes_lists=_takes_lists),
     ]
     DECLARED_BY[_type] = dataclasses.make_dataclass(
         "Declared", [(group.__name__, group) for group in _declared], frozen=True, namespace={"resolved": _resolved}

@@ -1,4 +1,4 @@
-"""``tinytf generate``: text that continues a prompt, as it is made."""
+"""``tinytf generate``: text that continues a prompt, as it is generated."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Draws:
+class SamplingOptions:
     """How to choose the next token."""
 
     GROUP: ClassVar = "Sampling"
@@ -47,7 +47,7 @@ class Draws:
         type=float, help="0 takes the most probable token.  [default: 1 with --top-k, --top-p, --min-p or --n, else 0]"
     )
     top_k: int | None = option(type=click.IntRange(1), help="Draw from the N most probable tokens.")
-    top_p: float = option(type=float, default=1.0, help="Draw from the fewest tokens whose probabilities sum to N.")
+    top_p: float = option(type=float, default=1.0, help="Draw from the fewest tokens whose probabilities add up to N.")
     min_p: float = option(type=float, default=0.0, help="Draw from tokens at least N times as probable as the best.")
     repetition_penalty: float = option(
         type=float, default=1.0, help="Above 1, makes tokens of the text so far less probable."
@@ -64,7 +64,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Search:
+class BeamOptions:
     """Beam search instead of sampling."""
 
     GROUP: ClassVar = "Beam search"
@@ -74,7 +74,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Watching:
+class WatchOptions:
     """What to show besides the text."""
 
     GROUP: ClassVar = "Watching"
@@ -90,9 +90,9 @@ class Watching:
 @command("generate")
 def generate(
     options: Options,
-    draws: Draws,
-    search: Search,
-    watching: Watching,
+    sampling_options: SamplingOptions,
+    beam_options: BeamOptions,
+    watch_options: WatchOptions,
     texts: TextOptions,
     model_options: ModelOptions,
     decoding: DecodingOptions,
@@ -107,36 +107,36 @@ def generate(
     from tinytf_cli.views.beams import BeamDisplay
     from tinytf_cli.views.generate import GenerationDisplay
 
-    sampling, beams, head = draws.sampling(search.beams), search.beams, watching.head
-    if watching.explain_cache:
+    sampling, beams, head = sampling_options.sampling(beam_options.beams), beam_options.beams, watch_options.head
+    if watch_options.explain_cache:
         _require_alone()
-    _require_one_way(options, draws, beams, head is not None, not sampling.greedy, decoding)
+    _require_consistent(options, sampling_options, beams, head is not None, not sampling.greedy, decoding)
     model = model_options.open()
-    watch = watching.watch or (head is not None and not output.wants_data)
+    watch = watch_options.watch or (head is not None and not output.wants_data)
     looks = (watch or head is not None) and decoding.use_cache and beams is None
     decoded: dict[str, Any] = {
         "max_tokens": options.max_tokens, "on_overflow": options.on_overflow, "use_cache": decoding.use_cache,
         "chunk": decoding.chunk or 0, "kind": decoding.kind,
     }  # fmt: skip
     streaming = Streaming(
-        **decoded, sampling=sampling, seed=model_options.seed, samples=draws.samples,
-        stops=[_unescaped(stop) for stop in options.stops], top=watching.top if watch or output.wants_data else 0,
+        **decoded, sampling=sampling, seed=model_options.seed, samples=sampling_options.samples,
+        stops=[_unescaped(stop) for stop in options.stops], top=watch_options.top if watch or output.wants_data else 0,
         looking=_looking(model, head) if looks else None,
     )  # fmt: skip
     display: Display | None = None
-    if not watching.explain_cache:
+    if not watch_options.explain_cache:
         display = (GenerationDisplay if beams is None else BeamDisplay)(watch, running=True)
 
     def begin(encoding: "Encoding") -> "Underway[Any]":
-        if watching.explain_cache:
+        if watch_options.explain_cache:
             return begin_cache_comparison(model, encoding, options.max_tokens)
         if beams is None:
             return begin_generation(model, encoding, streaming)
         searching = Searching(
-            **decoded, beams=beams, length_penalty=search.length_penalty,
-            repetition_penalty=draws.repetition_penalty,
+            **decoded, beams=beams, length_penalty=beam_options.length_penalty,
+            repetition_penalty=sampling_options.repetition_penalty,
         )  # fmt: skip
-        return begin_beam_search(model, encoding, searching, draws.samples)
+        return begin_beam_search(model, encoding, searching, sampling_options.samples)
 
     interrupt = output.interrupt
     begun = [begin(model.prompt(text, truncate=texts.truncate)) for text in texts]
@@ -151,7 +151,7 @@ def generate(
             yield Shown(reports[-1], display)
 
     with interrupt.blocked():
-        kind = "comparisons" if watching.explain_cache else "generations"
+        kind = "comparisons" if watch_options.explain_cache else "generations"
         replace(output, at_once=True).show_all(parts(), kind, texts.lines)
     for report in reports:
         for note in _notes(model, report.whole):
@@ -185,20 +185,25 @@ def _notes(model: "Model", report: "Continued[Any]") -> Iterator[str]:
         yield ", ".join(words)
 
 
-def _require_one_way(
-    options: Options, draws: Draws, beams: int | None, head: bool, drawn: bool, decoding: DecodingOptions
+def _require_consistent(
+    options: Options,
+    sampling_options: SamplingOptions,
+    beams: int | None,
+    head: bool,
+    is_sampled: bool,
+    decoding: DecodingOptions,
 ) -> None:
     """Raise UsageError for settings that contradict each other."""
-    search, samples = beams is not None, draws.samples
+    is_beam_search, samples = beams is not None, sampling_options.samples
     conflicts = [
-        (head and (search or decoding.no_cache),
+        (head and (is_beam_search or decoding.no_cache),
          "--head shows what the newest token saw in the cache", "leave out --no-cache and --beams"),
-        (not search and samples > 1 and not drawn,
+        (not is_beam_search and samples > 1 and not is_sampled,
          f"{samples} greedy texts are all the same", "raise --temperature, or search with --beams"),
-        (search and drawn, "beam search takes the most probable text and draws nothing",
+        (is_beam_search and is_sampled, "beam search takes the most probable text and draws nothing",
          "leave out --beams, or --temperature, --top-k, --top-p and --min-p"),
-        (search and options.stops, "beam search ends at end tokens, not at --stop", "leave one of them out"),
-        (search and options.on_overflow == "slide",
+        (is_beam_search and options.stops, "beam search ends at end tokens, not at --stop", "leave one of them out"),
+        (is_beam_search and options.on_overflow == "slide",
          "beam search cannot go on without the older half of a text", "--on-overflow stop or error"),
         (beams is not None and samples > beams,
          f"{samples} texts are more than {beams} beams", f"--n up to {beams}, or more --beams"),
@@ -210,7 +215,7 @@ def _require_one_way(
 
 def _require_alone() -> None:
     """Raise UsageError for a setting that --explain-cache, which decodes greedily, does not take."""
-    groups = (Options, Draws, Search, Watching, DecodingOptions)
+    groups = (Options, SamplingOptions, BeamOptions, WatchOptions, DecodingOptions)
     settings = [setting for group in groups for setting in parameters_of(group)]
     for setting in settings:
         if setting.name and setting.name not in ("max_tokens", "explain_cache") and is_typed(setting.name):

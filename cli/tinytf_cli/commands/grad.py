@@ -25,7 +25,7 @@ def _require_finite(ctx: click.Context, param: click.Parameter, value: float) ->
 
 
 @dataclass(frozen=True)
-class Loss:
+class LossOptions:
     """Which predictions the loss covers."""
 
     GROUP: ClassVar = "Loss"
@@ -65,7 +65,7 @@ class Options:
 @command("grad")
 def grad(
     options: Options,
-    loss: Loss,
+    loss: LossOptions,
     resume_options: ResumeOptions,
     sections: SectionOptions,
     block_options: BlockOptions,

@@ -11,7 +11,7 @@ from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Words(OptionalTextOptions):
+class WordOptions(OptionalTextOptions):
     """Words to compare, or with --at the texts to look up the address in."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="WORD… | TEXT")
@@ -31,7 +31,7 @@ class Options:
 
 
 @command("neighbours")
-def neighbours(options: Options, words: Words, model_options: ModelOptions, output: Output) -> int:
+def neighbours(options: Options, words: WordOptions, model_options: ModelOptions, output: Output) -> int:
     """Compares embeddings by cosine, and unembeddings if the head has its own. For several words, also shows the
     similarity of each pair. A word is one token, by its text or id: cat, '#514'. With --at, give a TEXT.
     """

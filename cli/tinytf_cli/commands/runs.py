@@ -12,7 +12,7 @@ ORDERS = ("bits", "held-out", "loss", "speed", "time", "step")
 
 
 @dataclass(frozen=True)
-class Folders:
+class Options:
     """The argument and options of this command alone."""
 
     folders: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), metavar="[FOLDER or RUN]...")
@@ -23,7 +23,7 @@ class Folders:
 
 
 @command("runs")
-def runs(options: Folders, output: Output) -> None:
+def runs(options: Options, output: Output) -> None:
     """Looks in every FOLDER and its subfolders. The default is the folder runs, or the current one without it."""
     from tinytf.training.folder.run_report import compare_runs
     from tinytf_cli.views.runs import RunsDisplay

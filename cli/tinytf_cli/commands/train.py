@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnreadableOptions:
     """What to do with files that cannot be read."""
 
     GROUP: ClassVar = "Data"
@@ -35,7 +35,7 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineOptions:
     """Where to compute."""
 
     GROUP: ClassVar = "Machine"
@@ -73,9 +73,9 @@ class Options:
 def train(
     run: RunOptions,
     overrides: RecipeOverrides,
-    unreadable: Unreadable,
+    unreadable: UnreadableOptions,
     options: Options,
-    machine: Machine,
+    machine: MachineOptions,
     output: Output,
 ) -> int:
     """CORPUS is files or folders, optionally with weights, as in book.txt=3 code/=1; - or nothing reads standard input.

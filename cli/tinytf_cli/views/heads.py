@@ -30,7 +30,7 @@ _RANDOM = "repeated random tokens"
 _ROWS = 8
 """Heads in the table by default."""
 _UNBOUNDED = ("entropy", "distance")  # the other scores are 0…1
-# (title, score, drop): where width is short, the column with the highest drop goes first
+# (title, score, drop): if the table is too wide, the column with the highest drop goes first
 _COLUMNS = (
     ("induction", "induction", 1),
     ("dupl.", "duplicate", 3),
