@@ -1,16 +1,16 @@
-"""The console script, and ``python -m tinytf_cli``: Ctrl-C is one line from the first moment on."""
+"""The console script, and ``python -m tinytf_cli``. From the first moment, Ctrl-C prints one line and no traceback."""
 
 import os
 import signal
 
 
 def main() -> None:
-    """Run the command line; what it imports takes a tenth of a second, in which nothing else hears Ctrl-C."""
+    """Run the command line. Its imports take a tenth of a second, in which only this handler catches Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
-    from tinytf_cli.main import main as go_on
+    from tinytf_cli.main import main as run_main
 
-    go_on()
+    run_main()
 
 
 def _leave(*_: object) -> None:

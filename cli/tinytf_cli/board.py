@@ -1,4 +1,4 @@
-"""A run in training as one picture that is redrawn in place."""
+"""A training run as one picture, redrawn in place."""
 
 import os
 import time
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def takes_pictures(terminal: Terminal) -> bool:
-    """Whether pictures can be redrawn there."""
+    """Whether the terminal can redraw a picture in place."""
     return terminal.cuts and not terminal.plain and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
 def quiet_seconds(run: Path) -> float | None:
-    """Seconds since the last line of a run; 0 where that is not known, None where it was stopped."""
+    """Seconds since the last line of metrics.jsonl; 0 if unknown, None if the run was stopped."""
     from tinytf.training.folder.run_files import is_stopped
 
     if is_stopped(run):
@@ -32,9 +32,9 @@ def quiet_seconds(run: Path) -> float | None:
 
 
 class Board:
-    """Draws a run from its files, in the largest layout that fits the rows. ``fixed`` keeps the terminal's width.
+    """Draws a run from its files, in the largest layout that fits the screen. ``fixed`` keeps the terminal's width.
 
-    ``log`` counts steps in powers of ten.
+    ``log`` draws steps on a logarithmic axis.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Board:
         self._began: tuple[float, int] | None = None
 
     def draw(self, doing: str = "") -> "History":
-        """Read the news, and show the run as it is now, and what it is ``doing`` besides steps.
+        """Read new metrics and redraw the run. ``doing`` is its present work besides steps.
 
         Raises BrokenPipeError if the reader of stdout has gone.
         """
@@ -58,9 +58,9 @@ class Board:
         report = RunReport(self.name, self.reader.directory, history)
         columns, rows = self.screen.size
         terminal = self.terminal if self.fixed else replace(self.terminal, width=max(20, columns))
-        left = self._seconds_left(history)
+        seconds_left = self._seconds_left(history)
         for layout in LAYOUTS:
-            display = RunDisplay(left, quiet_seconds(self.reader.directory), layout, doing, self.log)
+            display = RunDisplay(seconds_left, quiet_seconds(self.reader.directory), layout, doing, self.log)
             lines = list(paint(run(report, terminal, display), terminal))
             if len(lines) < rows:
                 break
@@ -71,11 +71,11 @@ class Board:
         return history
 
     def _seconds_left(self, history: "History") -> float | None:
-        """Seconds to the last step, by speed.jsonl, or else by the steps that passed since the first picture."""
+        """Seconds to the last step, from speed.jsonl, or from the steps since the first picture."""
         now, step = time.monotonic(), history.last
         if self._began is None or step < self._began[1]:
             self._began = now, step
-        passed, done = now - self._began[0], step - self._began[1]
+        elapsed, done = now - self._began[0], step - self._began[1]
         if history.seconds_left is not None or not done:
             return history.seconds_left
-        return passed / done * (history.steps - step)
+        return elapsed / done * (history.steps - step)

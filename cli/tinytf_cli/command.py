@@ -1,4 +1,4 @@
-"""How a command is declared: the dataclasses in its signature say which options it takes, and in which groups."""
+"""How a command is declared: the dataclasses in its signature declare its options and their groups."""
 
 import dataclasses
 import inspect
@@ -15,7 +15,7 @@ from click.types import FloatParamType, IntParamType
 from tinytf.errors import TinytfError
 from tinytf.files import command_files
 from tinytf_cli.host import host
-from tinytf_cli.sigbus import tell_of_cut_files
+from tinytf_cli.sigbus import report_truncated_files
 from tinytf_cli.working import working
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -26,18 +26,18 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "heads": "Score every head: induction, previous token and other patterns.",
         "neurons": "Show the active feed-forward units and the tokens they promote.",
         "activations": "Show a feed-forward's activation, with TEXT on its curve.",
-        "experts": "Show which experts each token goes to, and their load.",
+        "experts": "Show which experts each token goes to, and how busy they are.",
         "lens": "Show what the model would predict after each layer.",
-        "neighbours": "Show the tokens nearest to a word, or to the stream in TEXT.",
+        "neighbours": "Show the tokens nearest to a word, or to a vector in TEXT.",
         "explore": "Look at a forward pass on one screen, and edit the text live.",
         "repl": "Step through a forward pass in an interactive session.",
     },
     "Why": {
-        "explain": "Show the arithmetic behind any one number, and prove it.",
-        "code": "Show the PyTorch of every step, run and compared.",
-        "grad": "Show how the loss flows back through every step, and prove it.",
+        "explain": "Show the arithmetic behind any one number, and check it.",
+        "code": "Show PyTorch code for every step, run and compared.",
+        "grad": "Show how the loss flows back through every step, and check it.",
         "attribute": "Show what each head, feed-forward and bias adds to a logit.",
-        "rollout": "Show how much of each token attention brings to a position.",
+        "rollout": "Show how much of each token attention carries to a position.",
         "ablate": "Show the prediction without a head, a feed-forward or a layer.",
         "patch": "Show which activations of CLEAN restore its answer in CORRUPT.",
         "diff": "Show where two runs begin to differ, and by how much.",
@@ -46,7 +46,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Learn": {
         "learn": "Learn the pipeline in 23 lessons on your model and text.",
         "verify": "Recompute worked examples, and check every claimed number.",
-        "check": "Find the first wrong step of your own module, and the mistake.",
+        "check": "Find the first wrong step in your own module, and the mistake.",
     },
     "Generate": {
         "generate": "Continue the prompt TEXT.",
@@ -56,37 +56,37 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "train": "Train a model on the text files of CORPUS.",
         "sweep": "Train a recipe with several values and seeds, and compare.",
         "runs": "Compare training runs: losses, curves and milestones.",
-        "watch": "Follow a training run until it is finished.",
-        "replay": "Play a training run as a film: what was learned when.",
+        "watch": "Follow a training run until it finishes.",
+        "replay": "Play a training run as a film: what it learned, and when.",
     },
     "Models": {
         "models": "List the models that can be opened here.",
         "info": "Show the architecture, parameters and memory of MODEL.",
         "certify": "Compare MODEL with transformers: ids, every layer, logits.",
-        "doctor": "Show what works here, and what is missing for what.",
+        "doctor": "Show what works here, and which features need an extra package.",
         "export": "Write MODEL to DIRECTORY in the format of Hugging Face.",
     },
 }
-"""Every command with what it does, in the groups of the help page. Here, so that the page imports none of them."""
+"""Every command and its summary, by help group. Kept here so that the help page imports no command."""
 
 UNGROUPED = 10
-"""More options than these are shown in groups."""
+"""Above this many options, help shows them in groups."""
 WIDE = 20
-"""Columns that the words of a choice may take beside its option."""
+"""Columns that the choices may take beside their option; longer lists go into its help text."""
 
 
 class FloatRange(click.FloatRange):
-    """A range that has no NaN in it; click's own lets it through, since no limit is on its wrong side."""
+    """A range that refuses NaN. click's own accepts it, since every comparison with NaN is false."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if found != found:
+        number = super().convert(value, param, ctx)
+        if number != number:
             self.fail("nan is no limit", param, ctx)
-        return found
+        return number
 
 
 class Option(click.Option):
-    """An option in a group of the help page, where numbers are called N, and many words stand in the text."""
+    """An option in a help group. Numbers are shown as N, and long lists of choices go into the help text."""
 
     group = "Options"
     shared = False
@@ -99,7 +99,7 @@ class Option(click.Option):
 
     @property
     def _words(self) -> str:
-        """The words that it takes, where they are too many to stand beside its name."""
+        """The choices, if they are too long to stand beside the name; otherwise empty."""
         words = ", ".join(map(str, self.type.choices)) if isinstance(self.type, click.Choice) else ""
         return words if len(words) > WIDE else ""
 
@@ -114,16 +114,18 @@ class Option(click.Option):
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
         if "default" in extra:
-            extra["default"] = extra["default"].strip("()")  # click's, around words that stand for a value
+            extra["default"] = extra["default"].strip(
+                "()"
+            )  # click puts them around a default that is described in words
         return extra
 
 
 SHARED_OPTIONS = "options"
-"""The word after ``help`` that explains the options that commands share."""
+"""The word after ``help`` that shows the shared options."""
 
 
 class Command(click.Command):
-    """A command whose options are shown in groups where they are many, and shared ones by name alone."""
+    """A command whose help lists shared options by name only, and groups its own if there are many."""
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -150,9 +152,9 @@ class Command(click.Command):
 
 
 def option(*names: str, shown: Any = None, **attributes: Any) -> Any:
-    """A field of a dataclass that is an option of these names, or of the field's own.
+    """Declare a dataclass field as an option with these names, or named after the field.
 
-    ``shown`` is a default that --help shows.
+    ``shown`` is the default, displayed in --help.
     """
     if shown is not None:
         attributes |= {"default": shown, "show_default": True}
@@ -160,26 +162,26 @@ def option(*names: str, shown: Any = None, **attributes: Any) -> Any:
 
 
 def argument(**attributes: Any) -> Any:
-    """A field of a dataclass that is a positional argument."""
+    """Declare a dataclass field as a positional argument."""
     return dataclasses.field(metadata={"declared": (click.Argument, (), attributes)})
 
 
-_SHOWING_THEMSELVES = ("explore", "learn", "train", "watch")
-"""Commands that have the screen to themselves, or say how far they are."""
+_SHOW_PROGRESS = ("explore", "learn", "train", "watch")
+"""Commands that take over the screen, or show their own progress."""
 
 DECLARED_BY: dict[type, type] = {}
-"""Classes that the ``resolved`` method of another class makes, whose fields declare the options."""
+"""For a class without declared options: the class that declares them, whose ``resolved`` method makes it."""
 
 
-def parameters_of(made: Any) -> Iterator[click.Parameter]:
-    """The click parameters that the fields of a dataclass declare; one that is a dataclass itself declares its own."""
-    declaring = DECLARED_BY.get(made, made)
+def parameters_of(options_type: Any) -> Iterator[click.Parameter]:
+    """The click parameters declared by the fields of a dataclass. Nested dataclasses are included."""
+    declaring = DECLARED_BY.get(options_type, options_type)
     for field in dataclasses.fields(declaring):
         if "declared" not in field.metadata:
             yield from parameters_of(field.type)
             continue
-        kind, names, attributes = field.metadata["declared"]
-        if kind is click.Argument:
+        parameter_type, names, attributes = field.metadata["declared"]
+        if parameter_type is click.Argument:
             yield click.Argument([field.name], **attributes)
         else:
             declared = Option([*(names or (f"--{field.name.replace('_', '-')}",)), field.name], **attributes)
@@ -188,27 +190,27 @@ def parameters_of(made: Any) -> Iterator[click.Parameter]:
             yield declared
 
 
-def build(made: Any, values: Mapping[str, Any]) -> Any:
-    """The object that the options of a dataclass make, from the values that click parsed."""
-    declaring = DECLARED_BY.get(made, made)
-    found = declaring(
+def build(options_type: Any, values: Mapping[str, Any]) -> Any:
+    """Build a dataclass from the values that click parsed for its options."""
+    declaring = DECLARED_BY.get(options_type, options_type)
+    options = declaring(
         **{
             field.name: values[field.name] if "declared" in field.metadata else build(field.type, values)
             for field in dataclasses.fields(declaring)
         }
     )
-    return found if declaring is made else found.resolved()
+    return options if declaring is options_type else options.resolved()
 
 
 def debug_option() -> Option:
-    """The option that every command has."""
+    """--debug, which every command has."""
     debug = Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
     debug.group, debug.shared = "Other", True
     return debug
 
 
 def _require_folder() -> None:
-    """Raise TinytfError in a folder that was deleted: there Intel's oneMKL, which torch uses, ends the process."""
+    """Raise TinytfError in a deleted folder, where Intel's oneMKL, which torch uses, would end the process."""
     try:
         os.getcwd()
     except OSError:
@@ -216,25 +218,27 @@ def _require_folder() -> None:
 
 
 def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
-    """Make a command of a function; each of its parameters is annotated with a dataclass that declares options.
+    """Make a function a command. Each parameter is annotated with a dataclass that declares options.
 
-    Its help is its line of GROUPS, then the docstring.
+    The help page shows the summary from GROUPS, then the docstring.
     """
     (summary,) = (summaries[name] for summaries in GROUPS.values() if name in summaries)
 
     def decorate(function: Callable[..., int | None]) -> Command:
-        kinds = {one.name: one.annotation for one in inspect.signature(function).parameters.values()}
-        params = [parameter for made in kinds.values() for parameter in parameters_of(made)]
+        option_types = {
+            parameter.name: parameter.annotation for parameter in inspect.signature(function).parameters.values()
+        }
+        params = [parameter for options_type in option_types.values() for parameter in parameters_of(options_type)]
 
         def run(**values: Any) -> int | None:
             _require_folder()
-            tell_of_cut_files()
+            report_truncated_files()
             with command_files() if host() is None else nullcontext():
-                found = {keyword: build(made, values) for keyword, made in kinds.items()}
-                if name == "repl":  # each of its lines works by itself
-                    return function(**found)
-                with working(name, shows_itself=name in _SHOWING_THEMSELVES):
-                    return function(**found)
+                arguments = {keyword: build(options_type, values) for keyword, options_type in option_types.items()}
+                if name == "repl":  # each line of a session shows its own progress
+                    return function(**arguments)
+                with working(name, shows_itself=name in _SHOW_PROGRESS):
+                    return function(**arguments)
 
         return Command(
             name, callback=run, params=[*params, debug_option()], help=f"{summary}\n\n{inspect.getdoc(function)}"

@@ -17,13 +17,13 @@ from tinytf.tables import Sheet
 from tinytf.text.printable import is_hidden, printable
 
 _FORMULA = re.compile(r"'*[=+\-@]")
-"""A text that a spreadsheet would compute, or that looks like one already quoted against that."""
+"""A text that a spreadsheet would evaluate as a formula, also behind leading quotes."""
 _FLOAT32, _SHORT, _LARGEST = struct.Struct("f"), 8, 3.4028234663852886e38
-"""How a float32 is stored, the longest text of a number that stays as it is, and the largest float32."""
+"""The layout of a float32, the longest number that is not shortened (characters), and the largest float32."""
 
 
 def ndjson_lines(report: Report, number: int | None = None) -> Iterator[str]:
-    """The events of a report, one JSON object a line; with ``number`` each says which of several results it is of."""
+    """The events of a report, one JSON object per line. ``number`` is the index of the report among several."""
     wide = False
     for event in report.events():
         wide = _is_wide(event) if "model" in event else wide
@@ -33,13 +33,13 @@ def ndjson_lines(report: Report, number: int | None = None) -> Iterator[str]:
 
 
 def to_json(data: Mapping[str, Any], *, one_line: bool = False, wide: bool = False) -> str:
-    """A JSON object, one line a top-level key unless ``one_line``.
+    """A JSON object, one top-level key per line, or all on ``one_line``.
 
-    A number of float32 has as many digits as it takes to read that float32 back, unless the model is of float64, as
-    its data say or ``wide`` does.
+    A float32 has the fewest digits that read back as the same float32. If the model computes in float64, as its data
+    or ``wide`` say, numbers keep all digits.
 
-    A masked cell (−∞) is null; NaN and +∞, which JSON has no number for, are the strings "NaN" and "Infinity".
-    Invisible characters are escaped, so that the output is safe to look at in a terminal.
+    A masked cell (−∞) is null. NaN and +∞, for which JSON has no numbers, are the strings "NaN" and "Infinity".
+    Invisible characters are escaped, so that a terminal can show the output safely.
     """
     wide = wide or _is_wide(data)
     members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value, wide))}" for key, value in data.items()]
@@ -58,7 +58,7 @@ def _escaped(char: str) -> str:
 
 
 def _is_wide(data: Mapping[str, Any]) -> bool:
-    """Whether data are of a model that computes in float64."""
+    """Whether the data come from a model that computes in float64."""
     model = data.get("model")
     return isinstance(model, Mapping) and model.get("dtype") == "float64"
 
@@ -77,16 +77,16 @@ def _jsonable(data: object, wide: bool = False) -> object:
 
 
 def _shortest(value: float) -> float:
-    """A number that is one of float32 with the fewest digits that mean that float32; any other as it is."""
+    """A float32 rounded to the fewest digits that read back as the same float32. Other numbers are unchanged."""
     if len(repr(value)) <= _SHORT or abs(value) > _LARGEST or _FLOAT32.unpack(_FLOAT32.pack(value))[0] != value:
         return value
-    import numpy as np  # where such numbers come from
+    import numpy as np  # imported late: only numeric reports need it
 
     return float(str(np.float32(value)))
 
 
 def tensor_file(report: Report, name: str) -> Iterator[bytes | memoryview]:
-    """The tensors of a report as a safetensors file, in pieces. Raises UsageError where it has none."""
+    """The tensors of a report as a safetensors file, in pieces. Raises UsageError if it has none."""
     tensors = report.stored()
     if not tensors:
         raise UsageError(f"there are no tensors to write to {name}", "write to a .json file instead")
@@ -97,9 +97,9 @@ def tensor_file(report: Report, name: str) -> Iterator[bytes | memoryview]:
 
 
 def csv_lines(report: Report) -> Iterator[str]:
-    """The table of a report as lines of CSV. A line may have line ends inside quotes.
+    """The table of a report as CSV records. A record may contain line breaks inside quotes.
 
-    Raises UsageError where the report has no table.
+    Raises UsageError if the report has no table.
     """
     sheet = _sheet_of(report)
     writer = csv.writer(_Line(), lineterminator="\n")
@@ -110,19 +110,19 @@ def csv_lines(report: Report) -> Iterator[str]:
 def _sheet_of(report: Report) -> Sheet:
     sheet = report.sheet()
     if sheet is None:
-        raise UsageError("there is no table to write here", "JSON holds all of it: --json, or a .json file")
+        raise UsageError("there is no table to write here", "JSON has everything: use --json or a .json file")
     return sheet
 
 
 class _Line:
-    """A file whose ``write`` returns what it is given, and with it the ``writerow`` of a csv.writer."""
+    """A file whose ``write`` returns its text, so that ``writerow`` of a csv.writer returns the line."""
 
     def write(self, text: str) -> str:
         return text
 
 
 def _csv_cell(value: Any) -> str:
-    """A value as CSV has it: a number in full, nothing for None and −∞, lists as JSON."""
+    """A value as a CSV cell: numbers in full, None and −∞ empty, lists as JSON."""
     if isinstance(value, str):
         return _csv_text(value)
     if value is None or isinstance(value, (bool, list, tuple)):
@@ -132,17 +132,17 @@ def _csv_cell(value: Any) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else ""
 
 
-@functools.lru_cache(100_000)  # a label stands in many rows
+@functools.lru_cache(100_000)  # labels repeat in many rows
 def _csv_text(value: str) -> str:
-    """A text without what a terminal could act on; one that a spreadsheet would compute has a ' before it."""
+    """A text with control characters escaped, and a ' before one that a spreadsheet would evaluate."""
     text = printable(value, spaces=False)
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
-    """The table of a report as lines of Markdown: declared columns as on a screen, else those of the CSV.
+    """The table of a report as lines of Markdown: the columns shown on screen, or those of the CSV.
 
-    Raises UsageError where the report has no table.
+    Raises UsageError if the report has no table.
     """
     if report.ROWS:
         records = getattr(report, report.ROWS)
@@ -160,7 +160,7 @@ def markdown_lines(report: Report) -> Iterator[str]:
 
 
 def _markdown_cell(value: Any) -> str:
-    """A value as CSV has it, but a number with four digits: Markdown is for readers."""
+    """A value as in CSV, but with numbers to four digits: Markdown is for readers."""
     return f"{value:.4g}" if isinstance(value, float) and math.isfinite(value) else _csv_cell(value)
 
 

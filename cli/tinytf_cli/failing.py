@@ -1,4 +1,4 @@
-"""Every error as one line, a hint and an exit status; where one place of a line is wrong, that place too."""
+"""Every error as one line, a hint and an exit status, and if known the place in the typed line."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ _AROUND = 60
 
 @dataclass(frozen=True)
 class Failure:
-    """What is said of an error. ``marked`` are two lines, what was typed and a caret under the place, or empty."""
+    """How an error is reported. ``marked`` is two lines, the typed line and a caret under the mistake, or empty."""
 
     message: str
     hint: str
@@ -35,11 +35,11 @@ _PLAINER = [
     (r"^Missing argument '\[?([A-Z|]+)\]?'$", r"\1 is missing"),
     (r"^Invalid value for '\[?([A-Z|]+)\]?…?': ", r"\1: "),
 ]
-"""Words of click, and what everybody else says."""
+"""click's wording, and plainer words for it."""
 
 
 def explained(error: Exception, shows: str = "--debug shows where it happened") -> Failure:
-    """What an error means to whoever typed; ``shows`` says where more is told of one that is a fault of ours."""
+    """Explain an error to the user. ``shows`` is the hint to the traceback, for a fault of tinytf itself."""
     if isinstance(error, click.UsageError):
         return Failure(usage_message(error), _usage_hint(error), 2)
     if isinstance(error, PlacedError):
@@ -47,19 +47,19 @@ def explained(error: Exception, shows: str = "--debug shows where it happened") 
     if isinstance(error, TinytfError):
         return Failure(error.message, error.hint, error.exit_status)
     if isinstance(error, OSError):
-        said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        return Failure(said, "", 1)
+        message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        return Failure(message, "", 1)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
-        return Failure("there is not enough memory for this", "take a smaller model or a shorter text", 1)
-    if isinstance(error, ValueError) and "embedded null" in str(error):  # what Python says of any path with one
+        return Failure("there is not enough memory for this", "use a smaller model or a shorter text", 1)
+    if isinstance(error, ValueError) and "embedded null" in str(error):  # Python's message for a path with a NUL byte
         return Failure("a file name cannot hold a NUL byte", "", 2)
     return Failure(f"{type(error).__name__}: {error}", f"this is a fault of tinytf; {shows}", 1)
 
 
 def say(message: str, hint: str = "", marked: str = "", stream: TextIO | None = None) -> None:
-    """Write an error to ``stream`` (stderr); without one it is lost.
+    """Write an error to ``stream`` (default: stderr); without a stderr it is lost.
 
-    Messages carry what a user typed; nothing of it may act on the terminal.
+    Messages repeat what a user typed, so control characters are escaped.
     """
     stream = sys.stderr if stream is None else stream
     if stream is None:
@@ -73,7 +73,7 @@ def say(message: str, hint: str = "", marked: str = "", stream: TextIO | None = 
 
 
 def _fitted(line: str, stream: TextIO) -> str:
-    """A line, on a terminal wrapped between words."""
+    """A line, wrapped between words on a terminal."""
     width = shutil.get_terminal_size().columns
     if not stream.isatty() or len(line) < width:
         return line
@@ -81,14 +81,14 @@ def _fitted(line: str, stream: TextIO) -> str:
 
 
 def _marked(line: str, column: int) -> str:
-    """The line around a column, and a caret under it; wide characters count as the two cells that they take."""
+    """The text around a column, and a caret under it. Wide characters count as two cells."""
     from rich.cells import cell_len
 
     start = max(0, column - _AROUND)
-    before = printable(line[start:column], spaces=False)
-    after = printable(line[column : column + _AROUND], spaces=False)
+    left = printable(line[start:column], spaces=False)
+    right = printable(line[column : column + _AROUND], spaces=False)
     cut = "…" if start else ""
-    return f"  {cut}{before}{after}\n  {' ' * cell_len(cut + before)}^"
+    return f"  {cut}{left}{right}\n  {' ' * cell_len(cut + left)}^"
 
 
 def _usage_hint(error: click.UsageError) -> str:
@@ -101,7 +101,7 @@ def _usage_hint(error: click.UsageError) -> str:
 
 
 def usage_message(error: click.UsageError) -> str:
-    """What is wrong with the words of a command."""
+    """A usage error of click in plainer words."""
     if isinstance(error, click.NoSuchOption):
         return f"there is no option {error.option_name}"
     message = " ".join(error.format_message().split()).rstrip(".")

@@ -1,4 +1,4 @@
-"""Pictures one after the other as a file: a recording for a terminal, or an SVG that moves."""
+"""A film as a file: an asciicast for a terminal, or an animated SVG."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,15 @@ from tinytf_cli.views.blocks import Block
 from tinytf_cli.views.draw import Frames
 
 SECONDS = 0.8
-"""How long a picture stands; the last one three times as long."""
+"""How long a frame is shown; the last one three times as long."""
 
 
 ROWS = 45
-"""The most rows of a frame in a file."""
+"""Rows of a frame in a file, at most."""
 
 
 def fitting(layouts: Iterable[Iterable[Block]], terminal: Terminal, rows: int) -> list[str]:
-    """A frame in its largest layout that fits the rows; the smallest one is cut."""
+    """A frame in the largest layout that fits in ``rows``. If none fits, the smallest is cut."""
     lines: list[str] = []
     for layout in layouts:
         lines = list(paint(layout, terminal))
@@ -28,14 +28,14 @@ def fitting(layouts: Iterable[Iterable[Block]], terminal: Terminal, rows: int) -
 
 
 def painted(frames: Frames, screen: Terminal) -> list[list[str]]:
-    """The frames as lines, all of them as high as the highest."""
+    """The frames as lines, padded to the height of the tallest."""
     drawn = [fitting(layouts, screen, ROWS) for layouts in frames]
     height = max(map(len, drawn))
     return [lines + [""] * (height - len(lines)) for lines in drawn]
 
 
 def recording(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
-    """An asciicast of version 2: a header, and a line for each picture (https://docs.asciinema.org/manual/asciicast)."""
+    """An asciicast of version 2: a header, then one line per frame (https://docs.asciinema.org/manual/asciicast)."""
     size = {"width": screen.width, "height": max(map(len, frames))}
     lines: list[object] = [{"version": 2, **size, "env": {"TERM": "xterm-256color"}}]
     for number, frame in enumerate(frames):
@@ -46,20 +46,20 @@ def recording(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
 
 
 def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
-    """One SVG that shows each picture in turn, for ever; what cannot move shows the last one."""
-    whole = (len(frames) + 2) * SECONDS
+    """An SVG that loops through the frames. A viewer without animation shows the last one."""
+    total = (len(frames) + 2) * SECONDS
     drawn = []
     for number, frame in enumerate(frames):
         last = number == len(frames) - 1
         still = picture(frame, ".svg", screen, name=f"frame{number}")
-        begin, end = number * SECONDS / whole, 1.0 if last else (number + 1) * SECONDS / whole
+        begin, end = number * SECONDS / total, 1.0 if last else (number + 1) * SECONDS / total
         values, times = ["hidden", "visible", "hidden"], [0.0, begin, end]
         if not number:
             values, times = values[1:], [0.0, end]
         if last:
             values, times = values[:2], times[:2]
         timing = f'values="{";".join(values)}" keyTimes="{";".join(f"{time:.4f}" for time in times)}"'
-        turn = f'<animate attributeName="visibility" {timing} dur="{whole:g}s" calcMode="discrete"'
+        turn = f'<animate attributeName="visibility" {timing} dur="{total:g}s" calcMode="discrete"'
         drawn.append(
             f'<g visibility="{"visible" if last else "hidden"}">\n{turn} repeatCount="indefinite"/>\n{still}</g>\n'
         )

@@ -1,4 +1,4 @@
-"""The host of a command: the session that runs it, and fills in what its options leave out."""
+"""The session that runs a command and supplies the model and text that its options leave out."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Host(ABC):
-    """What a command takes from the session where its own options do not say otherwise."""
+    """What a session supplies to a command whose options name no model or text."""
 
     interrupt: Interrupt
 
@@ -25,28 +25,28 @@ class Host(ABC):
 
     @abstractmethod
     def require_text(self) -> "Written":
-        """The text of the session; UsageError where there is none."""
+        """The text of the session. Raises UsageError if there is none."""
 
     @abstractmethod
     def require_own(self, what: str) -> None:
-        """Raise UsageError where the running line comes from a file that may not do so."""
+        """Raise UsageError if the running line comes from a file that is not trusted to do ``what``."""
 
 
 def host() -> Host | None:
-    """The host of the running command; None on the command line itself."""
+    """The session that runs the current command; None on the command line itself."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.find_object(Host)  # type: ignore[type-abstract]
 
 
 def current_interrupt() -> Interrupt:
-    """The handler of the running command; outside any command, a new one that never fires."""
+    """The Ctrl-C handler of the running command; outside any command, a new one that never fires."""
     context = click.get_current_context(silent=True)
-    lender = host()
-    found = context.find_object(Interrupt) if context is not None else None
-    return found or (lender.interrupt if lender is not None else Interrupt())
+    session = host()
+    interrupt = context.find_object(Interrupt) if context is not None else None
+    return interrupt or (session.interrupt if session is not None else Interrupt())
 
 
-def given(*names: str) -> bool:
-    """Whether one of these options was typed, for the running command."""
+def is_typed(*names: str) -> bool:
+    """Whether any of these options of the running command was typed."""
     context = click.get_current_context()
     return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
-    """The given text, or with ``lines`` one text per line (blank lines are skipped).
+    """Read the text in ``words`` or from standard input; with ``lines`` one text per line, skipping blank lines.
 
-    Raises UsageError where there is none, where it is not UTF-8, and where it is the name of a file.
+    Raises UsageError if there is no text, if it is not UTF-8, and if it names a file.
     """
     for word in words:
         if "." in word and os.path.isfile(word):
             from tinytf.compare.dumps.read import is_dump
 
-            hint = "tinytf diff --versus compares it" if is_dump(word) else f"- < {word} reads a text from it"
-            raise UsageError(f"{word} is a file, and a text is wanted here", hint)
-    text = " ".join(words) if words and words != ("-",) else _standard_input(asked=bool(words))
+            hint = "tinytf diff --versus compares it" if is_dump(word) else f"- < {word} reads the text in it"
+            raise UsageError(f"{word} is a file, and this takes a text", hint)
+    text = " ".join(words) if words and words != ("-",) else _standard_input(is_requested=bool(words))
     if not lines:
         return [text]
     texts = [line for line in text.splitlines() if line.strip()]
@@ -36,9 +36,9 @@ def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
 
 
 def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | None = None) -> "list[Conversation]":
-    """The given conversation, or with ``lines`` one per line: the messages of JSON, or a message of the user.
+    """Read a conversation, or with ``lines`` one per line: messages as JSON, or one user message.
 
-    One word that ends in .json is a file, and what begins as JSON does from a pipe is JSON.
+    A single word that ends in .json is a file. Piped text that begins like JSON is read as JSON.
     """
     file = len(words) == 1 and words[0].lower().endswith(".json")
     texts = [_file_text(Path(words[0]))] if file else read_texts(words, lines=lines)
@@ -50,11 +50,11 @@ def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | Non
 
 
 def conversation_in(text: str, system: str | None, *, json: bool = False) -> "Conversation":
-    """What a text of a file or pipe holds: messages, if it is ``json`` or begins so, or a message of the user."""
+    """The conversation in a text: its messages if it is ``json`` or begins like it, otherwise one user message."""
     from tinytf.text.chat import Conversation
 
-    begins = json or re.match(r"\s*(\[\s*)?\{", text)
-    return (Conversation.from_json if begins else Conversation.of)(text, system)
+    is_json = json or re.match(r"\s*(\[\s*)?\{", text)
+    return (Conversation.from_json if is_json else Conversation.of)(text, system)
 
 
 def _file_text(path: Path) -> str:
@@ -70,10 +70,10 @@ def _file_text(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _standard_input(*, asked: bool) -> str:
+def _standard_input(*, is_requested: bool) -> str:
     if host() is not None:
-        raise UsageError("a session reads no text from standard input", "give the text itself, or name a file")
-    if sys.stdin is None or (sys.stdin.isatty() and not asked):
+        raise UsageError("a session reads no text from standard input", "type the text, or name a file")
+    if sys.stdin is None or (sys.stdin.isatty() and not is_requested):
         raise UsageError("there is no text", 'give it in quotes, such as "The cat sat", or pipe it in')
     read_standard_input()
     data = sys.stdin.buffer.read()
@@ -89,36 +89,36 @@ def _standard_input(*, asked: bool) -> str:
     return text.removesuffix("\n")
 
 
-def with_session_text(words: tuple[str, ...], wanted: int) -> "tuple[Written, ...]":
-    """Inside a session, where one of the ``wanted`` texts is missing, the session's text comes first."""
-    lender = host()
-    if lender is None or len(words) != wanted - 1:
+def with_session_text(words: tuple[str, ...], count: int) -> "tuple[Written, ...]":
+    """Put the session's text first if exactly one of the ``count`` texts is missing."""
+    session = host()
+    if session is None or len(words) != count - 1:
         return words
-    return (lender.require_text(), *words)
+    return (session.require_text(), *words)
 
 
 def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":
-    """The corpus at these paths; ``-`` is standard input, which holds one text."""
+    """The corpus at these paths. ``-`` is standard input, read as one text."""
     from tinytf.text.corpus import find_files
 
     if Path("-") not in paths:
         return find_files(paths)
     if len(paths) > 1:
-        raise UsageError("- is the whole corpus, and there is another one", "leave one of them out")
+        raise UsageError("- is a whole corpus, and there is another one", "leave one of them out")
     if words in ((), ("-",)):
         raise UsageError("a pipe holds one text, and both TEXT and the corpus are -", "give TEXT in quotes")
     return find_files(read_texts(("-",), lines=False)[0])
 
 
 def line_texts(path: Path) -> list[str]:
-    """The lines of a text file that have a word in them, or of standard input, which is ``-``.
+    """The non-blank lines of a text file, or of standard input for ``-``.
 
-    Raises UsageError as ``find_files`` does.
+    Raises UsageError, as ``find_files`` does.
     """
     if path == Path("-"):
         return read_texts(("-",), lines=True)
     from tinytf.text.corpus import find_files
     from tinytf.text.stream import cut_anywhere
 
-    whole = "".join(find_files([path]).whole_files().documents().texts(cut_anywhere))
-    return [line for line in whole.splitlines() if line.strip()]
+    text = "".join(find_files([path]).whole_files().documents().texts(cut_anywhere))
+    return [line for line in text.splitlines() if line.strip()]

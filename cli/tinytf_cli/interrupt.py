@@ -1,6 +1,6 @@
-"""Ctrl-C: remembered, because an import can swallow the exception, and held back while output is written.
+"""Ctrl-C: remembered, because an import can swallow the exception, and deferred while output is written.
 
-A training holds SIGTERM and SIGHUP back as well, until its checkpoint is written.
+Training also defers SIGTERM and SIGHUP until its checkpoint is written.
 """
 
 import signal
@@ -12,23 +12,23 @@ from typing import Any
 
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PASSED_ON = 1.0
-"""Seconds in which a second SIGTERM or SIGHUP is the first one again, passed on by a shell or a launcher."""
+"""Seconds within which a second SIGTERM or SIGHUP counts as the first one, forwarded by a shell or a launcher."""
 
 
 class Interrupt:
-    """The handler of signals of one run; ``happened`` says whether Ctrl-C was pressed, or another asked it to end."""
+    """The signal handler of one run. ``happened`` is true after Ctrl-C or another signal to end."""
 
     def __init__(self) -> None:
         self.happened = False
-        self._held = False
-        self._since = 0.0
+        self._blocking = False
+        self._signalled_at = 0.0
 
     def __call__(self, number: int = signal.SIGINT, *_: object) -> None:
-        again, self.happened = self.happened, True
-        if again and number in _ENDING and time.monotonic() - self._since < _PASSED_ON:
+        repeated, self.happened = self.happened, True
+        if repeated and number in _ENDING and time.monotonic() - self._signalled_at < _PASSED_ON:
             return
-        self._since = time.monotonic()
-        if again or not self._held:
+        self._signalled_at = time.monotonic()
+        if repeated or not self._blocking:
             raise KeyboardInterrupt
 
     def listen(self) -> Any:
@@ -38,44 +38,44 @@ class Interrupt:
         return signal.signal(signal.SIGINT, self)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold back the first Ctrl-C until ``let_in``; a second one interrupts at once."""
-        self._held = True
+    def blocked(self) -> Iterator[None]:
+        """Defer the first Ctrl-C until ``allowed``; a second one interrupts at once."""
+        self._blocking = True
         try:
             yield
         finally:
-            self._held = False
+            self._blocking = False
 
     @contextmanager
-    def asked(self) -> Iterator[Callable[[], bool]]:
-        """Yield a question, whether to stop; once it is asked, signals do no more than answer it.
+    def deferred(self) -> Iterator[Callable[[], bool]]:
+        """Yield a function that says whether to stop. After its first call, a signal only makes it return true.
 
-        These are Ctrl-C, SIGTERM, and SIGHUP unless ``nohup`` has switched it off. A second one interrupts at once.
+        The signals are Ctrl-C, SIGTERM, and SIGHUP unless ``nohup`` ignores it. A second one interrupts at once.
         """
-        before: dict[int, Any] = {}
+        previous: dict[int, Any] = {}
 
-        def question() -> bool:
-            if not self._held:
-                self._held = True
+        def must_stop() -> bool:
+            if not self._blocking:
+                self._blocking = True
                 if threading.current_thread() is threading.main_thread():
-                    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-                    before.update({number: signal.signal(number, self) for number in heard})
+                    handled = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+                    previous.update({number: signal.signal(number, self) for number in handled})
             return self.happened
 
         try:
-            yield question
+            yield must_stop
         finally:
-            self._held = False
-            for number, handler in before.items():
+            self._blocking = False
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
     @contextmanager
-    def let_in(self) -> Iterator[None]:
-        """Within ``held``, let Ctrl-C interrupt, including one that was held back."""
-        held, self._held = self._held, False
+    def allowed(self) -> Iterator[None]:
+        """Within ``blocked``, let Ctrl-C interrupt, including one that was deferred."""
+        was_blocking, self._blocking = self._blocking, False
         try:
-            if held and self.happened:
+            if was_blocking and self.happened:
                 raise KeyboardInterrupt
             yield
         finally:
-            self._held = held
+            self._blocking = was_blocking

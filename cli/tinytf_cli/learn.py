@@ -1,4 +1,4 @@
-"""The lessons on a terminal, one a screen: what is on it, what each key does, and where a learner left."""
+"""The lessons on a terminal, one per screen: its contents, its keys, and a bookmark."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from tinytf_cli.paged import screen_of
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.screen import clean_exit
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views import explain  # noqa: F401 - registers it
+from tinytf_cli.views import explain  # noqa: F401 - registers its view
 from tinytf_cli.views.blocks import Line, Span
 from tinytf_cli.views.draw import blocks_of
 from tinytf_cli.views.learn import LessonView
@@ -34,12 +34,12 @@ KEYS = {
     Keys.Up: "up", Keys.Down: "down", Keys.PageUp: "page up", Keys.PageDown: "page down",
     **{digit: digit for digit in "123456789"},
 }  # fmt: skip
-"""What each key does: ``on`` shows the answer and then goes on, a digit answers; any other key only leaves an
-explanation."""
+"""The action of each key. ``on`` shows the answer, then turns to the next lesson; a digit answers. Any other key only
+closes an explanation."""
 
 
-class Place:
-    """The number of the last lesson in a small file. ``trouble`` is why it could not be written, or empty."""
+class Bookmark:
+    """A small file with the number of the last lesson. ``trouble`` is why it could not be written, or empty."""
 
     def __init__(self, path: Path | None = None) -> None:
         if path is None:
@@ -48,16 +48,16 @@ class Place:
             path = user_state_path("tinytf", appauthor=False) / "learn.json"
         self.path, self.trouble = path, ""
 
-    def read(self, most: int) -> int | None:
-        """The lesson to continue with; None where the file is missing or holds no lesson from 1 to ``most``."""
+    def read(self, count: int) -> int | None:
+        """The lesson to continue with; None if the file is missing or names no lesson from 1 to ``count``."""
         try:
             number = read_json(self.path).get("lesson")
         except (CheckpointError, OSError):
             return None
-        return number if type(number) is int and 1 <= number <= most else None
+        return number if type(number) is int and 1 <= number <= count else None
 
     def write(self, number: int) -> None:
-        """Remember a lesson; after a first failure nothing more is tried."""
+        """Save the number of a lesson. After a first failure, do nothing."""
         if self.trouble:
             return
         try:
@@ -68,15 +68,15 @@ class Place:
 
 
 class Pages:
-    """What is on the screen: a lesson, or the arithmetic of a cell of it, and how far it is scrolled."""
+    """The screen: a lesson or the arithmetic of one of its cells, and how far it is scrolled."""
 
-    def __init__(self, live: Live, number: int, terminal: Terminal, place: Place, note: str = "") -> None:
-        self.live, self.number, self.terminal, self.place, self.note = live, number, terminal, place, note
+    def __init__(self, live: Live, number: int, terminal: Terminal, bookmark: Bookmark, note: str = "") -> None:
+        self.live, self.number, self.terminal, self.bookmark, self.note = live, number, terminal, bookmark, note
         self.chosen: dict[int, int] = {}
         self.revealed: set[int] = set()
         self.explaining = self.finished = False
         self.scrolled = 0
-        self._made: dict[int, Lesson] = {}
+        self._lessons: dict[int, Lesson] = {}
         self._height = 1
 
     keys = KEYS
@@ -84,56 +84,56 @@ class Pages:
     @property
     def ready(self) -> bool:
         """Whether the lesson has been computed."""
-        return self.number in self._made
+        return self.number in self._lessons
 
     def farewell(self) -> str:
-        """Where the learner left, how many answers were predicted correctly, and how to continue."""
-        right = sum(self._made[number].question.answer == choice for number, choice in self.chosen.items())
+        """A last line: where the learner stopped, how many answers were right, and how to continue."""
+        right = sum(self._lessons[number].question.answer == choice for number, choice in self.chosen.items())
         answered = f"; {right} of {len(self.chosen)} predicted correctly" if self.chosen else ""
         if self.finished:
             return f"that was the last of {len(NAMES)} lessons{answered}"
-        onward = "" if self.place.trouble else "; tinytf learn continues there"
+        onward = "" if self.bookmark.trouble else "; tinytf learn continues there"
         return f"left at lesson {self.number}, {NAMES[self.number - 1]}{answered}{onward}"
 
     def compute(self) -> None:
         self.lesson()
 
     def lesson(self) -> Lesson:
-        """The lesson of this page, computed when it is first looked at."""
+        """The current lesson, computed on first use."""
         if not self.ready:
-            self._made[self.number] = lesson(self.number, self.live)
-        return self._made[self.number]
+            self._lessons[self.number] = lesson(self.number, self.live)
+        return self._lessons[self.number]
 
     def press(self, key: str) -> bool:
-        """Do what a key says; false when it says to leave."""
+        """Handle a key. Returns false to leave."""
         page = max(1, self._height - 2)
-        if by := {"up": -1, "down": 1, "page up": -page, "page down": page}.get(key):
-            self.scrolled += by
+        if rows := {"up": -1, "down": 1, "page up": -page, "page down": page}.get(key):
+            self.scrolled += rows
             return True
         self.note = ""
-        known = self.number in self.revealed
+        is_revealed = self.number in self.revealed
         if self.explaining:
             self.explaining, self.scrolled = False, 0
-        elif key in ("next", "back") or (key == "on" and known):
+        elif key in ("next", "back") or (key == "on" and is_revealed):
             return self._turn(-1 if key == "back" else 1)
-        elif key == "explain" and not known:
+        elif key == "explain" and not is_revealed:
             self.note = "an explanation would give the answer away: predict first, or space shows it"
         elif key == "explain":
             self.explaining, self.scrolled = True, 0
         elif key == "on":
             self.revealed.add(self.number)
-        elif key.isdigit() and not known and int(key) <= len(self.lesson().question.choices):
+        elif key.isdigit() and not is_revealed and int(key) <= len(self.lesson().question.choices):
             self.chosen[self.number] = int(key) - 1
             self.revealed.add(self.number)
         return key != "leave"
 
-    def _turn(self, by: int) -> bool:
-        if self.number + by > len(NAMES):
+    def _turn(self, change: int) -> bool:
+        if self.number + change > len(NAMES):
             self.finished = True
-            self.place.write(1)  # the next time starts from the beginning
+            self.bookmark.write(1)  # the next session starts at the beginning
             return False
-        self.number, self.scrolled = max(1, self.number + by), 0
-        self.place.write(self.number)
+        self.number, self.scrolled = max(1, self.number + change), 0
+        self.bookmark.write(self.number)
         return True
 
     def lines(self, columns: int, rows: int) -> list[str]:
@@ -145,47 +145,47 @@ class Pages:
             foot = self._foot(longer=len(body) > self._height)
         else:
             body = []
-            said = f"computing lesson {self.number}, {NAMES[self.number - 1]} …"
-            foot = Line(Span(said, "dim"), single=True)
+            message = f"computing lesson {self.number}, {NAMES[self.number - 1]} …"
+            foot = Line(Span(message, "dim"), single=True)
         self.scrolled = max(0, min(self.scrolled, len(body) - self._height))
-        shown = body[self.scrolled : self.scrolled + self._height]
-        shown += [""] * (self._height - len(shown))
-        return [*shown, *paint([foot], terminal)][:rows]
+        visible = body[self.scrolled : self.scrolled + self._height]
+        visible += [""] * (self._height - len(visible))
+        return [*visible, *paint([foot], terminal)][:rows]
 
     def _lesson(self, terminal: Terminal) -> list[str]:
-        """Head, words, live numbers and question; the numbers take the rows that the others leave."""
-        one, revealed = self.lesson(), self.number in self.revealed
+        """Heading, text, live numbers and question. The numbers take the rows that remain."""
+        lesson, revealed = self.lesson(), self.number in self.revealed
         prose = replace(terminal, width=min(terminal.width, _PROSE))
         dims = max(4, terminal.width // 10)
-        view = LessonView(self.live, one, self.chosen.get(self.number), revealed=revealed, dims=dims)
-        body = list(paint([self._head(one, terminal)], terminal))
-        words, asked = list(paint(view.why(), prose)), list(paint(view.question(prose), prose))
-        answer = list(paint([view.answer()], prose))  # its rows stay free until it is shown, so that nothing jumps
+        view = LessonView(self.live, lesson, self.chosen.get(self.number), revealed=revealed, dims=dims)
+        body = list(paint([self._head(lesson, terminal)], terminal))
+        words, question = list(paint(view.why(), prose)), list(paint(view.question(prose), prose))
+        answer = list(paint([view.answer()], prose))  # its rows stay free until it is shown
         for gaps in ((1, 1, 1), (0, 1, 1), (0, 1, 0), (0, 0, 0)):
-            room = self._height - len(body) - len(words) - len(asked) - len(answer) - sum(gaps)
+            room = self._height - len(body) - len(words) - len(question) - len(answer) - sum(gaps)
             numbers = self._numbers(view, terminal, room)
             if numbers is not None:
                 break
-        asked += answer if revealed else []
-        for gap, part in zip(gaps, (words, numbers or [], asked), strict=True):
+        question += answer if revealed else []
+        for gap, part in zip(gaps, (words, numbers or [], question), strict=True):
             body += [""] * gap + part
         return body
 
     def _numbers(self, view: LessonView, terminal: Terminal, room: int) -> list[str] | None:
-        """As many rows of the live numbers as there is room for; None where that is not even one of each."""
-        both = view.known and view.has_more
+        """As many rows of live numbers as fit in ``room``; None if not even one row of each fits."""
+        split = view.known and view.has_more
         for rows in range(max(1, min(room, self.live.length + len(NAMES))), 0, -1):
-            for found in (view.both, view.revealed, view.bare) if both else (view.numbers,):
-                lines = list(paint(found(rows), terminal))
+            for draw in (view.both, view.revealed, view.bare) if split else (view.numbers,):
+                lines = list(paint(draw(rows), terminal))
                 if len(lines) <= room:
                     return lines
         return None
 
-    def _head(self, one: Lesson, terminal: Terminal) -> Line:
+    def _head(self, lesson: Lesson, terminal: Terminal) -> Line:
         count = len(NAMES)
-        left = [Span(one.name, one.role), Span(f"  {one.title}", "strong")]
-        counted = Span(f"  {one.number} of {count}", "dim")
-        bar = [Span("━" * one.number, one.role), Span("─" * (count - one.number), "dim")]
+        left = [Span(lesson.name, lesson.role), Span(f"  {lesson.title}", "strong")]
+        counted = Span(f"  {lesson.number} of {count}", "dim")
+        bar = [Span("━" * lesson.number, lesson.role), Span("─" * (count - lesson.number), "dim")]
         for right in ([*bar, counted], [counted]):
             gap = terminal.width - sum(cell_len(span.text) for span in (*left, *right))
             if gap > 0:
@@ -198,7 +198,7 @@ class Pages:
         return list(paint(blocks_of(report, prose), prose))
 
     def _foot(self, *, longer: bool) -> Line:
-        """What the keys do, and which model and text this is; or a note."""
+        """The keys, the model and the text; or a note."""
         if self.note:
             return Line(Span(self.note, "strong"), single=True)
         keys = {"up down": "scroll"} if longer else {}
@@ -217,14 +217,14 @@ class Pages:
 
 
 def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) -> None:
-    """Show the lessons from ``number`` on, or from where the learner left, until a key leaves them."""
-    place, note = Place(), ""
+    """Show the lessons from ``number``, or from the bookmark, until the user leaves."""
+    bookmark, note = Bookmark(), ""
     if number is None:
-        number = place.read(len(NAMES)) or 1
+        number = bookmark.read(len(NAMES)) or 1
         if number > 1:
             note = f"continuing at lesson {number}, where you left; tinytf learn 1 starts again"
-    pages = Pages(live, number, output.terminal, place, note)
-    place.write(number)
+    pages = Pages(live, number, output.terminal, bookmark, note)
+    bookmark.write(number)
     app = screen_of(pages, output.terminal.width if fixed else None)
 
     def redraw() -> None:
@@ -236,5 +236,5 @@ def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) 
             app.run()
     finally:
         output.note(pages.farewell())
-        if place.trouble:
-            output.note(place.trouble)
+        if bookmark.trouble:
+            output.note(bookmark.trouble)

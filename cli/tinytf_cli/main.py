@@ -24,7 +24,7 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 class Commands(click.Group):
-    """Commands by name, each imported when it is asked for."""
+    """The commands by name. Each is imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -77,20 +77,20 @@ def cli(debug: bool) -> None:
 
 
 def _fail(error: Exception) -> int:
-    """Say an error in a line and a hint, and answer with the exit status that it means."""
+    """Print an error as one line and a hint, and return its exit status."""
     failure = explained(error)
     say(failure.message, failure.hint, failure.marked)
     return failure.status
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and answer with the exit status: 0, 1 (it failed), 2 (usage) or 130 (interrupted)."""
+    """Run the command line. Returns the exit status: 0, 1 (failed), 2 (usage) or 130 (interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if sys.stdout is None:
         say("there is no standard output to write to")
         return 1
     interrupt = Interrupt()
-    before = interrupt.listen()
+    previous = interrupt.listen()
     try:
         with _libraries_quiet():
             status = _run(arguments, interrupt)
@@ -99,8 +99,8 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         status = 130
     finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
     if interrupt.happened or status == 130:
         if sys.stderr is not None:
             print("tinytf: interrupted", file=sys.stderr)
@@ -110,22 +110,22 @@ def run(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _libraries_quiet() -> Iterator[None]:
-    """Without the warnings of libraries, which say nothing to whoever typed; those of code that is typed are shown."""
-    before = warnings.showwarning
+    """Hide the warnings of libraries, which tell the user nothing. Warnings of typed code are shown."""
+    show_warning = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
         if filename.startswith("<"):
-            before(message, category, filename, lineno, *more)
+            show_warning(message, category, filename, lineno, *more)
 
     warnings.showwarning = show  # type: ignore[assignment]
     try:
         yield
     finally:
-        warnings.showwarning = before
+        warnings.showwarning = show_warning
 
 
 def _without_arguments() -> list[str]:
-    """A session where somebody sits at a terminal; else the help."""
+    """The arguments for a bare ``tinytf``: a session at a terminal, otherwise the help."""
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     return ["repl"] if at_a_terminal else ["--help"]
 
@@ -136,13 +136,13 @@ def _run(arguments: list[str], interrupt: Interrupt) -> int:
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (ReaderGone, BrokenPipeError):
-        # What Python would still flush at exit must not complain either.
+        # Python flushes stdout at exit; that must not fail as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as leaving:
-        # click leaves so after completion, and with 1 when the reader of its help has gone.
-        gone = "PacifyFlush" in type(sys.stdout).__name__
-        return 0 if gone or not isinstance(leaving.code, int) else leaving.code
+        # click exits this way after completion, and with status 1 when the reader of its help has gone.
+        reader_gone = "PacifyFlush" in type(sys.stdout).__name__
+        return 0 if reader_gone or not isinstance(leaving.code, int) else leaving.code
     except (KeyboardInterrupt, click.Abort):
         return 130
     except Exception as error:
@@ -155,8 +155,8 @@ def _run(arguments: list[str], interrupt: Interrupt) -> int:
 
 def main() -> None:
     """The console script."""
-    # Importing torch makes some hundred thousand objects that stay. Looking through them for garbage while they are
-    # made, and once more on the way out, takes a quarter of a short command's time.
+    # Importing torch makes some hundred thousand objects that stay alive. Collecting garbage while they are made, and
+    # again at exit, would take a quarter of a short command's time.
     gc.set_threshold(100_000, 20, 20)
     status = run()
     gc.freeze()

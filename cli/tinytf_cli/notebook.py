@@ -1,4 +1,4 @@
-"""Reports in Python: printed like their command prints them, and as HTML in a notebook."""
+"""Reports in Python: printed as their command prints them, and as HTML in a notebook."""
 
 import sys
 
@@ -15,7 +15,7 @@ def show(report: Report) -> None:
 
 
 def html(report: Report) -> str | None:
-    """A report as a part of an HTML page, in true colour; None for a report without a view."""
+    """A report as an HTML fragment in true colour; None for a report without a view."""
     from tinytf_cli.paint.painter import paint
     from tinytf_cli.picture import fragment
 

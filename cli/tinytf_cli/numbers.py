@@ -1,4 +1,4 @@
-"""How numbers are shown: the same digits throughout a block, so that columns line up."""
+"""How numbers are shown: with the same digits throughout a block, so that columns line up."""
 
 import math
 
@@ -13,15 +13,15 @@ SHARE = "%.3f"
 
 
 def number_format(values: NDArray[np.float32]) -> str:
-    """A printf format that suits the largest finite magnitude: about four significant digits, never rounded to 0."""
+    """A printf format for the largest finite magnitude: about four significant digits, never rounded to 0."""
     finite = np.abs(values[np.isfinite(values)])
     largest = float(finite.max()) if finite.size else 0.0
     if largest and not 1e-3 <= largest < 1e5:
         return "%.2e"
     if not largest:
         return "%.3f"
-    whole = math.floor(math.log10(largest))
-    return f"%.{max(0, 3 - whole if whole >= 0 else max(3, 2 - whole))}f"
+    exponent = math.floor(math.log10(largest))
+    return f"%.{max(0, 3 - exponent if exponent >= 0 else max(3, 2 - exponent))}f"
 
 
 def probability(value: float) -> str:
@@ -48,7 +48,7 @@ def widest(values: NDArray[np.float32], form: str) -> int:
 
 
 def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
-    """Every number of a matrix as ``number`` writes it."""
+    """Every entry of a matrix, formatted by ``number``."""
     zero = number(0.0, form)
     return [
         [text if text != f"-{zero}" else zero for text in (form % value for value in row.tolist())]
@@ -58,9 +58,9 @@ def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
     ]
 
 
-def plural(number: int, what: str) -> str:
+def plural(number: int, noun: str) -> str:
     """``1 token``, ``2,048 tokens``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
+"""Options that commands share, each declared once. A command gets each group as one frozen object."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.command import SHARED_OPTIONS, Command, argument, debug_option, option, parameters_of
-from tinytf_cli.host import given, host
+from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
 from tinytf_cli.output import Output, require_place
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
     from tinytf_cli.views.draw import Display
 
-# Below this many parameters a second thread costs more in waiting than it saves in work.
+# Below this many parameters, synchronising a second thread costs more than it saves.
 SMALL = 10_000_000
 _QUOTED = 50
-"""Most characters of a text that is repeated in a command line."""
+"""Longest text, in characters, that a suggested command line repeats."""
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def default_model() -> str:
-    """What TINYTF_MODEL names; tiny without it."""
+    """The model that TINYTF_MODEL names, or tiny."""
     return os.environ.get("TINYTF_MODEL") or "tiny"
 
 
 def available_names() -> Iterator[tuple[str, str]]:
-    """What --model takes beside paths, each with where it is. Without torch, and without reading a model."""
+    """The names that --model accepts besides paths, each with its location. Imports no torch and reads no model."""
     from tinytf.checkpoints.stores import STORES
     from tinytf.presets import PRESETS
 
@@ -52,25 +52,29 @@ def available_names() -> Iterator[tuple[str, str]]:
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    found = [CompletionItem(name, help=about) for name, about in available_names() if name.startswith(incomplete)]
-    return found or [CompletionItem(incomplete, type="dir")]
+    items = [CompletionItem(name, help=about) for name, about in available_names() if name.startswith(incomplete)]
+    return items or [CompletionItem(incomplete, type="dir")]
 
 
 def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Steps and parameters of every architecture, after the layer and head that are typed. Without torch."""
+    """Complete the steps and parameters of every architecture, after the typed layer and head. Imports no torch."""
     from tinytf.steps.table import STEPS
 
-    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*-]", incomplete) else ("", "", "")
-    part = next((letter for letter in "HE" if letter in place), "")
+    prefix, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*-]", incomplete) else ("", "", "")
+    part = next((letter for letter in "HE" if letter in prefix), "")
     rows = [row for row in STEPS if row.in_layer == bool(dot) and (not part or (row.is_split and row.letter == part))]
-    common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # a model without a gate knows these names too
+    common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # also valid in a model without a gate
     names = [row.name for row in rows] + [row.parameter.format_map(common) for row in rows if row.module and row.matrix]
-    return [CompletionItem(one) for name in dict.fromkeys(names) if (one := place + dot + name).startswith(incomplete)]
+    return [
+        CompletionItem(completion)
+        for name in dict.fromkeys(names)
+        if (completion := prefix + dot + name).startswith(incomplete)
+    ]
 
 
 @dataclass(frozen=True)
-class Opening:
-    """Which model to open, and how; ``seed`` is that of whatever else is random."""
+class ModelOptions:
+    """Which model to open, and how. ``seed`` also seeds everything else that is random."""
 
     GROUP: ClassVar = "Model"
     SHARED: ClassVar = True
@@ -84,14 +88,14 @@ class Opening:
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of weights and activations.")
     seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed.")
     adapter: Path | None = option(
-        type=click.Path(path_type=Path), metavar="DIR", help="Merge this LoRA adapter of PEFT into the weights."
+        type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )
 
     def open(self) -> "Model":
-        """The model; inside a session, where none was typed, the session's."""
-        lender = host()
-        if lender is not None and not given("model", "device", "dtype", "adapter"):
-            return lender.model
+        """Open the model. In a session, use the session's model unless an option names another."""
+        session = host()
+        if session is not None and not is_typed("model", "device", "dtype", "adapter"):
+            return session.model
         from tinytf.loading import load
 
         opened = load(self.model, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter)
@@ -103,13 +107,15 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Decoding:
+class DecodingOptions:
     """How tokens are decoded."""
 
     GROUP: ClassVar = "Decoding"
 
     no_cache: bool = option(is_flag=True, help="Recompute every token for each new one.")
-    chunk: int | None = option("--prefill-chunk", type=click.IntRange(1), help="Most prompt tokens in one pass.")
+    chunk: int | None = option(
+        "--prefill-chunk", type=click.IntRange(1), help="Prompt tokens per forward pass, at most."
+    )
     compile: bool = option(is_flag=True, help="Compile the kernels first; needs a C++ compiler.")
     quantize: str | None = option(type=click.Choice(["int8"]), help="Decode with 8-bit weights, and report the cost.")
 
@@ -119,26 +125,26 @@ class Decoding:
 
     @property
     def kind(self) -> "Kind":
-        """The decoder that is asked for."""
+        """The kind of decoder that these options select."""
         from tinytf.generate.decoder import Kind
 
         return Kind(compile=self.compile, quantize=self.quantize is not None)
 
 
 @dataclass(frozen=True)
-class Detail:
-    """Which block is shown in full, and how much of it."""
+class BlockOptions:
+    """Which block to show in full, and how much of it."""
 
     GROUP: ClassVar = "Block"
 
-    layer: str = option(metavar="N", shown="0", help="Layer of the block shown in full; -1 is the last, 0,2 two.")
-    head: str = option(metavar="N", shown="0", help="Head of that block; -1 is the last.")
-    full: bool = option(is_flag=True, help="Show the block of every layer.")
+    layer: str = option(metavar="N", shown="0", help="Layer to show in full; -1 is the last, 0,2 shows two.")
+    head: str = option(metavar="N", shown="0", help="Head to show in that layer; -1 is the last.")
+    full: bool = option(is_flag=True, help="Show every layer in full.")
     dims: int = option(type=click.IntRange(1), shown=8, help="Dimensions shown as numbers.")
     rows: int | None = option(type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: 16 on a screen]")
 
     def layers(self, model: "Model") -> tuple[int, ...]:
-        """The layers whose blocks are shown; AddressError for a layer or head that the model does not have."""
+        """The layers to show in full. Raises AddressError for a layer or head that the model does not have."""
         from tinytf.trace.address import parse_numbers
 
         self.head_of(model)
@@ -146,48 +152,48 @@ class Detail:
         return tuple(range(model.config.n_layers)) if self.full else layers
 
     def head_of(self, model: "Model") -> int:
-        """The head of those blocks."""
+        """The head to show. Raises AddressError for one that the model does not have."""
         from tinytf.trace.address import parse_single_number
 
         return parse_single_number(self.head, model.config.n_heads, "head")
 
 
 @dataclass(frozen=True)
-class Extent:
+class FoldOptions:
     """Whether a view is folded to one screen."""
 
     GROUP: ClassVar = "Output"
 
     all: bool = option(is_flag=True, help="Show every row and number; long tables are folded to a screen otherwise.")
 
-    def rows(self, asked: int | None = None) -> int | None:
-        """The most rows of a table: as ``asked``, 0 for all of them, None for what suits a screen."""
-        return 0 if self.all and asked is None else asked
+    def rows(self, limit: int | None = None) -> int | None:
+        """The most rows of a table: ``limit`` if it is set; 0 for all rows, None for as many as suit a screen."""
+        return 0 if self.all and limit is None else limit
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """Where what is measured is kept, to be continued."""
+class ResumeOptions:
+    """The file that saves measurements, so that an interrupted run can continue."""
 
     GROUP: ClassVar = "Output"
 
     resume: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
-        help="Keep what is measured in FILE, a line each, and continue from what it holds.",
+        help="Save each measurement as a line of FILE, and continue from those it has.",
     )  # fmt: skip
 
-    def place(self, needs: str) -> Path | None:
-        """The file; UsageError where ``needs`` says what is missing to measure anything, or it must not be written."""
+    def checked_file(self, needs: str) -> Path | None:
+        """The file to write. Raises UsageError if it cannot be written, or if ``needs`` names a missing option."""
         if self.resume is not None:
             if needs:
-                raise UsageError(f"--resume goes with {needs}", "anything else is measured at once")
+                raise UsageError(f"--resume goes with {needs}", "nothing else takes long enough to resume")
             require_place(self.resume)
         return self.resume
 
 
 @dataclass(frozen=True)
-class Sections:
-    """What is shown beside the answer."""
+class SectionOptions:
+    """What to show besides the answer."""
 
     GROUP: ClassVar = "Block"
 
@@ -198,25 +204,25 @@ class Sections:
         help="Show this layer and head in full, such as L1H2 or L0-3H1. Repeatable.",
     )  # fmt: skip
 
-    def shown(self) -> frozenset[str]:
-        """Which of ``summary``, ``pipeline`` and ``block`` were asked for."""
-        block = self.every or given("layer", "head", "full")
-        asked = {"summary": self.every, "pipeline": self.every or self.pipeline, "block": block}
-        return frozenset(name for name, is_asked in asked.items() if is_asked)
+    def chosen(self) -> frozenset[str]:
+        """The requested sections, out of ``summary``, ``pipeline`` and ``block``."""
+        block = self.every or is_typed("layer", "head", "full")
+        requested = {"summary": self.every, "pipeline": self.every or self.pipeline, "block": block}
+        return frozenset(name for name, is_requested in requested.items() if is_requested)
 
 
 @dataclass(frozen=True)
-class Faults:
-    """Which faults to look for."""
+class FaultOptions:
+    """Which numeric faults to look for."""
 
     fail_on: str | None = option(
-        metavar="KINDS", help="Name the first step with nan, inf, saturated, dead or mismatch (or several: nan,inf), "
-        "and exit 1.",
+        metavar="KINDS", help="Find the first step with this fault, and exit 1: nan, inf, saturated, dead or mismatch. "
+        "Several, as nan,inf.",
     )  # fmt: skip
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds that were named; UsageError for one that does not exist."""
+        """The kinds of faults named. Raises UsageError for an unknown kind."""
         if self.fail_on is None:
             return ()
         from tinytf.gradients.faults import KINDS
@@ -229,8 +235,8 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Chat:
-    """How texts are read: as they are, or with ``chat`` as conversations: a message of the user, or JSON."""
+class ChatOptions:
+    """How texts are read: as they are, or with ``chat`` as conversations (a user message, or JSON)."""
 
     GROUP: ClassVar = "Text"
     SHARED: ClassVar = True
@@ -238,17 +244,17 @@ class Chat:
     chat: bool = option(
         is_flag=True, help="Put TEXT, or the messages of a .json file, into the model's chat template."
     )  # fmt: skip
-    system: str | None = option(metavar="TEXT", help="System message of a --chat.")
+    system: str | None = option(metavar="TEXT", help="System message, with --chat.")
 
     def read(self, words: tuple[str, ...], *, lines: bool = False) -> "list[Written]":
-        """The text of some words, or with ``lines`` several; inside a session, without words, the session's.
+        """Read the text in ``words``, or with ``lines`` one text per line. Without words, a session uses its own text.
 
-        Raises as ``read_texts`` and ``read_conversations`` do.
+        Raises UsageError, as ``read_texts`` and ``read_conversations`` do.
         """
         self.require_chat()
-        lender = host()
-        if lender is not None and not words:
-            text = lender.require_text()
+        session = host()
+        if session is not None and not words:
+            text = session.require_text()
             if not isinstance(text, str):
                 return [text]
             words = (text,)
@@ -256,110 +262,110 @@ class Chat:
             return list(read_conversations(words, lines=lines, system=self.system))
         return list(read_texts(words, lines=lines))
 
-    def each(self, words: "tuple[Written, ...]") -> "list[Written]":
-        """One text of each word; a conversation of a session is one already."""
+    def read_each(self, words: "tuple[Written, ...]") -> "list[Written]":
+        """Read one text from each word. A session's conversation is already read, and passes through."""
         return [self.read((word,))[0] if isinstance(word, str) else word for word in words]
 
     def of(self, text: str) -> "Written":
-        """A text of a file."""
+        """One line of a file as a text, or with ``chat`` as a conversation."""
         self.require_chat()
         return conversation_in(text, self.system) if self.chat else text
 
     def require_chat(self) -> None:
-        """UsageError for a message of no conversation."""
+        """Raise UsageError for --system without --chat."""
         if self.system is not None and not self.chat:
-            raise UsageError("--system is a message of a conversation, and this is none", "add --chat")
+            raise UsageError("--system is the system message of a conversation, and this is plain text", "add --chat")
 
 
 @dataclass(frozen=True)
-class Texts(Chat):
-    """The texts that were given; with ``lines`` each line is one, with ``truncate`` long ones are cut."""
+class TextOptions(ChatOptions):
+    """The texts to work on. With ``lines`` each line is a text; with ``truncate`` long texts are cut."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
-    lines: bool = option(is_flag=True, help="Treat every line as a text of its own.")
+    lines: bool = option(is_flag=True, help="Treat every line as a separate text.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
 
     def __post_init__(self) -> None:
-        self.given  # noqa: B018 - a missing text is told before a model is opened
+        self.items  # noqa: B018 - report a missing text before opening a model
 
     @cached_property
-    def given(self) -> "list[Written]":
+    def items(self) -> "list[Written]":
         return self.read(self.words, lines=self.lines)
 
     def __iter__(self) -> "Iterator[Written]":
-        return iter(self.given)
+        return iter(self.items)
 
 
 @dataclass(frozen=True)
-class OptionalTexts(Texts):
-    """Texts that are missed only where they are read."""
+class OptionalTextOptions(TextOptions):
+    """Texts that may be missing; reading them then raises UsageError."""
 
     def __post_init__(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traced:
-    """Texts to record on a model, and where what is found in each goes."""
+class TraceOptions:
+    """The texts to record, the model to record them on, and where the answers go."""
 
     GROUP: ClassVar = "Model"
     SHARED: ClassVar = True
 
-    texts: Texts
-    opening: Opening
-    force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
+    texts: TextOptions
+    model_options: ModelOptions
+    force: bool = option(is_flag=True, help="Record even if it needs more than the free memory.")
     output: Output
 
     @cached_property
     def model(self) -> "Model":
-        return self.opening.open()
+        return self.model_options.open()
 
     def trace(self, text: "Written", layers: "set[int] | list[int] | None" = None) -> "Trace":
-        """The recording of one text, of all layers or of some."""
+        """Record one text, in all layers or in ``layers`` only."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
 
-    def again(self) -> "Callable[[Written], Callable[..., str]]":
-        """Make command lines that ask another command, with ``options`` after the text, about one of the texts.
+    def command_lines(self) -> "Callable[[Written], Callable[..., str]]":
+        """Make command lines that ask another command about one of the texts, with ``options`` after the text.
 
-        As it is typed here; a text that is no short line is TEXT.
+        They repeat what was typed here. A text that is long or spans lines is written as TEXT.
         """
-        more = ("--chat",) if self.texts.chat else ()
-        more = (*more, "--system", self.texts.system) if self.texts.system is not None else more
+        flags = ("--chat",) if self.texts.chat else ()
+        flags = (*flags, "--system", self.texts.system) if self.texts.system is not None else flags
         if host() is not None:
-            return lambda text: lambda *command, options=(): shlex.join([*command, *options, *more])
-        model = self.opening.model
-        more = ("-m", model if model.isprintable() else "MODEL", *more) if given("model") else more
+            return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
+        model = self.model_options.model
+        flags = ("-m", model if model.isprintable() else "MODEL", *flags) if is_typed("model") else flags
 
-        def about(text: "Written") -> "Callable[..., str]":
-            typed = " ".join(self.texts.words) if self.texts.chat else str(text)
-            short = typed.isprintable() and 0 < len(typed) <= _QUOTED and not typed.startswith("-")
-            word = typed if short else "TEXT"
-            return lambda *command, options=(): shlex.join(["tinytf", *command, word, *options, *more])
+        def command_for(text: "Written") -> "Callable[..., str]":
+            text_typed = " ".join(self.texts.words) if self.texts.chat else str(text)
+            is_short = text_typed.isprintable() and 0 < len(text_typed) <= _QUOTED and not text_typed.startswith("-")
+            word = text_typed if is_short else "TEXT"
+            return lambda *command, options=(): shlex.join(["tinytf", *command, word, *options, *flags])
 
-        return about
+        return command_for
 
     def show(
         self, question: "Callable[[Trace], Report]", plural: str, display: "Display | None" = None,
         layers: Any = None,
     ) -> int:  # fmt: skip
-        """Record each text, ask the question of it, and draw the answer. The exit status: 1 where a check fails."""
+        """Record each text, answer the question, and draw the answer. Returns the exit status: 1 if a check fails."""
         reports = (question(self.trace(text, layers)) for text in self.texts)
         return self.output.draw_all(reports, plural, self.texts.lines, display)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Addressed(Traced):
-    """Options of a trace for addresses; those of parameters need no text."""
+class AddressOptions(TraceOptions):
+    """Trace options for commands that take addresses. Parameter addresses need no text."""
 
-    texts: OptionalTexts
+    texts: OptionalTextOptions
 
     def note_unread_text(self) -> None:
-        """Tell, where every address is a parameter's, that TEXT is not read."""
+        """Note that TEXT is ignored when every address is a parameter."""
         if self.texts.words:
             self.output.note("a parameter is the same for every text, so TEXT is not read")
 
 
 def shared_options() -> Command:
-    """A command that has nothing but the options that commands share, for their help page."""
-    page = "The options of most commands. TEXT comes from the argument, from a pipe, or from - for standard input."
-    options = (parameter for parameter in parameters_of(Traced) if isinstance(parameter, click.Option))
+    """A command with only the shared options, for their help page."""
+    page = "Options that most commands take. TEXT is an argument, a pipe, or - for standard input."
+    options = (parameter for parameter in parameters_of(TraceOptions) if isinstance(parameter, click.Option))
     return Command(SHARED_OPTIONS, params=[*options, debug_option()], help=page)

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "ndjson", "csv", "markdown")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".md", ".html", ".svg", ".safetensors")
 FILM = ".cast"
-"""The extension of a film for a terminal, for a report that moves."""
+"""The extension of an asciicast, for a report that has frames."""
 
 
 class ReaderGone(Exception):
-    """Whoever read stdout has had enough."""
+    """The reader of stdout has closed it."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """The terminal of one command: what it can show, its streams, its pager and its Ctrl-C; or a file instead.
+    """Where one command writes: a terminal with its streams, pager and Ctrl-C handler, or a file.
 
-    ``pager`` is the command that shows what is longer than the screen. With ``at_once`` each part is flushed as it is
-    made, and nothing is paged. ``number`` says which of several results the events of NDJSON are of.
+    ``pager`` is the command that shows output longer than the screen. With ``at_once`` each part is flushed as soon as
+    it is made, and nothing is paged. ``number`` is the index of the result, for NDJSON events of several results.
     """
 
     terminal: Terminal
@@ -58,37 +58,37 @@ class Output:
 
     @property
     def wants_data(self) -> bool:
-        """Whether what is written is data: JSON, NDJSON, CSV or Markdown."""
+        """Whether the output is data: JSON, NDJSON, CSV or Markdown."""
         return self.format != "text" or (self.file is not None and _form_of(self.file) != "text")
 
     def draw(self, report: Report, display: Display | None = None) -> None:
-        """Write one report, drawn by the view of its type with the options of ``display``."""
+        """Write one report, drawn by the view for its type with the options in ``display``."""
         self.show(Shown(report, display))
 
     def draw_all(self, reports: Iterable[Report], kind: str, lines: bool, display: Display | None = None) -> int:
         """Write one report, or with ``lines`` several in turn; ``kind`` is their plural.
 
-        Ends after one that was interrupted. Returns the exit status: 1 where a check of one of them fails, else 0.
+        Ends after an interrupted report. Returns the exit status: 1 if a check of any report fails, otherwise 0.
         """
         holds = True
 
-        def shown() -> Iterator[Shown]:
+        def results() -> Iterator[Shown]:
             nonlocal holds
             for report in reports:
                 try:
                     yield Shown(report, display)
-                finally:  # also where the reader has had enough
+                finally:  # even if the reader has gone
                     holds = holds and report.holds
                 if report.interrupted:
                     return
 
-        self.show_all(shown(), kind, lines)
+        self.show_all(results(), kind, lines)
         return 0 if holds else 1
 
     def show_all(self, parts: Iterable[Shown], kind: str, lines: bool) -> None:
-        """Write one report, or with ``lines`` several: a stream shows each at once, JSON and files join them into one.
+        """Write one report, or with ``lines`` several. A stream shows each at once; JSON and files join them into one.
 
-        ``kind`` is the plural that names them there.
+        ``kind`` is the plural that names their list there.
         """
         if lines and (self.file is not None or self.format not in ("text", "ndjson")):
             from tinytf_cli.views.joined import Joined
@@ -102,7 +102,7 @@ class Output:
                 replace(output, number=number if lines else None).show(part)
 
     def show(self, shown: Shown) -> None:
-        """Write one report; a file appears whole or not at all."""
+        """Write one report. A file is written whole or not at all."""
         if self.file is not None:
             self._to_file(shown, self.file)
             return
@@ -111,7 +111,7 @@ class Output:
 
     @contextmanager
     def paged(self) -> Iterator["Output"]:
-        """This output, with one pager for all that is shown inside it; leaving the pager ends the block quietly."""
+        """This output, with one pager for everything shown inside. Quitting the pager ends the block quietly."""
         if self.pager is None or self.at_once:
             yield self
             return
@@ -132,7 +132,7 @@ class Output:
             raise ReaderGone from None
 
     def note(self, text: str) -> None:
-        """A line for the user that is not data; lost when there is no stderr."""
+        """Write a note for the user to stderr; without a stderr it is lost."""
         quiet()
         if self.stderr is not None:
             print(f"tinytf: {printable(text, spaces=False)}", file=self.stderr, flush=True)
@@ -152,11 +152,11 @@ class Output:
             yield from paint_stream(self.blocks(shown, terminal), terminal)
 
     def blocks(self, shown: Shown, terminal: Terminal) -> "Iterable[Block]":
-        """What a screen or a stream shows of a result."""
+        """The blocks that a screen or a stream shows."""
         return shown.blocks(terminal)
 
     def _safe(self, text: str) -> str:
-        """JSON that the stream can encode: with --ascii, or where it takes no more, 7 bits."""
+        """JSON that the stream can encode: 7-bit with --ascii, or if the stream takes no Unicode."""
         return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text) if self.terminal.ascii else text
 
     def _to_file(self, shown: Shown, path: Path) -> None:
@@ -167,18 +167,18 @@ class Output:
         elif extension in (".html", ".svg", FILM):
             data = iter([_picture(shown, extension, self.terminal).encode("utf-8")])
         else:
-            paper = replace(self.terminal, depth="none", cuts=False)
-            data = (part.encode("utf-8") for part in self._parts(shown, _form_of(path), paper))
+            page = replace(self.terminal, depth="none", cuts=False)
+            data = (part.encode("utf-8") for part in self._parts(shown, _form_of(path), page))
         size = write_file(path, data)
         self.note(f"wrote {path} ({size:,} bytes)")
 
 
 class Outlet(Host):
-    """A host that takes the results of its commands."""
+    """A session that receives the results of its commands."""
 
     @abstractmethod
     def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
-        """Where results go."""
+        """The output for one command."""
 
 
 @contextmanager
@@ -192,19 +192,19 @@ def _to_standard_output() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """How to draw."""
+class DrawingOptions:
+    """How to draw on the terminal."""
 
     GROUP: ClassVar = "Output"
     SHARED: ClassVar = True
 
     color: str = option(type=click.Choice(["auto", "always", "never"]), shown="auto", help="When to use colour.")
-    theme: str = option(type=click.Choice(THEMES), shown="auto", help="Background: auto asks the terminal.")
+    theme: str = option(type=click.Choice(THEMES), shown="auto", help="Background of the terminal; auto asks it.")
     colormap: str = option(type=click.Choice(COLORMAPS), shown="viridis", help="Colours of values from 0 to 1.")
-    precision: int | None = option(type=click.IntRange(0, 9), help="Digits after the point.")
-    width: int | None = option(type=click.IntRange(20, 1000), help="Columns to draw in.")
-    ascii: bool = option(is_flag=True, help="Draw with 7-bit characters only.")
-    plain: bool = option(is_flag=True, help="Sentences instead of tables and maps, for screen readers.")
+    precision: int | None = option(type=click.IntRange(0, 9), help="Digits after the decimal point.")
+    width: int | None = option(type=click.IntRange(20, 1000), help="Width in columns.")
+    ascii: bool = option(is_flag=True, help="Draw with ASCII characters only.")
+    plain: bool = option(is_flag=True, help="Write sentences instead of tables and maps, for screen readers.")
 
     def terminal(self) -> Terminal:
         """What stdout can show."""
@@ -212,8 +212,8 @@ class Drawing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Destination:
-    """In which form to write, where to, and how to draw."""
+class OutputOptions:
+    """The output format, its file, and how to draw."""
 
     GROUP: ClassVar = "Output"
     SHARED: ClassVar = True
@@ -224,14 +224,14 @@ class Destination:
         "-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
         help="Write to FILE: .txt .json .ndjson .csv .md .html .svg .safetensors.",
     )  # fmt: skip
-    no_pager: bool = option(is_flag=True, help="Do not page output that is longer than the screen.")
-    drawing: Drawing
+    no_pager: bool = option(is_flag=True, help="Never open a pager for long output.")
+    drawing: DrawingOptions
 
     def resolved(self) -> Output:
-        """The Output; UsageError where two formats are asked for, or the file cannot be written."""
-        form, terminal, lender = self._format(), self.drawing.terminal(), host()
-        if isinstance(lender, Outlet):
-            return lender.output(terminal, form, self.file)
+        """The Output. Raises UsageError for two different formats, or a file that cannot be written."""
+        form, terminal, session = self._format(), self.drawing.terminal(), host()
+        if isinstance(session, Outlet):
+            return session.output(terminal, form, self.file)
         pages = is_screen(sys.stdout) and not (self.no_pager or self.file or terminal.plain)
         pager = find_pager() if pages else None
         return Output(terminal, form, self.file, pager=pager, interrupt=current_interrupt())
@@ -243,24 +243,26 @@ class Destination:
         if self.file is not None:
             require_writable(self.file)
             expect_output(self.file)
-            wanted = _form_of(self.file)
-            if form not in (None, wanted):
-                raise UsageError(f"{self.file.name!r} says {wanted} and --format says {form}", "leave one of them out")
+            file_form = _form_of(self.file)
+            if form not in (None, file_form):
+                raise UsageError(
+                    f"{self.file.name!r} says {file_form} and --format says {form}", "leave one of them out"
+                )
         return form or "text"
 
 
-DECLARED_BY[Output] = Destination
+DECLARED_BY[Output] = OutputOptions
 
 
 def require_writable(path: Path) -> None:
-    """UsageError for an extension without a format and for what ``require_place`` refuses."""
+    """Raise UsageError for an extension that names no format, and for a path that ``require_place`` refuses."""
     if path.suffix.lower() not in (*EXTENSIONS, FILM):
-        raise UsageError(f"{path.name!r} has no extension that says a format", f"known: {' '.join(EXTENSIONS)}")
+        raise UsageError(f"{path.name!r} has no extension that names a format", f"known: {' '.join(EXTENSIONS)}")
     require_place(path)
 
 
 def require_place(path: Path) -> None:
-    """UsageError for a folder, a file in a folder that is not there, and what ``outputs.require_place`` refuses."""
+    """Raise UsageError for a folder, a path in a missing folder, and a path that ``outputs.require_place`` refuses."""
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", "make it first, or write elsewhere")
     if path.is_dir():
@@ -269,19 +271,19 @@ def require_place(path: Path) -> None:
 
 
 def _form_of(path: Path) -> str:
-    """The one of FORMATS that an extension means; text for a picture."""
+    """The format, out of FORMATS, for the extension of ``path``; text for a picture."""
     form = path.suffix.lower()[1:].replace("md", "markdown")
     return form if form in FORMATS else "text"
 
 
 def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
-    """Write a file whole, and return how many bytes it has; TinytfError where it cannot be written."""
+    """Write a whole file. Returns its size in bytes; raises TinytfError if it cannot be written."""
     with writing(path):
         return outputs.write_output(path, data)
 
 
 def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:
-    """What a true-colour screen of this width, and of any height, would show; of a report that moves all its frames."""
+    """A picture of a true-colour screen of this width and any height; all frames of a report that has them."""
     screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False, picture=True)
     frames = shown.frames(screen) if extension in (".svg", FILM) else None
     if frames is not None:
@@ -289,7 +291,7 @@ def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:
 
         return (recording if extension == FILM else moving_picture)(painted(frames, screen), screen)
     if extension == FILM:
-        raise UsageError(f"a {FILM} file is a film, and this does not move", "write to an .svg file instead")
+        raise UsageError(f"a {FILM} file is a film, and this result does not move", "write to an .svg file instead")
     from tinytf_cli.paint.painter import paint
     from tinytf_cli.picture import picture
 

@@ -1,4 +1,4 @@
-"""A page that fills the terminal and is turned by single keys."""
+"""Pages that fill the terminal, turned by single keys."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from tinytf_cli.terminal import Terminal
 
 
 class Paged(Protocol):
-    """What is on the screen. Keys wait until it is ``ready``, which ``compute`` makes it; ``interrupt`` is Ctrl-C."""
+    """What the screen shows. Keys wait until it is ``ready``, after ``compute``. The key ``interrupt`` is Ctrl-C."""
 
     terminal: Terminal
 
@@ -38,20 +38,20 @@ def screen_of(
     output: Screen | None = None,
     every: float | None = None,
 ) -> Application[None]:
-    """The pages as an application that fills the terminal, at most ``width`` columns of it.
+    """The pages as an application that fills the terminal, up to ``width`` columns.
 
-    Without a key it is drawn again ``every`` so many seconds.
+    It is redrawn after each key, and ``every`` so many seconds.
     """
     bindings = KeyBindings()
     waiting: deque[str] = deque()
 
-    @bindings.add(Keys.Any, eager=True)  # eager: before what prompt_toolkit itself does with arrows and the like
+    @bindings.add(Keys.Any, eager=True)  # eager: before the key bindings of prompt_toolkit, such as arrows
     def press(event: KeyPressEvent) -> None:
         waiting.append(pages.keys.get(event.key_sequence[0].key, "other"))
         take()
 
     def take() -> None:
-        """Do what the waiting keys say, as far as what each is about has been computed."""
+        """Handle the waiting keys, until one needs a page that is not computed yet."""
         while waiting and pages.ready and not app.is_done:
             key = waiting.popleft()
             if key == "interrupt":
@@ -64,7 +64,7 @@ def screen_of(
         return ANSI("\n".join(pages.lines(min(columns, width or columns), rows)))
 
     def compute(app: Application[None]) -> None:
-        """Compute once the screen says so; keys that are pressed meanwhile wait for it."""
+        """Compute the page after the screen has announced it. Keys pressed meanwhile wait."""
         if not pages.ready and not app.is_done:
             try:
                 pages.compute()
@@ -77,7 +77,7 @@ def screen_of(
         Layout(Window(FormattedTextControl(text), always_hide_cursor=True)),
         key_bindings=bindings,
         full_screen=True,
-        # The painter has chosen colours that this terminal has; they only pass through.
+        # The painter has already chosen colours that this terminal supports.
         color_depth=ColorDepth.DEPTH_8_BIT if pages.terminal.depth == "256" else ColorDepth.DEPTH_24_BIT,
         refresh_interval=every,
         after_render=compute,

@@ -19,22 +19,22 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def find_pager() -> Sequence[str] | None:
-    """The command of TINYTF_PAGER, else of PAGER, else less, as git does it.
+    """The pager command: TINYTF_PAGER, else PAGER, else less, as in git.
 
-    None if it is not installed, if it is empty or ``cat``, under CI, and on a dumb terminal.
+    None if it is not installed, is empty or ``cat``, under CI, and on a dumb terminal.
     """
     try:
         command = shlex.split(os.environ.get("TINYTF_PAGER", os.environ.get("PAGER", "less")))
-    except ValueError:  # a quote that is not closed
+    except ValueError:  # an unclosed quote
         command = ["less"]
     if command in ([], ["cat"]) or os.environ.get("CI") or os.environ.get("TERM", "dumb") in ("", "dumb"):
         return None
-    found = shutil.which(command[0])
-    return None if found is None else [found, *command[1:]]
+    program = shutil.which(command[0])
+    return None if program is None else [program, *command[1:]]
 
 
 def is_screen(stream: TextIO) -> bool:
-    """Whether a stream is written to a terminal, and not to a stand-in for one in memory."""
+    """Whether a stream is a real terminal, not an in-memory stand-in."""
     try:
         return os.isatty(stream.fileno())
     except (OSError, ValueError):
@@ -42,9 +42,9 @@ def is_screen(stream: TextIO) -> bool:
 
 
 class Pager(io.StringIO):
-    """A stream to a terminal. It holds what fits on the screen until the end; the line after that starts the pager.
+    """A stream to a terminal. It buffers one screen of text; the next line starts the pager.
 
-    While the pager runs, Ctrl-C is the pager's. Writing raises BrokenPipeError once somebody has left it.
+    While the pager runs, it handles Ctrl-C. Writing raises BrokenPipeError after the user quits it.
     """
 
     def __init__(self, stdout: TextIO, command: Sequence[str]) -> None:
@@ -52,40 +52,40 @@ class Pager(io.StringIO):
         self._stdout, self._command = stdout, command
         self._columns, self._height = shutil.get_terminal_size()
         self._rows = 0
-        self._to: TextIO | None = None
+        self._target: TextIO | None = None
         self._process: subprocess.Popen[str] | None = None
         self._interrupt = signal.getsignal(signal.SIGINT)
 
     def write(self, text: str) -> int:
-        if self._to is None:
+        if self._target is None:
             from rich.cells import cell_len
 
             lines = _CODES.sub("", text[: self._columns * self._height]).splitlines()  # more does not fit anyway
             self._rows += sum(max(1, -(-cell_len(line) // self._columns)) for line in lines)
             if self._rows < self._height:
                 return super().write(text)
-            self._to = self._start()
-            self._to.write(self.getvalue())
-        return self._to.write(text)
+            self._target = self._start()
+            self._target.write(self.getvalue())
+        return self._target.write(text)
 
     def flush(self) -> None:
-        if self._to is not None:
-            self._to.flush()
+        if self._target is not None:
+            self._target.flush()
 
     def release(self) -> None:
-        """Write what is held, and from now on everything at once; no pager starts any more."""
-        if self._to is None:
-            self._to = self._stdout
-            self._to.write(self.getvalue())
+        """Write the buffered text, and everything from now on, straight to stdout. No pager starts any more."""
+        if self._target is None:
+            self._target = self._stdout
+            self._target.write(self.getvalue())
 
     def _start(self) -> TextIO:
         import subprocess
 
         self._stdout.flush()
-        # R shows colours, F does not wait for a text that fits on the screen, X leaves it there.
+        # R shows colours, F does not wait if the text fits on the screen, X leaves the text there.
         environment = {**os.environ, "LESS": f"{os.environ.get('LESS', '-FX')} -R"}
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._on_interrupt)  # the pager would inherit SIG_IGN, but not a function
+            signal.signal(signal.SIGINT, self._on_interrupt)  # the pager would inherit SIG_IGN, but not a handler
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, env=environment, bufsize=1, encoding="utf-8",
             errors="backslashreplace",
@@ -94,28 +94,28 @@ class Pager(io.StringIO):
         return self._process.stdin  # type: ignore[return-value]
 
     def _on_interrupt(self, *received: Any) -> None:
-        left = self._process is not None and self._process.poll() is not None
-        if left and callable(self._interrupt):
+        has_quit = self._process is not None and self._process.poll() is not None
+        if has_quit and callable(self._interrupt):
             self._interrupt(*received)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait until the pager is left; without one, write what is held."""
-        if self._process is None or self._to is None:
+        """Wait until the user quits the pager; without one, write the buffered text."""
+        if self._process is None or self._target is None:
             self.release()
             self.flush()
             return
         with suppress(BrokenPipeError):
-            self._to.close()
+            self._target.close()
         self._process.wait()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._interrupt)
 
 
 def page(text: str) -> None:
-    """Show a text on stdout in the pager, or all at once where there is none."""
+    """Show a text in the pager, or on stdout if there is none."""
     command = find_pager()
     if command is None:
         sys.stdout.write(text)

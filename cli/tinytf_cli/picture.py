@@ -1,4 +1,4 @@
-"""HTML and SVG of what a true-colour terminal would show, written by rich, with the reader's own fonts."""
+"""HTML and SVG pictures of a true-colour terminal, written by rich, in the reader's own fonts."""
 
 from collections.abc import Iterable
 from io import StringIO
@@ -52,7 +52,7 @@ font-family: {_FONTS}; line-height: 1.2'>{{code}}</pre>"""
 def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = "tinytf") -> str:
     """Lines painted for ``screen``, in true colour, as an ``.svg`` or ``.html`` document in its theme.
 
-    The classes of an SVG begin with its ``name``, so that several can stand in one document.
+    CSS classes of an SVG begin with its ``name``, so that one document can hold several.
     """
     console, theme, ground = _written(lines, screen)
     if extension == ".html":
@@ -61,13 +61,13 @@ def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = 
 
 
 def fragment(lines: Iterable[str], screen: Terminal) -> str:
-    """Lines as an element of an HTML page, whose style is its own."""
+    """Lines as an element of an HTML page, with inline styles."""
     console, theme, _ = _written(lines, screen)
     return console.export_html(code_format=_FRAGMENT, theme=theme, inline_styles=True)
 
 
 def _written(lines: Iterable[str], screen: Terminal) -> tuple[Console, TerminalTheme, str]:
-    """Lines in a console that records them, and the colours of the screen."""
+    """A console that has recorded the lines, the colours of the screen, and its background."""
     console = Console(record=True, width=screen.width, file=StringIO(), color_system="truecolor", legacy_windows=False)
     for line in lines:
         console.print(Text.from_ansi(line), soft_wrap=True, highlight=False, markup=False, emoji=False)

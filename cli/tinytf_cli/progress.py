@@ -1,4 +1,4 @@
-"""Progress of a training run on stderr: a board on a terminal, elsewhere a plain line now and then."""
+"""Progress of a training run on stderr: a board on a terminal, elsewhere a line every few seconds."""
 
 import sys
 import time
@@ -22,37 +22,37 @@ _WIDEST = 78
 
 
 class TrainingProgress:
-    """Shows how far a run is; off a terminal at most a line every few seconds."""
+    """Shows how far a run is. Off a terminal, at most one line every few seconds."""
 
     def __init__(self, steps: int, out: Path, stream: TextIO | None = None) -> None:
         self.steps, self.out, self.stream = steps, out, stream or sys.stderr
-        self.started = self.said = time.monotonic()
-        self.begun: int | None = None
+        self.started = self.reported_at = time.monotonic()
+        self.first_step: int | None = None
         self.terminal = detect(self.stream)
         self.board: Board | None = None
-        self.preparing, self.on_line = "", False
+        self.task, self.on_line = "", False
         self.counting: CountedLine | None = None
 
-    def prepare(self, what: str, done: int, of: int) -> None:
-        """Say what is done before the first step or after the last, how much of it, and of how much (0: unknown).
+    def prepare(self, task: str, done: int, total: int) -> None:
+        """Report work before the first step or after the last: ``done`` out of ``total`` (0: unknown).
 
-        On a terminal that is a line that is written over, which counts seconds where nothing else is known, or on the
-        board; elsewhere a line from the second second on, now and then.
+        A terminal shows it on the board, or on one line that is overwritten and counts seconds if ``total`` is unknown.
+        Elsewhere a line appears every few seconds, from the second second on.
         """
         now = time.monotonic()
-        if of and now - self.started < _SECONDS_BEFORE_PREPARING:
+        if total and now - self.started < _SECONDS_BEFORE_PREPARING:
             return
         between = _SECONDS_BETWEEN_UPDATES if self.stream.isatty() else _SECONDS_BETWEEN_LINES
-        if (what == self.preparing or self.begun is not None) and now - self.said < between:
+        if (task == self.task or self.first_step is not None) and now - self.reported_at < between:
             return
-        self.said, self.preparing = now, what
-        said = what + (f", {done / of:.0%} of {of:,}" if of else " …")
-        line = f"tinytf: {said}"
+        self.reported_at, self.task = now, task
+        message = task + (f", {done / total:.0%} of {total:,}" if total else " …")
+        line = f"tinytf: {message}"
         if self.board is not None:
-            self.board.draw(said)
-        elif self.stream.isatty() and not of:
+            self.board.draw(message)
+        elif self.stream.isatty() and not total:
             self.clear()
-            self.counting = CountedLine(what, self.stream)
+            self.counting = CountedLine(task, self.stream)
         elif self.stream.isatty():
             if self.counting is not None:
                 self.clear()
@@ -63,28 +63,28 @@ class TrainingProgress:
 
     def update(self, metrics: Metrics, setup: Setup) -> None:
         now = time.monotonic()
-        if self.begun is None:
+        if self.first_step is None:
             count = sum(p.numel() for p in setup.model.parameters())
             self._line(f"{setup.model.config.kind}, {count:,} parameters, {setup.tokenizer.vocab_size:,} tokens")
-            self.started, self.begun = now, metrics.step
+            self.started, self.first_step = now, metrics.step
             if takes_pictures(self.terminal):
                 name = resolve_links(self.out).name
                 self.board = Board(name, RunReader(self.out), Screen(self.stream), self.terminal, fixed=False)
         if self.board is not None:
-            if now - self.said >= _SECONDS_BETWEEN_PICTURES or metrics.step == self.steps:
+            if now - self.reported_at >= _SECONDS_BETWEEN_PICTURES or metrics.step == self.steps:
                 self.board.draw()
-                self.said = time.monotonic()
+                self.reported_at = time.monotonic()
             return
         for words in metrics.milestones:
             self._line(f"step {metrics.step}: {words}")
-        if metrics.held_out_loss is None and now - self.said < _SECONDS_BETWEEN_LINES:
+        if metrics.held_out_loss is None and now - self.reported_at < _SECONDS_BETWEEN_LINES:
             return
-        self.said = now
-        done = metrics.step - self.begun
-        left = f"  {(now - self.started) / done * (self.steps - metrics.step) / 60:.1f} min left" if done else ""
+        self.reported_at = now
+        done = metrics.step - self.first_step
+        time_left = f"  {(now - self.started) / done * (self.steps - metrics.step) / 60:.1f} min left" if done else ""
         held_out = "" if metrics.held_out_loss is None else f"  held-out {metrics.held_out_loss:.4f}"
         text = f"step {metrics.step}/{self.steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}{held_out}"
-        self._line(f"{text}{left}")
+        self._line(f"{text}{time_left}")
 
     def _line(self, text: str) -> None:
         self.clear()
@@ -101,8 +101,8 @@ class TrainingProgress:
 
     def finish(self, step: int) -> None:
         minutes = (time.monotonic() - self.started) / 60
-        where = printable(str(self.out), spaces=False)
+        folder = printable(str(self.out), spaces=False)
         if step < self.steps:
-            self._line(f"tinytf: stopped {where} at step {step:,} of {self.steps:,}; --resume continues")
+            self._line(f"tinytf: stopped {folder} at step {step:,} of {self.steps:,}; --resume continues")
         else:
-            self._line(f"tinytf: wrote {where} after {minutes:.1f} minutes")
+            self._line(f"tinytf: wrote {folder} after {minutes:.1f} minutes")

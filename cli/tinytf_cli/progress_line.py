@@ -14,28 +14,28 @@ _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.2
 
 
 @contextmanager
-def progress_line(stream: TextIO | None, what: str, *, at_most: bool = False) -> Iterator[Progress]:
-    """A function to call with the number done and the total, or with ``at_most`` the largest possible total.
+def progress_line(stream: TextIO | None, unit: str, *, at_most: bool = False) -> Iterator[Progress]:
+    """Yield a function to call with the number done and the total, or with ``at_most`` an upper bound of the total.
 
-    Nothing is shown in the first second, nor where ``stream`` is not a terminal.
+    Nothing is shown in the first second, nor off a terminal.
     """
-    started = shown = time.monotonic()
+    started = shown_at = time.monotonic()
     width, limit = 0, "at most " if at_most else ""
 
-    def show(done: int, of: int) -> None:
-        nonlocal shown, width
+    def show(done: int, total: int) -> None:
+        nonlocal shown_at, width
         now = time.monotonic()
         if stream is None or not stream.isatty() or now - started < _SECONDS_BEFORE_THE_FIRST:
             return
-        if width and now - shown < _SECONDS_BETWEEN:
+        if width and now - shown_at < _SECONDS_BETWEEN:
             return
-        left = duration((now - started) / max(1, done) * (of - done))
+        time_left = duration((now - started) / max(1, done) * (total - done))
         quiet()
-        line = f"tinytf: {what} {done} of {limit}{of}, {limit}{left} left"
+        line = f"tinytf: {unit} {done} of {limit}{total}, {limit}{time_left} left"
         line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be erased
         stream.write(f"\r{line.ljust(width)}")
         stream.flush()
-        shown, width = now, len(line)
+        shown_at, width = now, len(line)
 
     try:
         yield show

@@ -1,4 +1,4 @@
-"""Recipes on the command line: options override a file, which overrides a preset; a resumed run has its own."""
+"""Recipes on the command line: options override a file, and a file overrides a preset. A resumed run keeps its own."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,10 @@ from tinytf_cli.command import DECLARED_BY, argument, option
 if TYPE_CHECKING:
     from tinytf.fields import Field
 
-_ABOUT = {field.name: field.metadata.get("help") for field in dataclasses.fields(Recipe)}
-"""What --help says of a field of a recipe."""
-_OF_THE_DATA = ("vocab_size", "causal")
-"""Fields of a model that the text and the objective determine."""
+_HELP = {field.name: field.metadata.get("help") for field in dataclasses.fields(Recipe)}
+"""The help text of each recipe field."""
+_FROM_DATA = ("vocab_size", "causal")
+"""Model fields determined by the text and the objective."""
 _GROUPS = {
     "Data": (
         "objective", "document", "field", "vocab_size", "block", "batch", "held_out", "document_starts", "repeats",
@@ -35,135 +35,138 @@ _GROUPS = {
     ),
     "Machine": ("accumulate", "dtype", "recompute", "threads", "kernel", "compile"),
 }  # fmt: skip
-"""The fields of a recipe that are options, by their groups in --help."""
+"""The recipe fields that are options, by help group."""
 
 
-def _declaring(group: str, fields: "Iterable[Field]", *, several: bool = False) -> type:
-    """A class that declares an option for each field; --help hides those without a line that explains them.
+def _make_group(group: str, fields: "Iterable[Field]", *, takes_lists: bool = False) -> type:
+    """Make a class that declares an option for each field. --help hides fields without a help text.
 
-    Where each takes ``several`` values, they are one text, separated by commas.
+    With ``takes_lists``, each option takes several values, separated by commas.
     """
     declared = []
     for field in fields:
-        about = _ABOUT.get(field.name)
+        help_text = _HELP.get(field.name)
         choices = field.limits.choices
-        kind: Any = {"type": click.Choice(tuple(choices)) if choices else field.kind}
-        kind = {"is_flag": True, "default": None} if about and field.kind is bool else kind
-        kind = {"type": str, "metavar": "VALUE,…"} if several else kind
-        declared.append((field.name, Any, option(help=about, hidden=about is None, **kind)))
+        settings: Any = {"type": click.Choice(tuple(choices)) if choices else field.kind}
+        settings = {"is_flag": True, "default": None} if help_text and field.kind is bool else settings
+        settings = {"type": str, "metavar": "VALUE,…"} if takes_lists else settings
+        declared.append((field.name, Any, option(help=help_text, hidden=help_text is None, **settings)))
     return dataclasses.make_dataclass(group, declared, frozen=True, namespace={"GROUP": group})
 
 
 @dataclass(frozen=True)
-class Given:
-    """The fields of a recipe and of its model that were given."""
+class RecipeOverrides:
+    """The recipe and model fields set on the command line."""
 
     recipe: Mapping[str, Any]
     model: Mapping[str, Any]
 
 
-def _given(declared: Any) -> Given:
+def _overrides(declared: Any) -> RecipeOverrides:
     groups = {
         group: {name: value for name, value in vars(fields).items() if value is not None}
         for group, fields in vars(declared).items()
     }
     model = groups.pop("Model")
-    return Given({name: value for group in groups.values() for name, value in group.items()}, model)
+    return RecipeOverrides({name: value for group in groups.values() for name, value in group.items()}, model)
 
 
 @dataclass(frozen=True)
 class Axes:
-    """The fields of a recipe and of its model that have several values, each as the text of them."""
+    """The recipe and model fields to sweep: each name with its values, separated by commas."""
 
-    given: Mapping[str, str]
+    values: Mapping[str, str]
 
 
 def _axes(declared: Any) -> Axes:
-    given = _given(declared)
-    return Axes({**given.recipe, **given.model})
+    overrides = _overrides(declared)
+    return Axes({**overrides.recipe, **overrides.model})
 
 
-_OF_MODEL = [field for name, field in FIELDS.items() if name not in _OF_THE_DATA]
-for _made, _resolved in ((Given, _given), (Axes, _axes)):
-    _several = _made is Axes
+_MODEL_FIELDS = [field for name, field in FIELDS.items() if name not in _FROM_DATA]
+for _type, _resolved in ((RecipeOverrides, _overrides), (Axes, _axes)):
+    _takes_lists = _type is Axes
     _declared = [
-        *(_declaring(group, [RECIPE[name] for name in names], several=_several) for group, names in _GROUPS.items()),
-        _declaring("Model", _OF_MODEL, several=_several),
+        *(
+            _make_group(group, [RECIPE[name] for name in names], takes_lists=_takes_lists)
+            for group, names in _GROUPS.items()
+        ),
+        _make_group("Model", _MODEL_FIELDS, takes_lists=_takes_lists),
     ]
-    DECLARED_BY[_made] = dataclasses.make_dataclass(
-        "Declared", [(made.__name__, made) for made in _declared], frozen=True, namespace={"resolved": _resolved}
+    DECLARED_BY[_type] = dataclasses.make_dataclass(
+        "Declared", [(group.__name__, group) for group in _declared], frozen=True, namespace={"resolved": _resolved}
     )
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run learns from, where it is, and what it starts from."""
+    """The text a run learns from, its folder, and its starting point."""
 
     GROUP: ClassVar = "Run"
 
     corpus: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), metavar="[CORPUS]...")
-    out: Path | None = option(type=click.Path(path_type=Path), help="Folder of the run; default: a new one in runs/.")
+    out: Path | None = option(type=click.Path(path_type=Path), help="Folder of the run.  [default: a new one in runs/]")
     resume: bool = option(
         is_flag=True,
-        help="Continue the run in --out, as if it had never stopped; --steps and how it is watched may change.",
+        help="Continue the run in --out as if it had never stopped. --steps and the options of Watching may change.",
     )
-    overwrite: bool = option(is_flag=True, help="Remove the run in --out first.")
+    overwrite: bool = option(is_flag=True, help="Delete the run in --out first.")
     recipe: Path | None = option(
         type=click.Path(path_type=Path),
         metavar="FILE|NAME",
-        help="A TOML file with model, data and optimiser, or book, chat, finetune or induction.",
+        help="A TOML file, or a built-in recipe: book, chat, finetune or induction.",
     )
-    preset: str | None = option(metavar="NAME", help="The architecture of a preset, such as llama-tiny.")
-    begin_from: str | None = option("--from", metavar="MODEL", help="Begin from this model and its tokenizer.")
+    preset: str | None = option(metavar="NAME", help="Use the architecture of this preset, such as llama-tiny.")
+    begin_from: str | None = option("--from", metavar="MODEL", help="Start from this model and its tokenizer.")
     at_step: int | None = option(
         type=click.IntRange(1), help="With --from RUN: branch off at its checkpoint of this step, with its recipe."
     )
     without: tuple[str, ...] = option(
-        multiple=True, metavar="HEAD", help="With --at-step: cut out a head, such as L1H2, for good. Repeatable."
+        multiple=True, metavar="HEAD", help="With --at-step: remove a head for good, such as L1H2. Repeatable."
     )
     freeze: tuple[str, ...] = option(
         multiple=True, metavar="ADDRESS",
-        help="Weights that stay as they are: L0-3, L2.attn, L2.ffn, L0.q, embed, head. Repeatable.",
+        help="Do not train these weights: L0-3, L2.attn, L2.ffn, L0.q, embed, head. Repeatable.",
     )  # fmt: skip
     tokenizer: str | None = option(metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model to take it from.")
 
 
-def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> Recipe:
-    """The stored recipe of the ``resumed`` run, or that of a file, a preset and the options together.
+def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Path | None) -> Recipe:
+    """The stored recipe of the ``resumed`` run, or one made from a file, a preset and the options.
 
-    Raises UsageError for an option that differs from the stored recipe, and that a resumed run cannot change.
+    Raises UsageError for an option that differs from the stored recipe and cannot change in a resumed run.
     """
     from tinytf.presets import preset
     from tinytf.training.run.branch import branch_recipe
 
-    changes, model = dict(given.recipe), given.model
+    changes, model = dict(overrides.recipe), overrides.model
     changes |= _tokenizer_fields(options.tokenizer)
     changes |= {"freeze": options.freeze} if options.freeze else {}
     if options.preset is not None:
-        model = {**{k: v for k, v in preset(options.preset).to_dict().items() if k not in _OF_THE_DATA}, **model}
+        model = {**{k: v for k, v in preset(options.preset).to_dict().items() if k not in _FROM_DATA}, **model}
     if options.begin_from is not None:
         if model:
             raise UsageError("--from brings its own architecture", "leave out --preset and the model's fields")
         changes["begun_from"] = options.begin_from
     if options.at_step is None and options.without:
-        raise UsageError("--without cuts heads out of a branch", "name its start by --from RUN --at-step N")
+        raise UsageError("--without removes heads from a branch", "name where it starts with --from RUN --at-step N")
     if options.at_step is not None:
         if options.begin_from is None:
-            raise UsageError("--at-step is a step of another run", "name it by --from RUN")
+            raise UsageError("--at-step is a step of another run", "name the run with --from RUN")
         if options.recipe is not None:
-            raise UsageError("a branch has the recipe of its run", "give what differs as options")
+            raise UsageError("a branch uses the recipe of its run", "change fields with options instead")
         del changes["begun_from"]
         return branch_recipe(Path(options.begin_from), options.at_step, options.without, changes)
     file = None if options.recipe is None else Recipe.load(options.recipe)
     if resumed is not None and (stored := stored_recipe(resumed)) is not None:
         changes |= {"model": {**stored.model, **model}} if model else {}
-        of_file = {} if file is None else file.to_dict()
-        require_same(resumed, stored, {name: value for name, value in of_file.items() if name not in changes})
+        file_fields = {} if file is None else file.to_dict()
+        require_same(resumed, stored, {name: value for name, value in file_fields.items() if name not in changes})
         return resumed_recipe(resumed, stored, changes)
     if model:
         changes["model"] = {**({} if file is None else file.model), **model}
     if str(options.recipe) in ("chat", "finetune") and not options.begin_from:
-        raise UsageError(f"the recipe {options.recipe} trains a model on", "name it, --from MODEL")
+        raise UsageError(f"the recipe {options.recipe} continues training a model", "name it with --from MODEL")
     if options.recipe is not None:
         return Recipe.load(options.recipe, **changes)
     if changes.get("objective") == "masked":
@@ -172,7 +175,7 @@ def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> 
 
 
 def _tokenizer_fields(tokenizer: str | None) -> dict[str, Any]:
-    """``bpe:2000`` as fields of a recipe; none for the tokenizer of a model."""
+    """The recipe fields of a tokenizer such as ``bpe:2000``; none for the tokenizer of a model."""
     kind, colon, size = (tokenizer or "").partition(":")
     if kind not in TOKENIZERS:
         return {}

@@ -1,4 +1,4 @@
-"""The film of a run on a terminal: what each key does."""
+"""The film of a training run on a terminal, and its keys."""
 
 import time
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ KEYS = {
     "q": "leave", Keys.Escape: "leave", Keys.ControlD: "leave", Keys.ControlC: "interrupt", Keys.SIGINT: "interrupt",
 }  # fmt: skip
 SECONDS = 0.6
-"""How long a frame stands while it plays."""
+"""How long each frame is shown during play."""
 _SHORT = {"← →": "turn", "space": "play", "↑ ↓": "token", "tab": "probe", "h H": "head", "Enter": "open", "q": "leave"}
 
 
 class Player:
-    """A film, or two in step, and where it stands. ``opened`` is the model that is to be looked at afterwards."""
+    """Plays a film, or two in step. ``opened`` is the model to open in the explorer when the player exits."""
 
     keys = KEYS
     ready = True
@@ -35,7 +35,7 @@ class Player:
     def __init__(self, films: Sequence[Film], terminal: Terminal) -> None:
         self.films, self.terminal = films, terminal
         self.steps = sorted({frame.step for film in films for frame in film.frames})
-        self.place, self.playing, self.seconds, self.note = 0, False, SECONDS, ""
+        self.index, self.playing, self.seconds, self.note = 0, False, SECONDS, ""
         self.sight = Sight(self.steps[0])
         self.opened: Path | None = None
         self._turned = time.monotonic()
@@ -43,62 +43,62 @@ class Player:
     def compute(self) -> None: ...
 
     def press(self, key: str) -> bool:
-        """Do what a key says; false when it says to leave."""
+        """Handle a key. Returns false to leave."""
         self.note = ""
         film = self.films[0]
         probe = film.probes[self.sight.probe]
         heads = film.frames[0].maps[probe.name].shape
         if key in ("next", "back", "first", "last"):
             self.playing = False
-            self._turn({"next": self.place + 1, "back": self.place - 1, "first": 0, "last": len(self.steps)}[key])
+            self._turn({"next": self.index + 1, "back": self.index - 1, "first": 0, "last": len(self.steps)}[key])
         elif key == "play":
             self.playing, self._turned = not self.playing, time.monotonic()
-            if self.playing and self.place == len(self.steps) - 1:
+            if self.playing and self.index == len(self.steps) - 1:
                 self._turn(0)
         elif key in ("faster", "slower"):
             self.seconds = min(5.0, max(0.1, self.seconds * (0.7 if key == "faster" else 1.4)))
         elif key in ("token", "token back"):
-            by = 1 if key == "token" else -1
-            self.sight = replace(self.sight, token=(self.sight.token + by) % len(probe.tokens))
+            change = 1 if key == "token" else -1
+            self.sight = replace(self.sight, token=(self.sight.token + change) % len(probe.tokens))
         elif key == "probe":
             self.sight = replace(self.sight, probe=(self.sight.probe + 1) % len(film.probes), token=0)
         elif key in ("head", "head back"):
-            now = FrameView(self.films, self.sight).chosen(film)
-            by = 1 if key == "head" else -1
-            self.sight = replace(self.sight, head=(now + by) % (heads[0] * heads[1]))
+            current = FrameView(self.films, self.sight).chosen(film)
+            change = 1 if key == "head" else -1
+            self.sight = replace(self.sight, head=(current + change) % (heads[0] * heads[1]))
         elif key == "open":
             return not self._open()
         return key != "leave"
 
-    def _turn(self, place: int) -> None:
-        self.place = max(0, min(place, len(self.steps) - 1))
-        self.sight = replace(self.sight, step=self.steps[self.place])
+    def _turn(self, index: int) -> None:
+        self.index = max(0, min(index, len(self.steps) - 1))
+        self.sight = replace(self.sight, step=self.steps[self.index])
         self._turned = time.monotonic()
 
     def _open(self) -> bool:
-        """Whether the frame has a model; otherwise a note says which have."""
+        """Open the model of the frame. Returns whether it was saved; if not, a note lists the frames that have one."""
         frame = self.films[0].at(self.sight.step)
         self.opened = frame.model
         if frame.model is None:
-            kept = [f"{one.step:,}" for one in self.films[0].frames if one.model is not None]
-            there = f"; those of step {', '.join(kept)} are there" if kept else ""
-            self.note = f"the weights of step {frame.step:,} were not kept{there} (train --frames keeps all)"
+            saved = [f"{frame.step:,}" for frame in self.films[0].frames if frame.model is not None]
+            others = f"; those of step {', '.join(saved)} were" if saved else ""
+            self.note = f"the weights of step {frame.step:,} were not kept{others} (train --frames keeps all)"
         return frame.model is not None
 
     def _tick(self) -> None:
-        """Turn to the next frame when it is time."""
+        """Turn to the next frame when it is due."""
         if self.playing and time.monotonic() - self._turned >= self.seconds:
-            self._turn(self.place + 1)
-            self.playing = self.place < len(self.steps) - 1
+            self._turn(self.index + 1)
+            self.playing = self.index < len(self.steps) - 1
 
     def lines(self, columns: int, rows: int) -> list[str]:
         """The screen: exactly as many lines as it has."""
         self._tick()
         terminal = replace(self.terminal, width=max(20, columns))
         layouts = (FrameView(self.films, self.sight, layout).blocks(terminal) for layout in LAYOUTS)
-        shown = fitting(layouts, terminal, rows - 1)
-        shown += [""] * (rows - 1 - len(shown))
-        return [*shown, *paint([self._foot()], terminal)][:rows]
+        visible = fitting(layouts, terminal, rows - 1)
+        visible += [""] * (rows - 1 - len(visible))
+        return [*visible, *paint([self._foot()], terminal)][:rows]
 
     def _foot(self) -> Line:
         if self.note:

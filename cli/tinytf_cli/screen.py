@@ -1,4 +1,4 @@
-"""A picture that is redrawn in place, below the earlier output."""
+"""A picture redrawn in place, below earlier output."""
 
 import shutil
 import signal
@@ -11,15 +11,15 @@ from rich.text import Text
 
 from tinytf_cli.working import quiet
 
-_AT_ONCE, _DONE = "\x1b[?2026h", "\x1b[?2026l"
+_BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 
 
 class Terminated(SystemExit):
-    """SIGTERM, or SIGHUP of a terminal that goes, has told the program to end."""
+    """SIGTERM, or SIGHUP from a closing terminal, has told the program to end."""
 
 
 class Screen:
-    """Redraw by moving the cursor up over the last picture.
+    """Redraws by moving the cursor up over the last picture.
 
     No terminal mode needs to be restored: there is no alternate screen, and the cursor rests below the picture.
     """
@@ -30,48 +30,48 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(columns, rows) now."""
+        """The present size, (columns, rows)."""
         return shutil.get_terminal_size((80, 24))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Replace the last picture by ``lines``; lines that do not fit on the screen are omitted at the end."""
+        """Replace the last picture with ``lines``. Lines that do not fit on the screen are cut off at the end."""
         columns, rows = self.size
         lines = lines[: max(1, rows - 1)]
-        # A line drawn on a wider screen now takes several rows.
+        # A line drawn on a wider screen takes several rows on a narrower one.
         up = min(rows - 1, sum(max(1, -(-width // max(1, columns))) for width in self._drawn))
         back = f"\x1b[{up}A\r" if up else "\r"
         body = "".join(f"{line}\x1b[0m\x1b[K\n" for line in lines)
-        self.stream.write(f"{_AT_ONCE}{back}{body}\x1b[J{_DONE}")
+        self.stream.write(f"{_BEGIN_UPDATE}{back}{body}\x1b[J{_END_UPDATE}")
         self.stream.flush()
         self._drawn = [cell_len(Text.from_ansi(line).plain) for line in lines]
 
     def forget(self) -> None:
-        """Draw the next picture below the present one."""
+        """Leave the present picture; draw the next one below it."""
         self._drawn = []
 
 
 @contextmanager
 def clean_exit(redraw: Callable[[], None] | None = None) -> Iterator[None]:
-    """Take the screen: raise Terminated on SIGTERM and SIGHUP, and call ``redraw`` after a stop (Ctrl-Z).
+    """Own the screen: raise Terminated on SIGTERM and SIGHUP, and call ``redraw`` after a stop (Ctrl-Z).
 
-    SIGHUP stays off where ``nohup`` has switched it off.
+    A SIGHUP that ``nohup`` ignores stays ignored.
     """
     quiet()
 
     def end(number: int, *_: Any) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a shell passes on a second one, which would break off what this begins
+        signal.signal(number, signal.SIG_IGN)  # a shell may forward a second one, which would interrupt the exit
         raise Terminated(128 + number)
 
-    wanted: dict[str, Any] = {"SIGTERM": end, "SIGHUP": end}
+    handlers: dict[str, Any] = {"SIGTERM": end, "SIGHUP": end}
     if redraw is not None:
-        wanted["SIGCONT"] = lambda *_: redraw()
-    before = {
+        handlers["SIGCONT"] = lambda *_: redraw()
+    previous = {
         getattr(signal, name): signal.signal(getattr(signal, name), handler)
-        for name, handler in wanted.items()
+        for name, handler in handlers.items()
         if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN
     }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""A file that is cut short while its mapped pages are read: one line in place of a death by SIGBUS."""
+"""A mapped file that is truncated while it is read: an error message instead of death by SIGBUS."""
 
 import mmap
 import os
@@ -11,30 +11,30 @@ from typing import Any
 from tinytf.text.printable import printable
 
 _handlers: list[Any] = []
-"""The handler, once it is installed; the library that calls it keeps no reference."""
-_told: list[bool] = []
+"""The installed handler. ctypes keeps no reference to it, so this must."""
+_reported: list[bool] = []
 
 
-def tell_of_cut_files() -> None:
-    """From now on such a read ends the process with a line that names the file, and status 1.
+def report_truncated_files() -> None:
+    """Install a handler that ends the process with status 1 and a line that names the truncated file.
 
-    Python's own handlers run between its instructions, and the read never returns: this one is called where it failed.
+    A Python signal handler would never run, because the failed read does not return. This C handler runs at once.
     """
     if _handlers or not hasattr(signal, "SIGBUS"):
         return
     import ctypes
 
-    _handlers.append(ctypes.CFUNCTYPE(None, ctypes.c_int)(_tell))
+    _handlers.append(ctypes.CFUNCTYPE(None, ctypes.c_int)(_report))
     ctypes.CDLL(None).signal(int(signal.SIGBUS), _handlers[0])
 
 
-def _tell(number: int) -> None:
-    if _told:  # another thread read it too
+def _report(number: int) -> None:
+    if _reported:  # another thread read it too
         time.sleep(60)
-    _told.append(True)
+    _reported.append(True)
     try:
-        path = _cut_short()
-    except LookupError:  # of another cause: it happens again, and ends the process as ever
+        path = _truncated_file()
+    except LookupError:  # another cause: the read fails again, with the default action
         signal.signal(number, signal.SIG_DFL)
         return
     with suppress(Exception):
@@ -46,16 +46,16 @@ def _tell(number: int) -> None:
     os._exit(1)
 
 
-def _cut_short() -> str:
-    """The mapped file that is shorter than its mapping. Raises LookupError where there is none."""
+def _truncated_file() -> str:
+    """The mapped file that is shorter than its mapping. Raises LookupError if there is none."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             lines = [line.rstrip("\n").split(maxsplit=5) for line in maps]
     except OSError:
         return "a file that is open"
-    mapped = [line for line in lines if line[5:] and line[5].startswith("/")]
-    programs = {line[5] for line in mapped if "x" in line[1]}  # the loader of programs maps more than a file has
-    for span, _, offset, _, _, path in mapped:
+    mappings = [line for line in lines if line[5:] and line[5].startswith("/")]
+    programs = {line[5] for line in mappings if "x" in line[1]}  # the program loader maps more than the file has
+    for span, _, offset, _, _, path in mappings:
         first, last = (int(end, 16) for end in span.split("-"))
         with suppress(OSError):
             size = -(-os.stat(path).st_size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""What the output stream can show: decided here, once, and passed to everything that draws."""
+"""What the output stream can show, detected once and passed to everything that draws."""
 
 import os
 import re
@@ -20,12 +20,11 @@ THEMES = ("auto", "dark", "light")
 
 @dataclass(frozen=True)
 class Terminal:
-    """``depth`` is one of DEPTHS, ``ascii`` limits output to 7-bit characters, ``plain`` asks for sentences.
+    """What the output can show. ``depth`` is one of DEPTHS, ``ascii`` means 7 bits, ``plain`` means sentences.
 
-    ``cuts`` is true on a screen, where wide lines are shortened; elsewhere nothing is cut. ``palette`` is the map for
-    values in 0…1 (one of COLORMAPS). ``theme`` is ``dark`` or ``light``, like the background. ``digits`` is the
-    requested number of digits after the point; with None each number has what suits it. A ``picture`` is written as a
-    whole, to a file.
+    ``cuts`` is true on a screen, where wide lines are shortened; elsewhere nothing is cut. ``palette`` is the colour
+    map for values in 0…1 (one of COLORMAPS). ``theme`` is the background, ``dark`` or ``light``. ``digits`` is the
+    number of digits after the point; with None each number chooses its own. A ``picture`` is written to a file whole.
     """
 
     width: int = PIPE_WIDTH
@@ -44,7 +43,7 @@ class Terminal:
         return self.depth != "none"
 
     def form(self, usual: str) -> str:
-        """The printf format of a number: ``usual``, or that with the requested digits, in powers of ten where it is."""
+        """The printf format of a number: ``usual``, with the requested digits if any. Exponential formats stay so."""
         if self.digits is None:
             return usual
         return f"%{'+' * usual.startswith('%+')}.{self.digits}{'e' if usual.endswith('e') else 'f'}"
@@ -83,34 +82,34 @@ def _depth_of_terminal(environ: Mapping[str, str]) -> str:
 _UNASKED = ("CI", "SSH_CONNECTION", "SSH_TTY")
 """If one of these is set, do not query the terminal.
 
-Under CI nobody is watching. Over SSH the way back can be longer than the patience, DA1 or not, and a late reply would
-be typed into whatever reads the terminal next; a longer patience would delay every command.
+Under CI nobody is watching. Over SSH a reply can take longer than the timeout, and a late reply would be typed into
+whatever reads the terminal next; a longer timeout would delay every command.
 """
 _BACKGROUND = re.compile(
     rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
 )
 _ATTRIBUTES = re.compile(rb"\x1b\[\?[0-9;]*c")
-_PATIENCE = 0.1  # seconds
+_TIMEOUT = 0.1  # seconds
 
 
 def detect_theme(environ: Mapping[str, str], *, ask: bool) -> str:
     """``dark`` or ``light``: the terminal's own reply if ``ask`` is true, else COLORFGBG, else dark."""
     term = environ.get("TERM", "dumb")
     if ask and term not in ("", "dumb", "unknown", "linux") and not any(environ.get(name) for name in _UNASKED):
-        answered = _ask_background()
-        if answered is not None:
-            return answered
-    # As in "15;0" or "15;default;0"; the last number is the background, one of the 16 colours.
+        theme = _ask_background()
+        if theme is not None:
+            return theme
+    # Such as "15;0" or "15;default;0": the last number is the background, one of the 16 colours.
     background = environ.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if background in ("7", "9", "10", "11", "12", "13", "14", "15") else "dark"
 
 
 @cache
 def _ask_background() -> str | None:
-    """The theme for the background colour that the terminal reports (OSC 11); asked once per process.
+    """The theme for the background colour that the terminal reports (OSC 11), queried once per process.
 
     None if stdin or stdout is not a terminal, if keys are waiting to be read, or if no reply comes in time. The query
-    ends with DA1, which every terminal answers, so that one without OSC 11 does not cost the whole timeout.
+    ends with DA1, which every terminal answers, so a terminal without OSC 11 does not cost the whole timeout.
     """
     try:
         import fcntl
@@ -121,26 +120,26 @@ def _ask_background() -> str | None:
         source, target = sys.stdin.fileno(), sys.stdout.fileno()
         if not (os.isatty(source) and os.isatty(target)) or os.tcgetpgrp(source) != os.getpgrp():
             return None
-        before = termios.tcgetattr(source)
+        attributes = termios.tcgetattr(source)
     except (ImportError, AttributeError, OSError, ValueError):  # Windows, or a stream without a file descriptor
         return None
-    reply, until = b"", time.monotonic() + _PATIENCE
+    reply, end = b"", time.monotonic() + _TIMEOUT
     try:
         tty.setcbreak(source, termios.TCSANOW)  # TCSANOW discards no input
         if select.select([source], [], [], 0)[0]:
             return None
         os.write(target, b"\x1b]11;?\x1b\\\x1b[c")
-        while not _ATTRIBUTES.search(reply) and select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
+        while not _ATTRIBUTES.search(reply) and select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
             reply += os.read(source, 256)
     finally:
-        termios.tcsetattr(source, termios.TCSANOW, before)
-    found = _BACKGROUND.search(reply)
-    with suppress(OSError):  # put back keys pressed meanwhile, where the system allows it
+        termios.tcsetattr(source, termios.TCSANOW, attributes)
+    match = _BACKGROUND.search(reply)
+    with suppress(OSError):  # put back keys pressed meanwhile, if the system allows it
         for key in _ATTRIBUTES.sub(b"", _BACKGROUND.sub(b"", reply)):
             fcntl.ioctl(source, termios.TIOCSTI, bytes([key]))
-    if found is None:
+    if match is None:
         return None
-    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in match.groups())
     return "light" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "dark"
 
 

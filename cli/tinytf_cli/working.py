@@ -1,4 +1,4 @@
-"""A line on a terminal's stderr that says how long a command has been working, until anything else is written."""
+"""A line on stderr that counts the seconds a command has been working, until other output appears."""
 
 import sys
 import threading
@@ -10,22 +10,22 @@ from typing import TextIO
 import click
 
 _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.5
-_KEPT_AS = "tinytf.working"
+_META_KEY = "tinytf.working"
 
 
 class CountedLine:
-    """The line, which a thread draws on ``stream``; ``stop`` erases it for good. Without a stream there is none."""
+    """A line that a thread redraws on ``stream``; ``stop`` erases it for good. Without a stream nothing is drawn."""
 
-    def __init__(self, what: str, stream: TextIO | None) -> None:
-        self._over, self._thread = threading.Event(), None
+    def __init__(self, label: str, stream: TextIO | None) -> None:
+        self._stopped, self._thread = threading.Event(), None
         if stream is not None:
-            self._thread = threading.Thread(target=self._draw, args=(what, stream), daemon=True)
+            self._thread = threading.Thread(target=self._draw, args=(label, stream), daemon=True)
             self._thread.start()
 
-    def _draw(self, what: str, stream: TextIO) -> None:
+    def _draw(self, label: str, stream: TextIO) -> None:
         began, wait, width = time.monotonic(), _SECONDS_BEFORE_THE_FIRST, 0
-        while not self._over.wait(wait):
-            line = f"tinytf: {what}, {time.monotonic() - began:.0f} s"
+        while not self._stopped.wait(wait):
+            line = f"tinytf: {label}, {time.monotonic() - began:.0f} s"
             width, wait = len(line), _SECONDS_BETWEEN
             stream.write(f"\r{line}")
             stream.flush()
@@ -34,33 +34,33 @@ class CountedLine:
             stream.flush()
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
         if self._thread is not None:
             self._thread.join()
 
 
 @contextmanager
-def working(what: str, *, shows_itself: bool = False) -> Iterator[None]:
-    """Say that ``what`` is being worked on, on a terminal, from the first second until ``quiet``.
+def working(label: str, *, shows_itself: bool = False) -> Iterator[None]:
+    """Show on a terminal for how long the command has been running, from the first second until ``quiet``.
 
-    Nothing is said for what runs inside it, nor for a command that ``shows_itself``.
+    Commands run inside it show nothing, nor does a command that ``shows_itself``.
     """
     context = click.get_current_context()
-    if _KEPT_AS in context.meta:
+    if _META_KEY in context.meta:
         yield
         return
     stream = None if shows_itself or sys.stderr is None or not sys.stderr.isatty() else sys.stderr
-    context.meta[_KEPT_AS] = line = CountedLine(what, stream)
+    context.meta[_META_KEY] = line = CountedLine(label, stream)
     try:
         yield
     finally:
-        del context.meta[_KEPT_AS]
+        del context.meta[_META_KEY]
         line.stop()
 
 
 def quiet() -> None:
-    """Erase the line of the running command, before something else is written."""
+    """Erase the line of the running command, before other output."""
     context = click.get_current_context(silent=True)
-    line = None if context is None else context.meta.get(_KEPT_AS)
+    line = None if context is None else context.meta.get(_META_KEY)
     if line is not None:
         line.stop()

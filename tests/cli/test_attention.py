@@ -246,7 +246,7 @@ def test_shared_keys_and_values_and_heads_that_do_not_fit_are_said(opened: Model
     ("options", "said"),
     [
         (("--layer", "4"), "there is no layer 4"),
-        (("--layer", "0", "--head", "L0H0"), "--layer draws all heads of a layer"),
+        (("--layer", "0", "--head", "L0H0"), "--layer draws every head of a layer"),
     ],
 )
 def test_a_layer_that_cannot_be_drawn_is_one_line(tinytf: Tinytf, options: tuple[str, ...], said: str) -> None:

@@ -189,7 +189,7 @@ def test_a_cell_with_more_words_than_the_step_has_axes_is_said(tinytf: Tinytf, e
         (["--head", "L0H0", "--window", "2:1"], "[2:1] selects no query"),
         (["--head", "L0H0", "--window", "0:1,1:1"], "[1:1] selects no key"),
         (["--head", "L0H0", "--window", "0:1,0:1,0:1"], "is not a pair of ranges"),
-        (["--head", "L0H0", "--window", "::2"], "leaves some out"),
+        (["--head", "L0H0", "--window", "::2"], "skips positions"),
         (["--head", "L0H0", "--window", "0:" + "9" * 5000], "99"),
         (["--head", "L0"], ""),
         (["--head", "L5H0"], "there is no layer 5"),

@@ -91,7 +91,7 @@ def test_equal_models_are_said_to_be_equal(tinytf: Tinytf, decoder: Path) -> Non
         ((SENTENCE, "--versus", "tiny", "--budget", "1MB"), "--budget is about the first model alone"),
         ((SENTENCE, "--versus", "tiny", "--texts", "x.txt"), "two sets of texts"),
         (("--texts", "nowhere.txt", "--versus", "tiny"), "cannot read nowhere.txt"),
-        ((SENTENCE, "--budget", "many"), "'many' is no size"),
+        ((SENTENCE, "--budget", "many"), "'many' is not a size"),
         ((SENTENCE, "--budget", "10"), "bytes in their smallest types, and the budget is 10"),
     ],
 )

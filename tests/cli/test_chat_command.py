@@ -102,7 +102,7 @@ def test_two_conversations_are_compared_and_patched(tinytf: Tinytf, chatty: Path
     data = json.loads(ran.out)
     assert [data[side]["text"] for side in ("clean", "corrupt")] == [written("the cat"), written("the dog")]
     refused = tinytf("diff", "The cat", "The dog", "-m", chatty, "--system", "Be a dog")
-    assert refused.err.startswith("tinytf: error: --system is a message of a conversation")
+    assert refused.err.startswith("tinytf: error: --system is the system message of a conversation")
 
 
 def test_models_are_blamed_on_conversations(tinytf: Tinytf, chatty: Path, tmp_path: Path):
@@ -130,7 +130,7 @@ def test_what_cannot_be_a_conversation_is_refused(tinytf: Tinytf, chatty: Path, 
     (tmp_path / "bad.json").write_text("[{", "utf-8")
     for arguments, said in (
         (["-m", decoder, "--chat", "The cat"], "this model has no chat template"),
-        (["-m", chatty, "--system", "Be a dog", "The cat"], "--system is a message of a conversation"),
+        (["-m", chatty, "--system", "Be a dog", "The cat"], "--system is the system message of a conversation"),
         (["-m", chatty, "--chat", tmp_path / "none.json"], "there is no"),
         (["-m", chatty, "--chat", tmp_path / "bad.json"], "the conversation is not JSON"),
     ):

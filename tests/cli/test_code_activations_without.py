@@ -94,7 +94,7 @@ def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
     [
         (("ablate", "--without", "mask", "--sweep", "heads"), "--sweep and --without ask for two things at once"),
         (("ablate", "--without", "mask", "--how", "mean"), "--without compares two whole predictions"),
-        (("ablate", "--at", "L0H1", "--head", "L1H1"), "--head shows a head beside --without"),
+        (("ablate", "--at", "L0H1", "--head", "L1H1"), "--head goes with --without"),
         (("ablate", "--without", "mask", "-m", "tiny-encoder"), "this model has no mask to leave out"),
         (("ablate", "--without", "heads"), "'heads' is not one of 'scaling', 'mask', 'positions'"),
         (("activations", "--layer", "9"), "there is no layer 9"),

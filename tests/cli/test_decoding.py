@@ -255,7 +255,7 @@ def test_stop_strings_and_chunks_arrive(tinytf: Tinytf, decoder: Path, opened: M
     ("options", "said"),
     [
         (("--n", "0"), "0 is not 1 or more"),
-        (("--n", "2", "--temperature", "0"), "2 greedy texts are the same"),
+        (("--n", "2", "--temperature", "0"), "2 greedy texts are all the same"),
         (("--beams", "0"), "0 is not 1 or more"),
         (("--beams", "2", "--n", "3"), "3 texts are more than 2 beams"),
         (("--beams", "2", "--temperature", "1"), "draws nothing"),

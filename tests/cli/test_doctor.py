@@ -1,4 +1,4 @@
-"""doctor: versions, devices, the terminal, models at hand, and what is missing for what."""
+"""doctor: versions, devices, the terminal, models at hand, and missing extras."""
 
 import json
 import os

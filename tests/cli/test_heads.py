@@ -148,7 +148,7 @@ def test_a_name_that_would_act_on_the_terminal_is_shown_and_does_not(
         (("--count", "0"), "--count"),
         (("nowhere.txt",), "cannot read nowhere.txt"),
         (("one", "two"), "two"),
-        (("notes.txt", "--random"), "--random is without a text"),
+        (("notes.txt", "--random"), "--random uses no text"),
         (("-",), "the corpus has no word in it"),
     ],
 )

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from tinytf.lessons import NAMES, find
 from tinytf.lessons.live import Live
 from tinytf.loading import load
-from tinytf_cli.learn import Pages, Place
+from tinytf_cli.learn import Bookmark, Pages
 from tinytf_cli.paged import screen_of
 from tinytf_cli.terminal import Terminal as ScreenOf
 
@@ -156,7 +156,7 @@ def words_of(tmp_path: Path, typed: str) -> list[str]:
             return key != "leave"
 
     with create_pipe_input() as source:
-        pages = Heard(Live(load("tiny", device="cpu")), 1, ScreenOf(width=80), Place(tmp_path / "learn.json"))
+        pages = Heard(Live(load("tiny", device="cpu")), 1, ScreenOf(width=80), Bookmark(tmp_path / "learn.json"))
         source.send_text(typed)
         screen_of(pages, input=source, output=DummyOutput()).run()
     return heard
@@ -189,7 +189,7 @@ def test_a_key_is_about_a_lesson_that_has_been_computed(tmp_path: Path) -> None:
             return super().press(key)
 
     with create_pipe_input() as source:
-        pages = Slow(Live(load("tiny", device="cpu")), 1, ScreenOf(width=80), Place(tmp_path / "learn.json"))
+        pages = Slow(Live(load("tiny", device="cpu")), 1, ScreenOf(width=80), Bookmark(tmp_path / "learn.json"))
         source.send_text("  1 q")
         screen_of(pages, input=source, output=DummyOutput()).run()
     assert heard == [("on", 1, True), ("on", 1, True), ("1", 2, True), ("on", 2, True), ("leave", 3, True)]
@@ -197,7 +197,7 @@ def test_a_key_is_about_a_lesson_that_has_been_computed(tmp_path: Path) -> None:
 
 def test_space_shows_the_answer_and_then_goes_on_and_e_never_gives_it_away(tmp_path: Path) -> None:
     pages = Pages(
-        Live(load("tiny", device="cpu")), MASK + 1, ScreenOf(width=80, cuts=True), Place(tmp_path / "learn.json")
+        Live(load("tiny", device="cpu")), MASK + 1, ScreenOf(width=80, cuts=True), Bookmark(tmp_path / "learn.json")
     )
     pages.lesson()
     pages.press("explain")
@@ -223,7 +223,7 @@ def test_space_shows_the_answer_and_then_goes_on_and_e_never_gives_it_away(tmp_p
 
 def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
-    place = Place(tmp_path / "file" / "learn.json")
+    place = Bookmark(tmp_path / "file" / "learn.json")
     assert place.read(COUNT) is None
     place.write(3)
     said = place.trouble
@@ -238,11 +238,11 @@ def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
 def test_a_place_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "learn.json"
     path.write_text(content, "utf-8")
-    assert Place(path).read(COUNT) is None
+    assert Bookmark(path).read(COUNT) is None
 
 
 def test_after_the_last_lesson_the_next_time_starts_at_the_first(tmp_path: Path) -> None:
-    place = Place(tmp_path / "learn.json")
+    place = Bookmark(tmp_path / "learn.json")
     pages = Pages(Live(load("tiny", device="cpu")), COUNT, ScreenOf(width=80, cuts=True), place)
     pages.press(str(pages.lesson().question.answer + 1))
     assert pages.press("next") is False
@@ -259,7 +259,7 @@ def test_a_screen_of_any_size_is_filled_to_its_last_row(
     screen = ScreenOf(width=columns, cuts=True, ascii=seven_bits)
     live = Live(load("tiny", device="cpu"), "The cat 🐈 sat. " * 20)
     for number in (1, MASK + 1, find("heads"), find("cache")):
-        pages = Pages(live, number, screen, Place(tmp_path / "learn.json"))
+        pages = Pages(live, number, screen, Bookmark(tmp_path / "learn.json"))
         for key in ("computing", "shown", "2", "explain", "page down"):
             if key == "shown":
                 pages.lesson()

@@ -98,8 +98,8 @@ def test_tokens_that_only_one_of_them_adds_are_told(tinytf: Tinytf, decoder, enc
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--corpus", "CORPUS"], "--corpus is what two tokenizers are compared on"),
-        (["The cat", "--versus", "tiny", "--corpus", "CORPUS"], "--corpus is what two tokenizers are compared on"),
+        (["--corpus", "CORPUS"], "--corpus compares two tokenizers"),
+        (["The cat", "--versus", "tiny", "--corpus", "CORPUS"], "--corpus compares two tokenizers"),
         (["The cat", "--versus", "tinny"], "there is no model 'tinny'"),
         (["--versus", "tiny", "--corpus", "nowhere.txt"], "cannot read nowhere.txt"),
         (["--versus", "tiny", "--chat", "The cat"], "this model has no chat template"),

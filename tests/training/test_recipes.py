@@ -77,7 +77,7 @@ def test_a_model_that_is_trained_on_by_a_recipe(name, more, text, chats, instruc
     assert read_history(tmp_path / "run").lr.max() == pytest.approx(5e-5)
     refused = trained(str(corpus), "--recipe", name, "--out", str(tmp_path / "none"))
     assert (refused.status, refused.said.splitlines()) == (
-        2, [f"tinytf: error: the recipe {name} trains a model on", "hint: name it, --from MODEL"],
+        2, [f"tinytf: error: the recipe {name} continues training a model", "hint: name it with --from MODEL"],
     )  # fmt: skip
 
 

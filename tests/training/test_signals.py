@@ -39,7 +39,7 @@ def test_a_second_signal_interrupts_unless_it_is_the_first_one_passed_on(monkeyp
     now = [0.0]
     monkeypatch.setattr("tinytf_cli.interrupt.time.monotonic", lambda: now[0])
     before, interrupt = signal.getsignal(signal.SIGTERM), Interrupt()
-    with interrupt.asked() as stops:
+    with interrupt.deferred() as stops:
         assert signal.getsignal(signal.SIGTERM) is before  # nothing is worth keeping yet
         assert not stops()
         signal.raise_signal(signal.SIGTERM)
@@ -55,7 +55,7 @@ def test_a_second_signal_interrupts_unless_it_is_the_first_one_passed_on(monkeyp
 def test_a_run_under_nohup_does_not_hear_the_terminal_close(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Interrupt().asked() as stops:
+        with Interrupt().deferred() as stops:
             signal.raise_signal(signal.SIGHUP)
             assert not stops()
     finally:

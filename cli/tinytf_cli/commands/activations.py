@@ -1,4 +1,4 @@
-"""``tinytf activations``: the activation of a feed-forward, with the numbers of a text on its curve."""
+"""``tinytf activations``: the activation function of a feed-forward, with the values of a text on its curve."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.options import TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.activations import Activations
@@ -22,14 +22,14 @@ class Options:
 
 
 @command("activations")
-def activations(options: Options, on: Traced) -> int:
-    """ReLU, GELU, SiLU and others are drawn beside the function that the model has."""
+def activations(options: Options, tracing: TraceOptions) -> int:
+    """Draws the model's function beside ReLU, GELU, SiLU and others."""
     from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.activations import ActivationsDisplay
 
-    layer = parse_single_number(options.layer, on.model.config.n_layers, "layer")
+    layer = parse_single_number(options.layer, tracing.model.config.n_layers, "layer")
 
     def question(trace: "Trace") -> "Activations":
-        return on.model.activations(trace, layer)
+        return tracing.model.activations(trace, layer)
 
-    return on.show(question, "activations", ActivationsDisplay(options.rows))
+    return tracing.show(question, "activations", ActivationsDisplay(options.rows))

@@ -1,4 +1,4 @@
-"""``tinytf attention``: every head at a glance, or one of them large."""
+"""``tinytf attention``: every head at a glance, or one in full."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.options import TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.attended import Attended
@@ -21,25 +21,27 @@ class Options:
     """The options of this command alone."""
 
     by: str = option(
-        type=click.Choice(_MEASURES), shown="entropy", help="The number that the overview gives for each head."
+        type=click.Choice(_MEASURES), shown="entropy", help="The number shown for each head in the overview."
     )
     heads: tuple[str, ...] = option(
         "--head", multiple=True, metavar="ADDRESS",
-        help="Draw this head large, such as L3H5; L0H* for all of a layer. Repeatable.",
+        help="Draw this head large, such as L3H5, or L0H* for a whole layer. Repeatable.",
     )  # fmt: skip
     layer: str | None = option(
         metavar="N",
-        help="Draw multi-head attention of layer N: every head, and how they are joined.",
+        help="Draw the attention of layer N: every head, and how they are joined.",
     )  # fmt: skip
-    row: str | None = option(metavar="TOKEN", help="One query, by text or number, as bars.")
-    top: int | None = option(type=click.IntRange(1), metavar="K", help="The K strongest pairs as a list.")
-    window: str | None = option(metavar="Q0:Q1,K0:K1", help="Only these queries and keys, such as 0:20,0:20.")
-    rows: int | None = option(type=click.IntRange(0), help="Queries shown as bars (0: all; on a screen 24).")
+    row: str | None = option(metavar="TOKEN", help="Show one query as bars, by text or number.")
+    top: int | None = option(type=click.IntRange(1), metavar="K", help="List the K strongest pairs.")
+    window: str | None = option(metavar="Q0:Q1,K0:K1", help="Show only these queries and keys, such as 0:20,0:20.")
+    rows: int | None = option(
+        type=click.IntRange(0), help="Queries shown as bars; 0 for all.  [default: 24 on a screen]"
+    )
 
 
 @command("attention")
-def attention(options: Options, on: Traced) -> int:
-    """Without a selection: one number a head and a small map of each. --row, --top and --window need a --head."""
+def attention(options: Options, tracing: TraceOptions) -> int:
+    """By default, shows one number and a small map for each head. --row, --top and --window need a --head."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.attention import AttentionDisplay
@@ -49,10 +51,10 @@ def attention(options: Options, on: Traced) -> int:
             if value is not None:
                 raise UsageError(f"{name} needs a head", "choose one, such as --head L0H0")
     if options.layer is not None and options.heads:
-        raise UsageError("--layer draws all heads of a layer, and goes with no --head")
+        raise UsageError("--layer draws every head of a layer, so it goes with no --head")
     if options.row is not None and (options.top is not None or options.window is not None):
-        raise UsageError("--row shows one query, and goes with neither --top nor --window")
-    model = on.model
+        raise UsageError("--row shows one query, so it goes with neither --top nor --window")
+    model = tracing.model
     layer = None if options.layer is None else parse_single_number(options.layer, model.config.n_layers, "layer")
     chosen = _heads(options.heads, StepTable(model.config))
 
@@ -60,7 +62,7 @@ def attention(options: Options, on: Traced) -> int:
         window = None if options.window is None else _window(options.window, trace)
         return model.attention(trace, heads=chosen, row=options.row, top=options.top, window=window, layer=layer)
 
-    return on.show(question, "attentions", AttentionDisplay(options.by, options.rows))
+    return tracing.show(question, "attentions", AttentionDisplay(options.by, options.rows))
 
 
 def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:
@@ -68,26 +70,26 @@ def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:
 
     pairs: list[tuple[int, int]] = []
     for text in texts:
-        where = parse_address(text, table)
-        if where.layers is None or where.cell or (where.step is not None and where.step.name != table.weights):
+        address = parse_address(text, table)
+        if address.layers is None or address.cell or (address.step is not None and address.step.name != table.weights):
             raise UsageError(f"{text!r} is not a head", "a head is L3H5, all heads of a layer L3 or L3H*")
-        if none := [layer for layer in where.layers if layer not in table.attention_layers]:
-            hint = f"tinytf trace --layer {none[0]} shows its steps"
-            raise UsageError(f"layer {none[0]} has no attention weights", hint)
-        heads = where.heads if where.heads is not None else range(table.config.n_heads)
-        pairs += [(layer, head) for layer in where.layers for head in heads]
+        if without := [layer for layer in address.layers if layer not in table.attention_layers]:
+            hint = f"tinytf trace --layer {without[0]} shows its steps"
+            raise UsageError(f"layer {without[0]} has no attention weights", hint)
+        heads = address.heads if address.heads is not None else range(table.config.n_heads)
+        pairs += [(layer, head) for layer in address.layers for head in heads]
     return tuple(pairs)
 
 
 def _window(text: str, trace: "Trace") -> tuple[int, int, int, int]:
-    """Where the queries and the keys of a window begin and end."""
+    """The start and stop of the queries, then of the keys, in a window."""
     count, ends = len(trace.tokens), []
     for word, axis in zip(text.split(","), ("query", "key"), strict=False):
-        found = trace.pick_indices(word.strip(), axis, count)
-        places = range(found, found + 1) if isinstance(found, int) else found
-        if places.step != 1:
-            raise UsageError(f"--window {text!r} leaves some out", "write queries,keys such as 0:20,0:20")
-        ends.append((places.start, places.stop))
+        picked = trace.pick_indices(word.strip(), axis, count)
+        positions = range(picked, picked + 1) if isinstance(picked, int) else picked
+        if positions.step != 1:
+            raise UsageError(f"--window {text!r} skips positions", "write queries,keys such as 0:20,0:20")
+        ends.append((positions.start, positions.stop))
     if text.count(",") > 1:
         raise UsageError(f"--window {text!r} is not a pair of ranges", "write queries,keys such as 0:20,0:20")
     return (*ends[0], *ends[-1])

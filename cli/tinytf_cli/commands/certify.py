@@ -1,4 +1,4 @@
-"""``tinytf certify``: a model beside the same one of transformers."""
+"""``tinytf certify``: a model compared with transformers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,41 +7,41 @@ import click
 
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.inputs import line_texts
-from tinytf_cli.options import DEVICES, DTYPES, Extent, complete_model
+from tinytf_cli.options import DEVICES, DTYPES, FoldOptions, complete_model
 from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
 class Options:
-    """What this command alone takes."""
+    """The argument and options of this command alone."""
 
     model: str = argument(shell_complete=complete_model)
     texts: Path | None = option(
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Take the lines of this file, or of - (a pipe), instead of the hard texts.",
+        help="Use the lines of this file, or of - (a pipe), instead of the built-in hard texts.",
     )
     versus: Path | None = option(
         type=click.Path(path_type=Path), metavar="DIR",
-        help="Open this directory with transformers; of a .gguf file, its original.",
+        help="Directory that transformers opens; for a .gguf file, its original.",
     )  # fmt: skip
-    dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Compare in this number format too.")
+    dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Also compare in this number format.")
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     tolerance: float | None = option(
         type=FloatRange(0), metavar="TOL",
-        help="Most that a number may differ, relative to the largest of its token.  [default: by the dtype]",
+        help="Largest difference allowed, relative to the largest number of its token.  [default: by the dtype]",
     )  # fmt: skip
-    longest: int = option(type=click.IntRange(2), shown=512, help="Most tokens of a text.")
+    longest: int = option(type=click.IntRange(2), shown=512, help="Cut texts to N tokens.")
     adapter: Path | None = option(
-        type=click.Path(path_type=Path), metavar="DIR", help="Merge this LoRA adapter of PEFT into the weights."
+        type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )
 
 
 @command("certify")
-def certify(options: Options, extent: Extent, output: Output) -> int:
-    """Opens MODEL with tinytf and with transformers, in eager attention, and compares token ids, what every layer gives
-    and logits: text by text, padded in a batch, token by token with a cache, and in pieces. The status is 1 where a
-    difference is beyond the tolerance. Needs transformers (pip install "tinytf[certify]"); no code of a model is run.
+def certify(options: Options, fold: FoldOptions, output: Output) -> int:
+    """Opens MODEL with tinytf and with transformers (eager attention), and compares token ids, the output of every
+    layer and the logits: text by text, in a padded batch, token by token with a cache, and in chunks. Exits with 1 if a
+    difference exceeds the tolerance. Needs transformers: pip install "tinytf[certify]". Runs no code from the model.
     """
     from tinytf.certification.certify import certify as compare
     from tinytf.certification.texts import HARD_TEXTS, HardText
@@ -56,5 +56,5 @@ def certify(options: Options, extent: Extent, output: Output) -> int:
             options.model, versus=options.versus, texts=texts, dtype=options.dtype, device=options.device,
             tolerance=options.tolerance, longest=options.longest, adapter=options.adapter, progress=progress,
         )  # fmt: skip
-    output.draw(report, CertificateDisplay(extent.rows()))
+    output.draw(report, CertificateDisplay(fold.rows()))
     return 0 if report.holds else 1

@@ -1,4 +1,4 @@
-"""``tinytf check``: a module of one's own against a reference."""
+"""``tinytf check``: your own module against a reference."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,31 +17,37 @@ class Options:
 
     target: str = argument(metavar="FILE.py:NAME")
     like: str = option(
-        metavar="MODEL", shown="tiny", shell_complete=complete_model, help="The reference whose weights it gets."
+        metavar="MODEL",
+        shown="tiny",
+        shell_complete=complete_model,
+        help="The reference model, whose weights your module gets.",
     )
-    text: str = option(metavar="TEXT", shown="The cat sat on the mat.", help="The text that both run.")
-    args: str = option(metavar="K=V,…", default="", help="Arguments of the constructor that are not guessed.")
+    text: str = option(metavar="TEXT", shown="The cat sat on the mat.", help="The text to run both on.")
+    args: str = option(metavar="K=V,…", default="", help="Constructor arguments that cannot be guessed.")
     names: Path | None = option(
-        metavar="FILE.toml", type=click.Path(path_type=Path), help="Parameters that are not guessed: yours = ours."
+        metavar="FILE.toml",
+        type=click.Path(path_type=Path),
+        help="Parameter names that cannot be guessed: yours = ours.",
     )
-    with_: str = option("--with", metavar="K=V,…", default="", help="Other fields of the reference, of a preset.")
+    with_: str = option(
+        "--with", metavar="K=V,…", default="", help="Change fields of the reference, if it is a preset."
+    )
     seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed of a preset.")
     tolerance: float | None = option(
         type=FloatRange(0), help="Relative difference up to which numbers count as equal.  [default: 2e-05]"
     )
     timeout: float = option(
         type=click.FloatRange(0, 86_400, min_open=True), default=30.0, metavar="SECONDS",
-        help="How long a run of the code may take.",
+        help="Time limit for a run of the code.",
     )  # fmt: skip
     full: bool = option(is_flag=True, help="Show every parameter and every step.")
 
 
 @command("check")
 def check(options: Options, output: Output) -> int:
-    """This runs the code of FILE.py. NAME is a class of it, or a function that makes a module. Its parameters get the
-    reference's weights by names and shapes, its forward pass is compared with the reference's, step by step, and the
-    mistakes that people make are tried until one gives the same wrong numbers. The status is 0 where all is right, 1
-    where something is wrong.
+    """This runs the code in FILE.py. NAME is a class in it, or a function that returns a module. The module gets the
+    reference's weights, matched by name and shape, and its forward pass is compared with the reference step by step.
+    Then common mistakes are tried, until one gives the same wrong numbers. Exits with 0 if all is right, 1 if not.
     """
     if (session := host()) is not None:
         session.require_own("run a module")

@@ -1,10 +1,10 @@
-"""``tinytf code``: the PyTorch of the steps of a text, run and compared."""
+"""``tinytf code``: PyTorch code for the steps of a text, run and compared."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced, complete_address
+from tinytf_cli.options import TraceOptions, complete_address
 
 if TYPE_CHECKING:
     from tinytf.look.code import Code
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 class Options:
     """The options of this command alone."""
 
-    layer: str = option(metavar="N", shown="0", help="Layer whose steps are written; -1 is the last, 0,2 two.")
+    layer: str = option(metavar="N", shown="0", help="Layer to write; -1 is the last, 0,2 writes two.")
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS", shell_complete=complete_address,
-        help="Write just this step, such as L0.masked, or the steps of a layer, such as L0. Repeatable.",
+        help="Write only this step, such as L0.masked, or this layer, such as L0. Repeatable.",
     )  # fmt: skip
 
 
 @command("code")
-def code(options: Options, on: Traced) -> int:
-    """Each line computes one step from those before it, in names that can be pasted into Python."""
+def code(options: Options, tracing: TraceOptions) -> int:
+    """Each line computes one step from earlier ones. The code can be pasted into Python."""
     from tinytf.steps.table import table_of
     from tinytf.trace.address import parse_address, parse_numbers
 
-    model = on.model
+    model = tracing.model
     table = table_of(model.config)
     layers = parse_numbers(options.layer, model.config.n_layers, "layer") or ()
     at = [parse_address(text, table) for text in options.addresses]
@@ -36,4 +36,4 @@ def code(options: Options, on: Traced) -> int:
     def question(trace: "Trace") -> "Code":
         return model.code(trace, layers, at)
 
-    return on.show(question, "codes")
+    return tracing.show(question, "codes")

@@ -8,9 +8,9 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import FloatRange, argument, command, option
-from tinytf_cli.host import given
+from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import DTYPES, Chat, Extent, Opening
+from tinytf_cli.options import DTYPES, ChatOptions, FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from tinytf.text.chat import Written
 
 _SETTINGS = ("tolerance", "head", "top", "fail_over", "truncate", "force")
-_HOW = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --versus B "The cat sat"'
+_EXAMPLES = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --versus B "The cat sat"'
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of this command alone."""
 
-    chat: Chat
+    chat: ChatOptions
     texts: tuple[str, ...] = argument(nargs=-1, metavar="TEXT [TEXT]")
     versus: str | None = option(
         metavar="MODEL|FILE",
-        help="Compare with this model or checkpoint on one text, or with what another program wrote: "
+        help="Compare with this model or checkpoint on one text, or with activations from another program: "
         ".safetensors, .npz, .json, .ndjson.",
     )
     names: Path | None = option(
         type=click.Path(path_type=Path), metavar="TABLE.toml",
-        help='What names in that FILE mean, such as "enc.{n}.query" = "L{n}.q".',
+        help='Map the names in that FILE to steps, such as "enc.{n}.query" = "L{n}.q".',
     )  # fmt: skip
-    versus_dtype: str | None = option(type=click.Choice(DTYPES), help="Compare with the model in this dtype.")
+    versus_dtype: str | None = option(type=click.Choice(DTYPES), help="Compare with the same model in this dtype.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
     tolerance: float | None = option(
         type=FloatRange(0),
@@ -46,18 +46,18 @@ class Options:
     head: str | None = option(
         metavar="ADDRESS", help="Show the weights of this head, such as L3H5.  [default: the head that differs most]"
     )
-    top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens of each side.")
+    top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens shown for each side.")
     rows: int | None = option(type=click.IntRange(0), help="Positions shown; 0 for all.  [default: 3]")
     fail_over: float | None = option(
         type=FloatRange(0), metavar="TOL",
         help="Exit 1 if a step differs by more than TOL of a token's largest number.",
     )  # fmt: skip
-    full: bool = option(is_flag=True, help="Show every step, not only the one that differs most in each layer.")
-    force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
+    full: bool = option(is_flag=True, help="Show every step, not only the most different one in each layer.")
+    force: bool = option(is_flag=True, help="Record even if it needs more than the free memory.")
 
 
 @command("diff")
-def diff(options: Options, extent: Extent, opening: Opening, output: Output) -> int:
+def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
     """\b
     Two texts, one model   tinytf diff "The cat sat" "The dog sat"
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
@@ -67,19 +67,17 @@ def diff(options: Options, extent: Extent, opening: Opening, output: Output) -> 
     What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
     Two recordings         tinytf diff a.safetensors b.safetensors
 
-    One of the texts may be -, which is read from a pipe.
+    One of the texts may be -, which reads a pipe.
     """
     from tinytf_cli.views.difference import DifferenceDisplay
 
-    report = _compared(options, opening)
-    output.draw(
-        report, DifferenceDisplay(extent.rows(options.rows), options.full, options.head is not None, options.top)
-    )
+    report = _compared(options, model_options)
+    output.draw(report, DifferenceDisplay(fold.rows(options.rows), options.full, options.head is not None, options.top))
     return 0 if report.holds else 1
 
 
-def _compared(options: Options, opening: Opening) -> "Difference":
-    """The difference that is asked for: of texts, of models, or from a file of activations."""
+def _compared(options: Options, model_options: ModelOptions) -> "Difference":
+    """The requested difference: of two texts, two models, or a file of activations."""
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump
 
@@ -90,36 +88,36 @@ def _compared(options: Options, opening: Opening) -> "Difference":
     if len(files) == 2 == len(options.texts) and options.versus is None:
         from tinytf.compare.difference import diff_dumps
 
-        model = opening.open() if given("model") else None
-        some = {name: settings[name] for name in ("tolerance", "head", "top", "fail_over")}
-        return diff_dumps(open_dump(files[0]), open_dump(files[1]), model, names=names, **some)
+        model = model_options.open() if is_typed("model") else None
+        dump_settings = {name: settings[name] for name in ("tolerance", "head", "top", "fail_over")}
+        return diff_dumps(open_dump(files[0]), open_dump(files[1]), model, names=names, **dump_settings)
     if files:
         raise UsageError(f"{files[0]} is a file of activations, not a text", f"tinytf diff TEXT --versus {files[0]}")
     if options.versus is not None and (options.versus.lower().endswith(SUFFIXES) or _is_foreign(options.versus)):
         dump = open_dump(options.versus)
         text = _texts(options, True)[0] if options.texts else None
-        return opening.open().diff(text, dump, names=names, **settings)
+        return model_options.open().diff(text, dump, names=names, **settings)
     if options.names is not None:
-        raise UsageError("--names says what the names in a file mean, and there is none", "--versus names it")
-    another = options.versus is not None or options.versus_dtype is not None
-    if given("adapter"):
-        if another:
+        raise UsageError("--names maps the names in a file, and there is no file", "name it with --versus")
+    has_other = options.versus is not None or options.versus_dtype is not None
+    if is_typed("adapter"):
+        if has_other:
             raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
         first, _ = _texts(options, True)
-        return replace(opening, adapter=None).open().diff(first, opening.open(), **settings)
-    first, second = _texts(options, another)
-    model = opening.open()
-    return model.diff(first, second if second is not None else _other(opening, options), **settings)
+        return replace(model_options, adapter=None).open().diff(first, model_options.open(), **settings)
+    first, second = _texts(options, has_other)
+    model = model_options.open()
+    return model.diff(first, second if second is not None else _other(model_options, options), **settings)
 
 
 def _is_foreign(name: str) -> bool:
-    """Whether a word names a file that is no model: reading it as a dump says what dumps there are."""
+    """Whether a word names a file that is no model. Reading it as a dump then lists the known formats."""
     path = Path(name)
     return path.is_file() and path.suffix not in ("", ".gguf", ".toml")
 
 
 def _texts(options: Options, versus: bool) -> "tuple[Written, Written | None]":
-    """The text, or without another model the two texts."""
+    """The one text to compare ``versus`` another model, otherwise two texts."""
     words = with_session_text(options.texts, 1 if versus else 2)
     if versus and len(words) > 1:
         raise UsageError(
@@ -127,17 +125,19 @@ def _texts(options: Options, versus: bool) -> "tuple[Written, Written | None]":
             "compare two texts on one model, or two models on one text (in quotes)",
         )
     if not versus and len(words) != 2:
-        said = "there is nothing to compare with" if len(words) < 2 else f"these are {len(words)} texts"
-        raise UsageError(said, f"{_HOW}; quote a text of several words")
+        message = "there is nothing to compare with" if len(words) < 2 else f"these are {len(words)} texts"
+        raise UsageError(message, f"{_EXAMPLES}; quote a text of several words")
     if words.count("-") > 1:
         raise UsageError("a pipe holds one text, and both are -", "give one of them in quotes")
-    read = options.chat.each(words or ("-",))
-    return read[0], read[1] if len(read) > 1 else None
+    texts = options.chat.read_each(words or ("-",))
+    return texts[0], texts[1] if len(texts) > 1 else None
 
 
-def _other(opening: Opening, options: Options) -> "Model":
-    """The other model: --versus or the same, on the same device, in its dtype or another."""
+def _other(model_options: ModelOptions, options: Options) -> "Model":
+    """Open the other model: --versus or the same one, on the same device, in --versus-dtype or the same dtype."""
     from tinytf.loading import load
 
-    name = opening.model if options.versus is None else options.versus
-    return load(name, device=opening.device, dtype=options.versus_dtype or opening.dtype, seed=opening.seed)
+    name = model_options.model if options.versus is None else options.versus
+    return load(
+        name, device=model_options.device, dtype=options.versus_dtype or model_options.dtype, seed=model_options.seed
+    )

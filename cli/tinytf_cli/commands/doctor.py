@@ -1,4 +1,4 @@
-"""``tinytf doctor``: what there is here to work with."""
+"""``tinytf doctor``: what works on this machine."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +18,9 @@ class Options:
 
 @command("doctor")
 def doctor(options: Options, output: Output) -> int:
-    """Versions, devices, threads, the terminal, and the models at hand, those in FOLDER (default: this one) too. Traces
-    the built-in model on every device; exit status 1 if one computes something wrong. Nothing is downloaded.
+    """Lists versions, devices, threads, the terminal, and the models that can be opened, including those in FOLDER
+    (default: this one). Traces the built-in model on every device, and exits with 1 if one computes wrong numbers.
+    Downloads nothing.
     """
     from tinytf.doctor import checkup
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import Addressed, complete_address
+from tinytf_cli.options import AddressOptions, complete_address
 
 if TYPE_CHECKING:
     from tinytf.look.arithmetic import Explained
@@ -19,32 +19,36 @@ class Options:
 
     address: str = argument(shell_complete=complete_address)
     depth: int = option(
-        type=click.IntRange(1), shown=1, help="Steps explained: this one, then that of its largest term, and so on."
+        type=click.IntRange(1),
+        shown=1,
+        help="Steps to explain: this one, then the step of its largest term, and so on.",
     )
-    top: int = option(type=click.IntRange(1), shown=8, help="Terms shown; the rest is summed.")
+    top: int = option(type=click.IntRange(1), shown=8, help="Terms shown; the rest are summed.")
     temperature: float = option(
-        type=click.FloatRange(0, min_open=True), shown=1.0, help="Divides the logits, for a cell of probs."
+        type=click.FloatRange(0, min_open=True),
+        shown=1.0,
+        help="Temperature that divides the logits, for a cell of probs.",
     )
 
 
 @command("explain")
-def explain(options: Options, on: Addressed) -> int:
-    """An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'. A parameter,
-    such as 'L0H1.W_Q[3,7]', is learned: it has no arithmetic and needs no TEXT.
+def explain(options: Options, tracing: AddressOptions) -> int:
+    """ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'. A parameter, such
+    as 'L0H1.W_Q[3,7]', is learned: it has no arithmetic and needs no TEXT.
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.parameters import parse_parameter
-    from tinytf_cli.views import explain as _  # noqa: F401 - registers it
+    from tinytf_cli.views import explain as _  # noqa: F401 - registers its view
 
-    weight = parse_parameter(options.address, StepTable(on.model.config))
+    weight = parse_parameter(options.address, StepTable(tracing.model.config))
     if weight is not None:
-        on.note_unread_text()
-        on.output.draw(on.model.parameters(weight))
+        tracing.note_unread_text()
+        tracing.output.draw(tracing.model.parameters(weight))
         return 0
 
     def question(trace: "Trace") -> "Explained":
-        return on.model.explain(
+        return tracing.model.explain(
             trace, options.address, depth=options.depth, top=options.top, temperature=options.temperature
         )
 
-    return on.show(question, "explanations")
+    return tracing.show(question, "explanations")

@@ -1,4 +1,4 @@
-"""``tinytf explore``: a forward pass on one screen, with a text that is edited live."""
+"""``tinytf explore``: a forward pass on one screen, with live editing of the text."""
 
 import os
 import sys
@@ -8,25 +8,25 @@ from pathlib import Path
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command
 from tinytf_cli.host import host
-from tinytf_cli.options import Opening
-from tinytf_cli.output import Drawing
+from tinytf_cli.options import ModelOptions
+from tinytf_cli.output import DrawingOptions
 
 _TEXT = "The cat sat on the mat."
 
 
 @dataclass(frozen=True)
 class Options:
-    """What this command alone takes."""
+    """The argument of this command alone."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
 
 
 @command("explore")
-def explore(options: Options, opening: Opening, drawing: Drawing) -> int:
-    """The steps on the left, the numbers of the chosen one beside them, and below them the heads and the prediction.
-    Every key is listed by ?; t edits the text, and all panes follow while you type; : takes any line of the session.
-    TEXT may be the folder of a training run: < and > then go through its checkpoints. In a session it shows the present
-    text, and what is done on the screen becomes lines of the session.
+def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptions) -> int:
+    """The steps are on the left, with the numbers of the chosen step beside them; below are the heads and the
+    prediction. Press ? to list the keys, t to edit the text (every pane follows as you type), and : to run any session
+    line. TEXT may be the folder of a training run; < and > then step through its checkpoints. Inside a session, explore
+    shows the session's text, and records what you do on the screen as session lines.
     """
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS
@@ -34,23 +34,25 @@ def explore(options: Options, opening: Opening, drawing: Drawing) -> int:
     from tinytf_cli.repl.state import Spec
 
     text = " ".join(options.words)
-    # As textual-serve sets it, which shows the screen in a browser; textual would import whatever is named there.
+    # textual-serve sets this to show the screen in a browser. Textual imports whatever it names: accept only its own.
     served = os.environ.get("TEXTUAL_DRIVER", "").startswith("textual.drivers.")
     if not served:
         os.environ.pop("TEXTUAL_DRIVER", None)
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
     if not served and (not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")):
-        raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" serves here')
+        raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" works here')
     folder = Path(text) if len(options.words) == 1 and os.path.isdir(text) else None  # a long text is no path
     session, terminal = host(), drawing.terminal()
     if served:
         terminal = replace(terminal, depth="truecolor", cuts=True)
     if not isinstance(session, Session):
-        model = opening.model if folder is None else text
-        spec = Spec(model, opening.device, opening.dtype, opening.seed)
+        model = model_options.model if folder is None else text
+        spec = Spec(model, model_options.device, model_options.dtype, model_options.seed)
         session = Session(VERBS, spec, Settings(**vars(drawing)))
     elif folder is not None:
-        raise UsageError("a session has its own model", f"model {text} opens this one; tinytf explore {text} its run")
+        raise UsageError(
+            "a session has its own model", f"model {text} opens this one; tinytf explore {text} explores the run"
+        )
     settings = session.settings
     session.change(settings=replace(settings, color="always" if terminal.coloured else "never", theme=terminal.theme))
     if folder is not None or text or session.run is None:
@@ -72,5 +74,5 @@ def explore(options: Options, opening: Opening, drawing: Drawing) -> int:
 
 
 def _checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a training run, the earliest first, then the run itself."""
+    """The checkpoints of a training run, earliest first, then the run itself."""
     return [*sorted(run.glob("checkpoints/step-*")), run]

@@ -12,20 +12,20 @@ from tinytf_cli.output import Output
 
 @dataclass(frozen=True)
 class Options:
-    """What this command alone takes."""
+    """The arguments and options of this command alone."""
 
     model: str = argument(shell_complete=complete_model)
     directory: Path = argument(type=click.Path(path_type=Path))
     adapter: Path | None = option(
-        type=click.Path(path_type=Path), metavar="DIR", help="Merge this LoRA adapter of PEFT into the weights."
+        type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )
     to: str = option(type=click.Choice(["huggingface"]), required=True, help="The format to write.")
 
 
 @command("export")
 def export(options: Options, output: Output) -> None:
-    """DIRECTORY is new or empty. AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) of
-    transformers opens it and gives the same logits, its tokenizer included.
+    """DIRECTORY must be new or empty. In transformers, AutoModelForCausalLM.from_pretrained(DIRECTORY) (or
+    AutoModelForMaskedLM) opens it and gives the same logits. The tokenizer is included.
     """
     from tinytf.loading import load
 

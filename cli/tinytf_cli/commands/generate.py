@@ -1,4 +1,4 @@
-"""``tinytf generate``: text that continues a prompt, as it is made."""
+"""``tinytf generate``: text that continues a prompt, as it is generated."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
-from tinytf_cli.host import given
-from tinytf_cli.options import Decoding, Opening, Texts
+from tinytf_cli.host import is_typed
+from tinytf_cli.options import DecodingOptions, ModelOptions, TextOptions
 from tinytf_cli.output import Output
 from tinytf_cli.views.draw import Display, Shown
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """How far to go on."""
+    """When to stop."""
 
-    max_tokens: int = option(type=int, shown=50, help="Most new tokens.")
+    max_tokens: int = option(type=int, shown=50, help="New tokens, at most.")
     stops: tuple[str, ...] = option(
-        "--stop", multiple=True, metavar="TEXT", help=r"End before this text; \n is a new line. Repeatable."
+        "--stop", multiple=True, metavar="TEXT", help=r"Stop before this text; \n is a new line. Repeatable."
     )
     on_overflow: str = option(
         type=click.Choice(["stop", "slide", "error"]), shown="stop", metavar="WORD",
-        help="When the context is full: stop, slide (drop its older half and go on) or error.",
+        help="When the context is full: stop, slide (drop the older half and continue) or error.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Draws:
-    """How the next token is chosen."""
+class SamplingOptions:
+    """How to choose the next token."""
 
     GROUP: ClassVar = "Sampling"
 
@@ -47,15 +47,15 @@ class Draws:
         type=float, help="0 takes the most probable token.  [default: 1 with --top-k, --top-p, --min-p or --n, else 0]"
     )
     top_k: int | None = option(type=click.IntRange(1), help="Draw from the N most probable tokens.")
-    top_p: float = option(type=float, default=1.0, help="Draw from the fewest tokens whose mass reaches N.")
+    top_p: float = option(type=float, default=1.0, help="Draw from the fewest tokens whose probabilities add up to N.")
     min_p: float = option(type=float, default=0.0, help="Draw from tokens at least N times as probable as the best.")
     repetition_penalty: float = option(
-        type=float, default=1.0, help="Above 1, tokens of the text so far become less probable."
+        type=float, default=1.0, help="Above 1, makes tokens of the text so far less probable."
     )
-    samples: int = option("--n", type=click.IntRange(1), default=1, help="Draw N texts, side by side.")
+    samples: int = option("--n", type=click.IntRange(1), default=1, help="Draw N texts in parallel.")
 
     def sampling(self, beams: int | None) -> "Sampling":
-        """Draws at temperature 1 where an option asks for draws, else the most probable token."""
+        """The sampling settings. The temperature defaults to 1 if an option asks for draws, otherwise to 0 (greedy)."""
         from tinytf.generate.samplers import Sampling
 
         draws = self.top_k or self.top_p < 1 or self.min_p or (self.samples > 1 and beams is None)
@@ -64,42 +64,42 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Search:
-    """Beam search in place of draws."""
+class BeamOptions:
+    """Beam search instead of sampling."""
 
     GROUP: ClassVar = "Beam search"
 
-    beams: int | None = option(
-        type=click.IntRange(1), help="Search for the most probable text, N hypotheses side by side."
-    )
-    length_penalty: float = option(type=float, default=1.0, help="Above 0 favours longer texts.")
+    beams: int | None = option(type=click.IntRange(1), help="Search for the most probable text with N hypotheses.")
+    length_penalty: float = option(type=float, default=1.0, help="Above 0, favours longer texts.")
 
 
 @dataclass(frozen=True)
-class Watching:
-    """What is shown beside the text."""
+class WatchOptions:
+    """What to show besides the text."""
 
     GROUP: ClassVar = "Watching"
 
-    watch: bool = option(is_flag=True, help="Show what each token was chosen from, what it saw, and the cache.")
+    watch: bool = option(is_flag=True, help="Show the candidates for each token, what it attended to, and the cache.")
     top: int = option(type=click.IntRange(1), shown=5, help="Candidates shown per step.")
-    head: str | None = option(metavar="L3H5", help="Watch the attention of this head, or of one layer such as L3.")
-    explain_cache: bool = option(is_flag=True, help="Show time and work of every step, with the cache and without.")
+    head: str | None = option(metavar="L3H5", help="Show the attention of this head, or of a layer such as L3.")
+    explain_cache: bool = option(
+        is_flag=True, help="Compare the time and work of every step with and without the cache."
+    )
 
 
 @command("generate")
 def generate(
     options: Options,
-    draws: Draws,
-    search: Search,
-    watching: Watching,
-    texts: Texts,
-    opening: Opening,
-    decoding: Decoding,
+    sampling_options: SamplingOptions,
+    beam_options: BeamOptions,
+    watch_options: WatchOptions,
+    texts: TextOptions,
+    model_options: ModelOptions,
+    decoding: DecodingOptions,
     output: Output,
 ) -> int:
-    """An empty TEXT begins with the model's start token. In a pipe the new text alone is on stdout. Ctrl-C keeps what
-    was made.
+    """With an empty TEXT, generation starts from the model's start token. In a pipe, stdout gets only the new text.
+    Ctrl-C stops and keeps the text so far.
     """
     from tinytf.generate.continuing import Searching, Streaming
     from tinytf.generate.loop import require_prompt
@@ -107,36 +107,36 @@ def generate(
     from tinytf_cli.views.beams import BeamDisplay
     from tinytf_cli.views.generate import GenerationDisplay
 
-    sampling, beams, head = draws.sampling(search.beams), search.beams, watching.head
-    if watching.explain_cache:
+    sampling, beams, head = sampling_options.sampling(beam_options.beams), beam_options.beams, watch_options.head
+    if watch_options.explain_cache:
         _require_alone()
-    _require_one_way(options, draws, beams, head is not None, not sampling.greedy, decoding)
-    model = opening.open()
-    watch = watching.watch or (head is not None and not output.wants_data)
+    _require_consistent(options, sampling_options, beams, head is not None, not sampling.greedy, decoding)
+    model = model_options.open()
+    watch = watch_options.watch or (head is not None and not output.wants_data)
     looks = (watch or head is not None) and decoding.use_cache and beams is None
     decoded: dict[str, Any] = {
         "max_tokens": options.max_tokens, "on_overflow": options.on_overflow, "use_cache": decoding.use_cache,
         "chunk": decoding.chunk or 0, "kind": decoding.kind,
     }  # fmt: skip
     streaming = Streaming(
-        **decoded, sampling=sampling, seed=opening.seed, samples=draws.samples,
-        stops=[_unescaped(stop) for stop in options.stops], top=watching.top if watch or output.wants_data else 0,
+        **decoded, sampling=sampling, seed=model_options.seed, samples=sampling_options.samples,
+        stops=[_unescaped(stop) for stop in options.stops], top=watch_options.top if watch or output.wants_data else 0,
         looking=_looking(model, head) if looks else None,
     )  # fmt: skip
     display: Display | None = None
-    if not watching.explain_cache:
+    if not watch_options.explain_cache:
         display = (GenerationDisplay if beams is None else BeamDisplay)(watch, running=True)
 
     def begin(encoding: "Encoding") -> "Underway[Any]":
-        if watching.explain_cache:
+        if watch_options.explain_cache:
             return begin_cache_comparison(model, encoding, options.max_tokens)
         if beams is None:
             return begin_generation(model, encoding, streaming)
         searching = Searching(
-            **decoded, beams=beams, length_penalty=search.length_penalty,
-            repetition_penalty=draws.repetition_penalty,
+            **decoded, beams=beams, length_penalty=beam_options.length_penalty,
+            repetition_penalty=sampling_options.repetition_penalty,
         )  # fmt: skip
-        return begin_beam_search(model, encoding, searching, draws.samples)
+        return begin_beam_search(model, encoding, searching, sampling_options.samples)
 
     interrupt = output.interrupt
     begun = [begin(model.prompt(text, truncate=texts.truncate)) for text in texts]
@@ -146,12 +146,12 @@ def generate(
         for report in begun:
             if any(earlier.interrupted for earlier in reports):
                 return
-            require_prompt(model.transformer, report.prompt.ids, options.max_tokens)  # before anything is shown
-            reports.append(replace(report, interruptible=interrupt.let_in))
+            require_prompt(model.transformer, report.prompt.ids, options.max_tokens)  # before any output
+            reports.append(replace(report, interruptible=interrupt.allowed))
             yield Shown(reports[-1], display)
 
-    with interrupt.held():
-        kind = "comparisons" if watching.explain_cache else "generations"
+    with interrupt.blocked():
+        kind = "comparisons" if watch_options.explain_cache else "generations"
         replace(output, at_once=True).show_all(parts(), kind, texts.lines)
     for report in reports:
         for note in _notes(model, report.whole):
@@ -162,7 +162,7 @@ def generate(
 
 
 def _notes(model: "Model", report: "Continued[Any]") -> Iterator[str]:
-    """What a reader of the text should know as well."""
+    """Notes on the generated text."""
     from tinytf.generate.decoder import PLAIN
     from tinytf.generate.report import Generation
     from tinytf_cli.views.banner import exchanged
@@ -185,44 +185,50 @@ def _notes(model: "Model", report: "Continued[Any]") -> Iterator[str]:
         yield ", ".join(words)
 
 
-def _require_one_way(
-    options: Options, draws: Draws, beams: int | None, head: bool, drawn: bool, decoding: Decoding
+def _require_consistent(
+    options: Options,
+    sampling_options: SamplingOptions,
+    beams: int | None,
+    head: bool,
+    is_sampled: bool,
+    decoding: DecodingOptions,
 ) -> None:
     """Raise UsageError for settings that contradict each other."""
-    search, samples = beams is not None, draws.samples
+    is_beam_search, samples = beams is not None, sampling_options.samples
     conflicts = [
-        (head and (search or decoding.no_cache),
+        (head and (is_beam_search or decoding.no_cache),
          "--head shows what the newest token saw in the cache", "leave out --no-cache and --beams"),
-        (not search and samples > 1 and not drawn,
-         f"{samples} greedy texts are the same one", "raise --temperature, or search with --beams"),
-        (search and drawn, "beam search takes what is most probable and draws nothing",
+        (not is_beam_search and samples > 1 and not is_sampled,
+         f"{samples} greedy texts are all the same", "raise --temperature, or search with --beams"),
+        (is_beam_search and is_sampled, "beam search takes the most probable text and draws nothing",
          "leave out --beams, or --temperature, --top-k, --top-p and --min-p"),
-        (search and options.stops, "beam search ends at end tokens, not at --stop", "leave one of them out"),
-        (search and options.on_overflow == "slide",
+        (is_beam_search and options.stops, "beam search ends at end tokens, not at --stop", "leave one of them out"),
+        (is_beam_search and options.on_overflow == "slide",
          "beam search cannot go on without the older half of a text", "--on-overflow stop or error"),
         (beams is not None and samples > beams,
          f"{samples} texts are more than {beams} beams", f"--n up to {beams}, or more --beams"),
     ]  # fmt: skip
-    for conflict, said, hint in conflicts:
-        if conflict:
-            raise UsageError(said, hint)
+    for is_conflict, message, hint in conflicts:
+        if is_conflict:
+            raise UsageError(message, hint)
 
 
 def _require_alone() -> None:
-    """Raise UsageError for a setting of generation beside --explain-cache, which continues greedily in its own way."""
-    settings = [one for made in (Options, Draws, Search, Watching, Decoding) for one in parameters_of(made)]
-    for one in settings:
-        if one.name and one.name not in ("max_tokens", "explain_cache") and given(one.name):
+    """Raise UsageError for a setting that --explain-cache, which decodes greedily, does not take."""
+    groups = (Options, SamplingOptions, BeamOptions, WatchOptions, DecodingOptions)
+    settings = [setting for group in groups for setting in parameters_of(group)]
+    for setting in settings:
+        if setting.name and setting.name not in ("max_tokens", "explain_cache") and is_typed(setting.name):
             raise UsageError(
-                f"--explain-cache continues greedily, with a cache and without, and {one.opts[0]} asks for more",
+                f"--explain-cache decodes greedily, with a cache and without, and {setting.opts[0]} asks for more",
                 "leave one of them out",
             )
 
 
 def _unescaped(stop: str) -> str:
-    r"""``\n``, ``\t``, ``\r`` and ``\\`` as what they stand for: a shell passes them on as they are written."""
-    signs = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
-    return re.sub(r"\\(.)", lambda found: signs.get(found[1], found[0]), stop, flags=re.DOTALL)
+    r"""Replace the escapes ``\n``, ``\t``, ``\r`` and ``\\``, which a shell does not interpret."""
+    escapes = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+    return re.sub(r"\\(.)", lambda match: escapes.get(match[1], match[0]), stop, flags=re.DOTALL)
 
 
 def _looking(model: "Model", head: str | None) -> "Looking":
@@ -233,10 +239,10 @@ def _looking(model: "Model", head: str | None) -> "Looking":
     if head is None:
         return Looking()
     try:
-        where = parse_address(head, StepTable(model.config))
+        address = parse_address(head, StepTable(model.config))
     except AddressError as error:
         raise AddressError(error.message, error.hint or "such as --head L0H1 or --head L0") from None
-    layers, heads = where.layers or (), where.heads or (None,)
-    if len(layers) != 1 or len(heads) != 1 or where.step is not None or where.cell:
+    layers, heads = address.layers or (), address.heads or (None,)
+    if len(layers) != 1 or len(heads) != 1 or address.step is not None or address.cell:
         raise AddressError(f"{head} is not one head or one layer", "such as --head L0H1 or --head L0")
     return Looking(layers[0], heads[0])

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.host import given
-from tinytf_cli.options import Detail, Faults, Keeping, Sections, Traced
+from tinytf_cli.host import is_typed
+from tinytf_cli.options import BlockOptions, FaultOptions, ResumeOptions, SectionOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.gradients.report import Backward
     from tinytf.text.chat import Written
 
 MOST_CHECKED = 10_000
-"""Entries that finite differences may check; each takes two runs of the model or more."""
+"""Most entries that finite differences may check; each takes two or more runs of the model."""
 
 
 def _require_finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -25,8 +25,8 @@ def _require_finite(ctx: click.Context, param: click.Parameter, value: float) ->
 
 
 @dataclass(frozen=True)
-class Loss:
-    """What the loss is of."""
+class LossOptions:
+    """Which predictions the loss covers."""
 
     GROUP: ClassVar = "Loss"
 
@@ -40,7 +40,7 @@ class Options:
 
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Show just the gradient at this address, such as L0H1.weights. Repeatable.",
+        help="Show only the gradient at this address, such as L0H1.weights. Repeatable.",
     )  # fmt: skip
     derived: tuple[str, ...] = option(
         "--derive", multiple=True, metavar="ADDRESS",
@@ -48,7 +48,7 @@ class Options:
     )  # fmt: skip
     by: str = option(
         type=click.Choice(["parameter", "layer", "kind", "head"]), shown="kind",
-        help="How the weights are grouped in their table.",
+        help="Group the table of weights by this.",
     )  # fmt: skip
     lr: float = option(
         type=click.FloatRange(0, min_open=True),
@@ -56,7 +56,7 @@ class Options:
         callback=_require_finite,
         help="Learning rate.",
     )
-    integrated: bool = option(is_flag=True, help="Attribute to tokens by integrated gradients too.")
+    integrated: bool = option(is_flag=True, help="Also attribute the loss to tokens by integrated gradients.")
     check: int = option(
         type=click.IntRange(0, MOST_CHECKED), default=0, metavar="N", help="Check N entries by finite differences."
     )
@@ -64,39 +64,46 @@ class Options:
 
 @command("grad")
 def grad(
-    options: Options, loss: Loss, keeping: Keeping, sections: Sections, detail: Detail, faults: Faults, on: Traced
+    options: Options,
+    loss: LossOptions,
+    resume_options: ResumeOptions,
+    sections: SectionOptions,
+    block_options: BlockOptions,
+    faults: FaultOptions,
+    tracing: TraceOptions,
 ) -> int:
-    """The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe."""
+    """The loss is the cross-entropy of each next token, or of --target. TEXT is an argument or comes from a pipe."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address, parse_block
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.grad import GradDisplay
 
-    resume = keeping.place("" if options.integrated else "--integrated")
-    fail_on, model = faults.kinds, on.model
+    resume = resume_options.checked_file("" if options.integrated else "--integrated")
+    fail_on, model = faults.kinds, tracing.model
     table = StepTable(model.config)
-    layers = detail.layers(model)
-    if sections.pipeline and not given("layer", "head", "full"):
+    layers = block_options.layers(model)
+    if sections.pipeline and not is_typed("layer", "head", "full"):
         layers = ()
     at, derived = ([parse_address(text, table) for text in named] for named in (options.addresses, options.derived))
     at += [parse_block(text, table) for text in sections.blocks]
-    shown = sections.shown() or (frozenset() if at or derived else frozenset({"summary"}))
-    if sections.every or given("by", "lr"):
-        shown |= {"weights"}
-    rows = 0 if sections.every and detail.rows is None else detail.rows
+    visible_sections = sections.chosen() or (frozenset() if at or derived else frozenset({"summary"}))
+    if sections.every or is_typed("by", "lr"):
+        visible_sections |= {"weights"}
+    rows = 0 if sections.every and block_options.rows is None else block_options.rows
 
     def question(text: "Written") -> "Backward":
         trace = model.grad(
-            text, target=loss.target, positions=loss.positions, truncate=on.texts.truncate, force=on.force
+            text, target=loss.target, positions=loss.positions, truncate=tracing.texts.truncate, force=tracing.force
         )
-        points = progress_line(on.output.stderr, "integrated gradients: point", at_most=True)
-        entries = progress_line(on.output.stderr, "finite differences: entry")
+        points = progress_line(tracing.output.stderr, "integrated gradients: point", at_most=True)
+        entries = progress_line(tracing.output.stderr, "finite differences: entry")
         with points as on_point, entries as on_entry:
             return model.backward(
-                trace, layers=layers, head=detail.head_of(model), at=at, derived=derived,
-                by=options.by, lr=options.lr, integrated=options.integrated, check=options.check, seed=on.opening.seed,
-                fail_on=fail_on, resume=resume, on_point=on_point, on_entry=on_entry, force=on.force,
+                trace, layers=layers, head=block_options.head_of(model), at=at, derived=derived,
+                by=options.by, lr=options.lr, integrated=options.integrated, check=options.check,
+                seed=tracing.model_options.seed, fail_on=fail_on, resume=resume, on_point=on_point, on_entry=on_entry,
+                force=tracing.force,
             )  # fmt: skip
 
-    display = GradDisplay(detail.dims, rows, shown, on.again())
-    return on.output.draw_all(map(question, on.texts), "grads", on.texts.lines, display)
+    display = GradDisplay(block_options.dims, rows, visible_sections, tracing.command_lines())
+    return tracing.output.draw_all(map(question, tracing.texts), "grads", tracing.texts.lines, display)

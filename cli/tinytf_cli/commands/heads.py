@@ -1,4 +1,4 @@
-"""``tinytf heads``: what every head does."""
+"""``tinytf heads``: the pattern of every head."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import Extent, Opening
+from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
@@ -22,38 +22,40 @@ class Options:
     corpus: Path | None = argument(required=False, type=click.Path(path_type=Path))
     by: str | None = option(
         type=click.Choice(_BY),
-        help="Score to map, and to sort the table by.  [default: induction; in an encoder previous]",
+        help="Score to map and to sort the table by.  [default: induction; in an encoder previous]",
     )  # fmt: skip
     top: int | None = option(
         type=click.IntRange(1), help="Heads in the table and in JSON.  [default: all; 8 on a screen]"
     )
     length: int | None = option(
-        type=click.IntRange(1), help="Random tokens before they repeat.  [default: 50, or what fits]"
+        type=click.IntRange(1), help="Random tokens before they repeat.  [default: 50, or as many as fit]"
     )
-    count: int = option(type=click.IntRange(1, 100_000), shown=16, help="Random sequences, and most windows of text.")
-    random: bool = option(is_flag=True, help="Score on random tokens alone, without the model's own text.")
+    count: int = option(
+        type=click.IntRange(1, 100_000), shown=16, help="Random sequences, and at most as many windows of text."
+    )
+    random: bool = option(is_flag=True, help="Score on random tokens only, without the model's own text.")
 
 
 @command("heads")
-def heads(options: Options, extent: Extent, opening: Opening, output: Output) -> int:
-    """Scores are measured on repeated random tokens, and on the text of CORPUS. Names each head as induction,
-    duplicate, previous, self, offset, first or broad, and says why. CORPUS is a text file, a folder of them, or - for
-    standard input. Without it the text is the one that the model was trained on, where that is known; otherwise all
-    scores are from random tokens.
+def heads(options: Options, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
+    """Measures scores on repeated random tokens and on the text of CORPUS. Labels each head as induction, duplicate,
+    previous, self, offset, first or broad, with the evidence. CORPUS is a text file, a folder of them, or - for
+    standard input; the default is the text that the model was trained on, if that is known. Without any text, all
+    scores come from random tokens.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.heads import CensusDisplay
 
     if options.random and options.corpus is not None:
-        raise UsageError("--random is without a text, and there is one", "leave one of them out")
+        raise UsageError("--random uses no text, and CORPUS is one", "leave one of them out")
     text = read_texts(("-",), lines=False)[0] if options.corpus == Path("-") else None
-    model = opening.open()
+    model = model_options.open()
     with progress_line(output.stderr, "sequences", at_most=True) as progress:
         report = model.heads(
             options.corpus if text is None else None, text=text, random_only=options.random, length=options.length,
-            count=options.count, seed=opening.seed, by=options.by, top=options.top, progress=progress,
+            count=options.count, seed=model_options.seed, by=options.by, top=options.top, progress=progress,
         )  # fmt: skip
     if text is not None:
         report = replace(report, corpus="standard input")
-    output.draw(report, CensusDisplay(options.by is not None, extent.all))
+    output.draw(report, CensusDisplay(options.by is not None, fold.all))
     return 0

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.host import given, host
+from tinytf_cli.host import host, is_typed
 from tinytf_cli.options import complete_model, default_model
 from tinytf_cli.output import Output
 
@@ -18,11 +18,11 @@ class Options:
 
 @command("info")
 def info(options: Options, output: Output) -> int:
-    """MODEL is what --model of other commands takes; without it, TINYTF_MODEL or tiny."""
+    """MODEL is anything that --model of other commands takes. The default is TINYTF_MODEL, or tiny."""
     from tinytf.loading import info, load
 
-    lender = host()
-    opened = None if lender is None or given("model") else lender.model
+    session = host()
+    opened = None if session is None or is_typed("model") else session.model
     report = (opened or load(options.model)).positions() if options.positions else info(options.model, opened)
     output.draw(report)
     return 0 if report.holds else 1

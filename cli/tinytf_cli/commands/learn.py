@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import Opening
+from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
 
 
@@ -23,16 +23,16 @@ class Options:
     """The options of this command alone."""
 
     lesson: str | None = argument(required=False, shell_complete=_complete_lesson)
-    text: str | None = option(metavar="TEXT", help="The text to learn on; - reads it from a pipe.")
+    text: str | None = option(metavar="TEXT", help="Text to use in the lessons; - reads it from a pipe.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
-    listed: bool = option("--list", is_flag=True, help="Number, name and title of every lesson.")
+    listed: bool = option("--list", is_flag=True, help="List the number, name and title of every lesson.")
 
 
 @command("learn")
-def learn(options: Options, opening: Opening, output: Output) -> None:
-    """Each lesson has real numbers, and a question to answer before its answer is shown. LESSON is a number or a name,
-    such as 7 or softmax; without one, continue where you left. On a terminal: space goes on, b back, a number answers,
-    e explains a cell, q leaves. Elsewhere, and with --plain, the lessons are printed.
+def learn(options: Options, model_options: ModelOptions, output: Output) -> None:
+    """Each lesson shows real numbers, and asks a question before it shows the answer. LESSON is a number or a name,
+    such as 7 or softmax; the default is where you left off. Keys on a terminal: space to go on, b to go back, a number
+    to answer, e to explain a cell, q to quit. Elsewhere, and with --plain, the lessons are printed.
     """
     from tinytf.lessons import LessonList, find
 
@@ -45,7 +45,7 @@ def learn(options: Options, opening: Opening, output: Output) -> None:
     from tinytf_cli.board import takes_pictures
 
     text = None if options.text is None else read_texts((options.text,), lines=False)[0]
-    live = Live(opening.open(), text, seed=opening.seed, truncate=options.truncate)
+    live = Live(model_options.open(), text, seed=model_options.seed, truncate=options.truncate)
     on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
     if on_screen and sys.stdin is not None and sys.stdin.isatty():
         from tinytf_cli.learn import run_lessons

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.host import given
-from tinytf_cli.options import Extent, Traced
+from tinytf_cli.host import is_typed
+from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens
@@ -26,25 +26,25 @@ class Options:
     track: tuple[str, ...] = option(
         multiple=True, metavar="TOKEN", help="Track the rank and probability of this word or #ID. Repeatable."
     )
-    sublayers: bool = option(is_flag=True, help="Read the stream after each attention too.")
+    sublayers: bool = option(is_flag=True, help="Also read the stream after each attention.")
 
 
 @command("lens")
-def lens(options: Options, extent: Extent, on: Traced) -> int:
-    """The residual stream of TEXT goes through the model's own final norm and head, so the last row is the model's own
-    output, to the last bit.
+def lens(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
+    """Passes the residual stream after each layer through the model's own final norm and head. The last row therefore
+    equals the model's output, to the last bit.
     """
     from tinytf.look.lens import require_readable
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensDisplay
 
-    require_readable(on.model.transformer)
+    require_readable(tracing.model.transformer)
 
     def question(trace: "Trace") -> "Lens":
-        with progress_line(on.output.stderr, "lens: layer") as on_progress:
-            return on.model.lens(
+        with progress_line(tracing.output.stderr, "lens: layer") as on_progress:
+            return tracing.model.lens(
                 trace, position=options.position, top=options.top, track=options.track, sublayers=options.sublayers,
-                on_progress=on_progress, force=on.force,
+                on_progress=on_progress, force=tracing.force,
             )  # fmt: skip
 
-    return on.show(question, "lenses", LensDisplay(options.position is not None, given("top"), extent.all))
+    return tracing.show(question, "lenses", LensDisplay(options.position is not None, is_typed("top"), fold.all))

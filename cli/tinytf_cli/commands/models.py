@@ -1,4 +1,4 @@
-"""``tinytf models``: what --model can be given here."""
+"""``tinytf models``: the models that --model can open here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ class Options:
 
 @command("models")
 def models(options: Options, output: Output) -> None:
-    """They are built in, presets, in FOLDER (default: this one), in the Hugging Face cache, of Ollama, or of LM Studio.
-    No weights are read.
+    """Looks at built-in models, presets, FOLDER (default: this one), the Hugging Face cache, Ollama and LM Studio.
+    Reads no weights.
     """
     from tinytf.catalogue import catalogue
 

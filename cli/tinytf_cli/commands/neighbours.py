@@ -6,13 +6,13 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import Opening, OptionalTexts
+from tinytf_cli.options import ModelOptions, OptionalTextOptions
 from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
-class Words(OptionalTexts):
-    """Words, or with an address the texts that it is of."""
+class WordOptions(OptionalTextOptions):
+    """Words to compare, or with --at the texts to look up the address in."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="WORD… | TEXT")
 
@@ -24,23 +24,25 @@ class Options:
     at: str | None = option(
         metavar="ADDRESS", help="Find the tokens nearest to this vector in TEXT, such as 'L2.out[sat]' or L*.out."
     )
-    top: int | None = option(type=click.IntRange(1), help="Neighbours of each.  [default: 10, or 4 of several]")
+    top: int | None = option(
+        type=click.IntRange(1), help="Neighbours of each word or vector.  [default: 10, or 4 if there are several]"
+    )
     rows: int | None = option(type=click.IntRange(0), help="Vectors in a table; 0 for all.  [default: 16 on a screen]")
 
 
 @command("neighbours")
-def neighbours(options: Options, on: Words, opening: Opening, output: Output) -> int:
-    """Compares embeddings, and unembeddings where the head has its own, by cosine. Of several words it also shows how
-    similar each pair is. A word is one token, by its text or its number: cat, '#514'. With --at, give a TEXT.
+def neighbours(options: Options, words: WordOptions, model_options: ModelOptions, output: Output) -> int:
+    """Compares embeddings by cosine, and unembeddings if the head has its own. For several words, also shows the
+    similarity of each pair. A word is one token, by its text or id: cat, '#514'. With --at, give a TEXT.
     """
     from tinytf_cli.views.neighbours import NeighboursDisplay
 
-    if options.at is None and not on.words:
+    if options.at is None and not words.words:
         raise UsageError("there is no word", "name one or more, such as: tinytf neighbours cat dog")
-    texts = on.given if options.at is not None else ()
-    model = opening.open()
-    traces = (model.trace(text, truncate=on.truncate) for text in texts)
+    texts = words.items if options.at is not None else ()
+    model = model_options.open()
+    traces = (model.trace(text, truncate=words.truncate) for text in texts)
     reports = (model.neighbours(text=trace, at=options.at, top=options.top) for trace in traces)
     if options.at is None:
-        reports = (model.neighbours(words, top=options.top) for words in [on.words])
-    return output.draw_all(reports, "neighbours", on.lines, NeighboursDisplay(options.rows))
+        reports = (model.neighbours(names, top=options.top) for names in [words.words])
+    return output.draw_all(reports, "neighbours", words.lines, NeighboursDisplay(options.rows))

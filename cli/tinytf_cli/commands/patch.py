@@ -1,4 +1,4 @@
-"""``tinytf patch``: a corrupt text, run with activations of a clean one."""
+"""``tinytf patch``: a corrupt text, run with activations from a clean one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import Chat, Extent, Keeping, Opening
+from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions
 from tinytf_cli.output import Output
 
 
@@ -16,7 +16,7 @@ from tinytf_cli.output import Output
 class Options:
     """The options of this command alone."""
 
-    chat: Chat
+    chat: ChatOptions
     clean: str = argument()
     corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
@@ -28,25 +28,30 @@ class Options:
     )
     sweep: str | None = option(
         type=click.Choice(["residual", "heads", "attn", "ffn"]),
-        help="Patch each alone, and draw a map: residual, attn or ffn per layer and position, or heads.  "
+        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, or heads.  "
         "[default: residual]",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Patch this only: L3H5, L3E5, L2.attn, L2.ffn, L2.in. Repeatable: all of them together.",
+        help="Patch only this: L3H5, L3E5, L2.attn, L2.ffn, L2.in. Repeatable, to patch several together.",
     )  # fmt: skip
     places: tuple[str, ...] = option(
-        "--position", multiple=True, metavar="TOKEN", help="Only at this token, by text or number. Repeatable."
+        "--position",
+        multiple=True,
+        metavar="TOKEN",
+        help="With --at: patch only at this token, by text or number. Repeatable.",
     )
     top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
     force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
 
 
 @command("patch")
-def patch(options: Options, keeping: Keeping, extent: Extent, opening: Opening, output: Output) -> int:
-    """Runs CORRUPT with activations of CLEAN patched in. Measured by the difference of two logits, A − B, after the
-    last token (in an encoder at [MASK]): 1 is the clean run, 0 the corrupt one. Both texts must have the same number
-    of tokens. Ctrl-C shows what a sweep has measured so far.
+def patch(
+    options: Options, resume_options: ResumeOptions, fold: FoldOptions, model_options: ModelOptions, output: Output
+) -> int:
+    """Runs CORRUPT with activations from CLEAN patched in. The effect is measured by the difference of two logits, A −
+    B, at the last token (in an encoder, at [MASK]), scaled so that 1 is the clean run and 0 the corrupt one. Both texts
+    must have the same number of tokens. Ctrl-C ends a sweep early and shows what it has measured.
     """
     from tinytf.cause.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line
@@ -56,12 +61,12 @@ def patch(options: Options, keeping: Keeping, extent: Extent, opening: Opening, 
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
     if options.places and not options.addresses:
         raise UsageError("--position goes with --at", "a sweep is over every position")
-    resume = keeping.place("a sweep" if options.addresses else "")
+    resume = resume_options.checked_file("a sweep" if options.addresses else "")
     words = with_session_text((options.clean,), 2) if options.corrupt is None else (options.clean, options.corrupt)
     if len(words) != 2:
-        raise UsageError("CORRUPT is missing, the text that is patched", 'tinytf patch "The cat sat" "The dog sat"')
-    texts = options.chat.each(words)
-    model = opening.open()
+        raise UsageError("CORRUPT, the text to patch, is missing", 'tinytf patch "The cat sat" "The dog sat"')
+    texts = options.chat.read_each(words)
+    model = model_options.open()
     tokens: dict[str, Any] = {
         name: model.optional_outcome(word, f"--{name}")
         for name, word in (("answer", options.answer), ("versus", options.versus))
@@ -74,7 +79,7 @@ def patch(options: Options, keeping: Keeping, extent: Extent, opening: Opening, 
         raise
     clean, corrupt = (model.trace(text, truncate=options.truncate, force=options.force) for text in texts)
     if options.addresses:
-        positions = [place for words in options.places for place in corrupt.positions(words)] or None
+        positions = [position for words in options.places for position in corrupt.positions(words)] or None
         report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)
         output.draw(report)
         return 0 if report.holds else 1
@@ -82,5 +87,5 @@ def patch(options: Options, keeping: Keeping, extent: Extent, opening: Opening, 
         sweep = model.patch_sweep(
             clean, corrupt, options.sweep or "residual", resume=resume, on_progress=on_progress, **tokens
         )
-    output.draw(sweep, PatchSweepDisplay(options.top or 8, extent.all))
+    output.draw(sweep, PatchSweepDisplay(options.top or 8, fold.all))
     return 0 if sweep.holds else 1

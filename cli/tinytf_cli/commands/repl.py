@@ -1,4 +1,4 @@
-"""``tinytf repl``: a session, at a terminal or from a script."""
+"""``tinytf repl``: an interactive session, or a script."""
 
 import itertools
 import sys
@@ -9,37 +9,37 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.host import current_interrupt, given, host
-from tinytf_cli.options import Opening
-from tinytf_cli.output import Drawing
+from tinytf_cli.host import current_interrupt, host, is_typed
+from tinytf_cli.options import ModelOptions
+from tinytf_cli.output import DrawingOptions
 from tinytf_cli.repl.trust import Trust
 
 
 @dataclass(frozen=True)
 class Options:
-    """What this command alone takes."""
+    """The argument and options of this command alone."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
     commands: tuple[str, ...] = option("-c", multiple=True, metavar="LINE", help="Run this line and exit. Repeatable.")
     files: tuple[Path, ...] = option(
         "-f", multiple=True, type=click.Path(path_type=Path), metavar="SCRIPT",
-        help="Run the lines of this file, before any -c, then exit. Repeatable; - is standard input.",
+        help="Run the lines of this file before any -c, then exit. Repeatable; - is standard input.",
     )  # fmt: skip
     echo: bool = option(is_flag=True, help="Show each line of a script before its output.")
     on_error: str = option(
-        type=click.Choice(["stop", "continue"]), shown="stop", help="What a script does after a line that failed."
+        type=click.Choice(["stop", "continue"]), shown="stop", help="What a script does after a line fails."
     )
     startup: bool | None = option(
         "--startup/--no-startup", default=None,
-        help="Begin with the lines of the start-up file, ~/.config/tinytf/session on Linux.  [default: at a terminal]",
+        help="Run the start-up file first, ~/.config/tinytf/session on Linux.  [default: at a terminal]",
     )  # fmt: skip
 
 
 @command("repl")
-def repl(options: Options, trust: Trust, opening: Opening, drawing: Drawing) -> int:
-    """A session holds one open model and a text, whose trace is walked like a program in a debugger. At a terminal it
-    has a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the
-    status is 1 if one of them failed.
+def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: DrawingOptions) -> int:
+    """A session keeps one model and one text open, and steps through the trace like a debugger through a program. Type
+    help at its prompt for a list of commands. With -c or -f, or from a pipe, the lines run without a prompt; the exit
+    status is 1 if any of them fails.
     """
     from tinytf_cli.repl.line import Lines, read_script, read_stream
     from tinytf_cli.repl.python import statements
@@ -49,23 +49,25 @@ def repl(options: Options, trust: Trust, opening: Opening, drawing: Drawing) -> 
     from tinytf_cli.repl.state import Spec
 
     if host() is not None:
-        raise UsageError("this is a session already", "model opens another model, run another text")
-    spec = Spec(opening.model, opening.device, opening.dtype, opening.seed, opening.adapter)
+        raise UsageError("this is a session already", "model opens another model, run traces another text")
+    spec = Spec(
+        model_options.model, model_options.device, model_options.dtype, model_options.seed, model_options.adapter
+    )
     session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current_interrupt())
     session.debug = bool(click.get_current_context().params.get("debug"))
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     interactive = at_a_terminal and not options.commands and not options.files
-    chosen = None
+    typed_spec = None
     if interactive if options.startup is None else options.startup:
         from tinytf_cli.repl.startup import run_startup, startup_path
 
         path = startup_path()
         if path.exists() or options.startup:
             run_startup(session, path)
-            drawn = {name: value for name, value in vars(drawing).items() if given(name)}
+            drawn = {name: value for name, value in vars(drawing).items() if is_typed(name)}
             session.change(settings=replace(session.settings, **drawn))
-            chosen = spec if given("model", "device", "dtype", "seed", "adapter") else None
-    begin = session.begin(" ".join(options.words), chosen, quiet=not interactive)
+            typed_spec = spec if is_typed("model", "device", "dtype", "seed", "adapter") else None
+    begin = session.begin(" ".join(options.words), typed_spec, quiet=not interactive)
     if begin.failure is not None or begin.status:
         session.say(begin)
         return begin.status

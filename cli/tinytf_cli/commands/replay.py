@@ -26,9 +26,9 @@ class Options:
 
 @command("replay")
 def replay(options: Options, output: Output) -> None:
-    """RUN is its folder. On a terminal: left and right turn frames, space plays, up and down choose a token, tab a text
-    and h a head, Enter opens the model of a frame in the explorer, q leaves. Elsewhere a table. -o FILE.cast and
-    FILE.svg are the film itself.
+    """RUN is the folder of a training run. Keys on a terminal: left and right to change the frame, space to play, up
+    and down to choose a token, tab to choose a text, h to choose a head, Enter to open the model of this frame in the
+    explorer, q to quit. Elsewhere it prints a table. To save the film, use -o FILE.cast or -o FILE.svg.
     """
     from tinytf.training.film.film import Films, read_film
     from tinytf_cli.board import takes_pictures
@@ -44,7 +44,7 @@ def replay(options: Options, output: Output) -> None:
 
 
 def _play(films: "list[Film]", output: Output) -> None:
-    """Play until a key leaves; a model that is opened is looked at, and then the film goes on."""
+    """Play until the user quits. After a model was opened in the explorer, the film continues."""
     from tinytf_cli.commands.explore import explore
     from tinytf_cli.paged import screen_of
     from tinytf_cli.replay import Player

@@ -1,4 +1,4 @@
-"""``tinytf rollout``: how much of each token attention brings to a position, over all layers."""
+"""``tinytf rollout``: how much of each token attention carries to a position, over all layers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Extent, Traced
+from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.rollout import Rollout
@@ -18,25 +18,25 @@ class Options:
     """The options of this command alone."""
 
     query: str | None = option(
-        metavar="TOKEN", help="Position shown in full, by text or number.  [default: the last, or [MASK]]"
+        metavar="TOKEN", help="Position to show in full, by text or number.  [default: the last, or [MASK]]"
     )
     heads: str = option(
-        type=click.Choice(["mean", "max", "min"]), shown="mean", help="How the heads of a layer become one map."
+        type=click.Choice(["mean", "max", "min"]), shown="mean", help="How to combine the heads of a layer."
     )
-    layer: str | None = option(metavar="N", help="Last layer that counts.  [default: all layers]")
+    layer: str | None = option(metavar="N", help="Last layer to include.  [default: all layers]")
     rows: int | None = option(type=click.IntRange(0), help="Tokens in the table; 0 for all.  [default: 12]")
 
 
 @command("rollout")
-def rollout(options: Options, extent: Extent, on: Traced) -> int:
-    """Attention rollout multiplies the maps of all layers (Abnar and Zuidema 2020). Only attention counts, and half of
-    every layer comes from the residual connection.
+def rollout(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
+    """Attention rollout multiplies the attention maps of all layers (Abnar and Zuidema 2020). It ignores the
+    feed-forwards, and lets the residual connection count for half of every layer.
     """
     from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.rollout import RolloutDisplay
 
     def question(trace: "Trace") -> "Rollout":
         layer = None if options.layer is None else parse_single_number(options.layer, trace.config.n_layers, "layer")
-        return on.model.rollout(trace, heads=options.heads, layer=layer, query=options.query, force=on.force)
+        return tracing.model.rollout(trace, heads=options.heads, layer=layer, query=options.query, force=tracing.force)
 
-    return on.show(question, "rollouts", RolloutDisplay(extent.rows(options.rows)))
+    return tracing.show(question, "rollouts", RolloutDisplay(fold.rows(options.rows)))

@@ -12,19 +12,19 @@ ORDERS = ("bits", "held-out", "loss", "speed", "time", "step")
 
 
 @dataclass(frozen=True)
-class Folders:
-    """Where to look."""
+class Options:
+    """The argument and options of this command alone."""
 
     folders: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), metavar="[FOLDER or RUN]...")
     by: str | None = option(
         type=click.Choice(ORDERS), help="Rank by bits per byte, held-out or training loss, tokens/s, time or step."
     )
-    log: bool = option(is_flag=True, help="Count the steps of the losses in powers of ten.")
+    log: bool = option(is_flag=True, help="Plot the losses over a logarithmic step axis.")
 
 
 @command("runs")
-def runs(options: Folders, output: Output) -> None:
-    """Looks in every FOLDER and the folders in it; the default is the folder runs, or this one if there is none."""
+def runs(options: Options, output: Output) -> None:
+    """Looks in every FOLDER and its subfolders. The default is the folder runs, or the current one without it."""
     from tinytf.training.folder.run_report import compare_runs
     from tinytf_cli.views.runs import RunsDisplay
 

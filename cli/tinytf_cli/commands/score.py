@@ -1,11 +1,11 @@
-"""``tinytf score``: how well a model predicted each token of a text."""
+"""``tinytf score``: how well a model predicts each token of a text."""
 
 from dataclasses import dataclass
 
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Extent, Opening, Texts
+from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions
 from tinytf_cli.output import Output
 
 
@@ -16,17 +16,17 @@ class Options:
     quantize: str | None = option(
         type=click.Choice(["int8"]), help="Score again with 8-bit weights, and report the difference."
     )
-    limit: int = option(type=click.IntRange(2), shown=32_768, help="Most tokens of a text.")
+    limit: int = option(type=click.IntRange(2), shown=32_768, help="Longest text, in tokens.")
 
 
 @command("score")
-def score(options: Options, extent: Extent, texts: Texts, opening: Opening, output: Output) -> int:
-    """First the perplexity of all of TEXT."""
+def score(options: Options, fold: FoldOptions, texts: TextOptions, model_options: ModelOptions, output: Output) -> int:
+    """Begins with the perplexity of TEXT."""
     from tinytf_cli.views.score import ScoreDisplay
 
-    model = opening.open()
+    model = model_options.open()
     reports = (
         model.score(text, truncate=texts.truncate, int8=options.quantize is not None, limit=options.limit)
         for text in texts
     )
-    return output.draw_all(reports, "scores", texts.lines, ScoreDisplay(extent.all))
+    return output.draw_all(reports, "scores", texts.lines, ScoreDisplay(fold.all))

@@ -1,4 +1,4 @@
-"""``tinytf sweep``: one recipe with several values and seeds."""
+"""``tinytf sweep``: train one recipe with several values and seeds."""
 
 import os
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What is swept, and where."""
+    """The recipe to sweep, its corpus, and how to run it."""
 
     GROUP: ClassVar = "Sweep"
 
     recipe: Path = argument(type=click.Path(path_type=Path), metavar="RECIPE")
     corpus: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CORPUS...")
     out: Path | None = option(
-        type=click.Path(path_type=Path), help="Folder of the runs; default: runs/sweep- and the name of the recipe."
+        type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/sweep- and the name of the recipe]"
     )
     seeds: int = option(type=click.IntRange(1, 10_000), shown=1, help="Seeds for each combination.")
-    jobs: int | None = option(type=click.IntRange(1, 1024), help="Runs at a time; default: one for each core.")
-    ray: bool = option(is_flag=True, help="Run them as tasks of Ray, here or on its cluster (tinytf[ray]).")
+    jobs: int | None = option(type=click.IntRange(1, 1024), help="Runs at a time.  [default: one for each core]")
+    ray: bool = option(is_flag=True, help="Run them as Ray tasks, here or on a cluster. Needs tinytf[ray].")
 
 
 @command("sweep")
 def sweep(options: Options, axes: Axes, output: Output) -> int:
-    """RECIPE is a TOML file; every field of it and of its model is an option with values: --lr 1e-3,3e-3
-    --d-model 64,128. All combinations are trained, each in a folder of its own in --out, and compared in the end. The
-    same command again goes on where a sweep was interrupted. A run that fails does not end the others. CORPUS may have
-    weights, as in book.txt=3 code/=1.
+    """RECIPE is a TOML file. Every field of the recipe and its model is an option that takes several values: --lr
+    1e-3,3e-3 --d-model 64,128. Trains every combination, each in its own folder in --out, and compares them at the end.
+    To continue an interrupted sweep, run the same command again. A failing run does not stop the others. CORPUS may
+    have weights, as in book.txt=3 code/=1.
     """
     from tinytf.text.weighted import find_corpus
     from tinytf.training.folder.run_report import compare_runs
@@ -50,9 +50,11 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
     if (session := host()) is not None:
         session.require_own("start the processes of a sweep")
     trials = grid(
-        Recipe.load(options.recipe), {name: values_of(name, text) for name, text in axes.given.items()}, options.seeds
+        Recipe.load(options.recipe), {name: values_of(name, text) for name, text in axes.values.items()}, options.seeds
     )
-    find_corpus(options.corpus, trials[0].recipe.reading)  # tells its faults once, and that no output may replace it
+    find_corpus(
+        options.corpus, trials[0].recipe.reading
+    )  # reports its errors once, and protects it from being overwritten
     out = options.out or Path("runs") / f"sweep-{options.recipe.stem}"
     require_outside(out / trials[0].name)
     jobs = min(options.jobs or os.cpu_count() or 1, len(trials))
@@ -68,8 +70,8 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
     def on_begin(trial: "Trial") -> None:
         output.note(f"{trial.name} begins")
 
-    with output.interrupt.asked() as interrupted:
-        interrupted()  # from here on a signal only ends the runs, with a checkpoint each
+    with output.interrupt.deferred() as interrupted:
+        interrupted()  # from here on, a signal ends each run after a checkpoint
         outcomes = swept(
             options.corpus, trials, out, begin=_begin, jobs=jobs, ray=options.ray,
             on_begin=on_begin, on_end=on_end, interrupted=interrupted,
@@ -81,7 +83,7 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
 
 
 def _begin(recipe: "Recipe") -> tuple[Any, Any]:
-    """The tokenizer and the model that a recipe begins from, in the process of its run."""
+    """Open the tokenizer and model that a recipe starts from, in the process of its run."""
     from tinytf.loading import load
 
     if not recipe.begun_from:

@@ -1,4 +1,4 @@
-"""``tinytf tokens``: how a text becomes tokens."""
+"""``tinytf tokens``: how a text is cut into tokens."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.host import given, host
+from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import corpus_files
-from tinytf_cli.options import DEFAULT_MODEL, OptionalTexts, complete_model, default_model
+from tinytf_cli.options import DEFAULT_MODEL, OptionalTextOptions, complete_model, default_model
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Options:
 
     model: str = option(
         "-m", "--model", metavar="MODEL", default=default_model, show_default=DEFAULT_MODEL,
-        shell_complete=complete_model, help="Whose tokenizer.",
+        shell_complete=complete_model, help="Use the tokenizer of this model.",
     )  # fmt: skip
     versus: str | None = option(
         metavar="MODEL", shell_complete=complete_model,
@@ -30,47 +30,53 @@ class Options:
     )  # fmt: skip
     corpus: tuple[Path, ...] = option(
         "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-        help="With --versus, the paragraphs of these text files or folders, or of - (a pipe). Repeatable.",
+        help="With --versus: compare on these text files or folders, or on - (a pipe). Repeatable.",
     )  # fmt: skip
     limit: int | None = option(
-        metavar="N", type=click.IntRange(0), help="Most tokens shown; 0 for all.  [default: what a screen takes]"
+        metavar="N",
+        type=click.IntRange(0),
+        help="Tokens shown, at most; 0 for all.  [default: as many as fit a screen]",
     )
 
 
 @command("tokens")
-def tokens(options: Options, texts: OptionalTexts, output: Output) -> int:
-    """Tokens that the tokenizer adds of itself are marked. With --versus, shows where another tokenizer splits
-    differently, and how often in a corpus.
+def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
+    """Marks the tokens that the tokenizer adds by itself. With --versus, shows where another tokenizer splits
+    differently, and with --corpus how often.
     """
     from tinytf.compare.splits import splits
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
     from tinytf.sources import find_source, open_tokenizer
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views import splits as _  # noqa: F401 - registers it
+    from tinytf_cli.views import splits as _  # noqa: F401 - registers its view
     from tinytf_cli.views.tokens import TokensDisplay
 
     if options.corpus and (options.versus is None or texts.words):
-        raise UsageError("--corpus is what two tokenizers are compared on, in place of TEXT", "such as --versus gpt2")
+        raise UsageError(
+            "--corpus compares two tokenizers, and replaces TEXT", "use it with --versus, such as --versus gpt2"
+        )
     if not options.corpus:
-        texts.given  # noqa: B018 - a missing text is told before a tokenizer is opened
-    lender = host()
-    if lender is not None and not given("model"):
-        name, context = lender.model.name, lender.model.config.context
-        tokenizer, note = lender.model.tokenizer, lender.model.tokenizer_note
+        texts.items  # noqa: B018 - report a missing text before opening a tokenizer
+    session = host()
+    if session is not None and not is_typed("model"):
+        name, context = session.model.name, session.model.config.context
+        tokenizer, note = session.model.tokenizer, session.model.tokenizer_note
     else:
         source = find_source(options.model)
         name, context = source.name, source.config().context
         tokenizer, note = source.vocabulary().tokenizer, source.vocabulary().note
     if options.versus is not None:
-        both, files = (
+        pair, files = (
             (tokenizer, open_tokenizer(options.versus)),
             corpus_files(options.corpus, ()) if options.corpus else None,
         )
-        read = files.documents().texts() if files else texts
+        source_texts = files.documents().texts() if files else texts
         total = sum(file.paragraph_characters for file in files.files) if files else 0
         with progress_line(output.stderr, "reading the corpus: character") as on_progress:
-            report = splits((name, options.versus), both, read, lambda done: on_progress(min(done, total), total))
+            report = splits(
+                (name, options.versus), pair, source_texts, lambda done: on_progress(min(done, total), total)
+            )
         output.draw(report)
         return 0 if report.holds else 1
 

@@ -8,8 +8,8 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.host import given
-from tinytf_cli.options import Addressed, Detail, Faults, Sections, complete_address
+from tinytf_cli.host import is_typed
+from tinytf_cli.options import AddressOptions, BlockOptions, FaultOptions, SectionOptions, complete_address
 
 if TYPE_CHECKING:
     from tinytf.look.traced import Traced
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 WAYS = ("table", "map", "histogram", "spectrum", "norms")
-"""Those of ``tinytf.look.parameters``, which imports torch."""
+"""The same words as in ``tinytf.look.parameters``, which imports torch."""
 
 
 def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -34,11 +34,11 @@ class Options:
 
     steps: tuple[str, ...] = option(
         "--step", multiple=True, metavar="NAME", shell_complete=_complete_step,
-        help="Show just this step (in --layer and --head), such as weights or 'weights[sat,cat]'. Repeatable.",
+        help="Show only this step (in --layer and --head), such as weights or 'weights[sat,cat]'. Repeatable.",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS", shell_complete=complete_address,
-        help="Show just this address: a step, such as L0H1.weights or 'L0H1.weights[sat,cat]', or a parameter, such as "
+        help="Show only this address: a step, such as L0H1.weights or 'L0H1.weights[sat,cat]', or a parameter, such as "
         "L0.W_Q or 'E[cat]', which needs no TEXT. Repeatable.",
     )  # fmt: skip
     way: str | None = option(
@@ -48,8 +48,14 @@ class Options:
 
 
 @command("trace")
-def trace(options: Options, sections: Sections, detail: Detail, faults: Faults, on: Addressed) -> int:
-    """TEXT comes from the argument, from a pipe, or from - for standard input."""
+def trace(
+    options: Options,
+    sections: SectionOptions,
+    block_options: BlockOptions,
+    faults: FaultOptions,
+    tracing: AddressOptions,
+) -> int:
+    """TEXT is an argument, a pipe, or - for standard input."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address, parse_block
     from tinytf.trace.parameters import ParameterAddress, parse_any
@@ -57,47 +63,51 @@ def trace(options: Options, sections: Sections, detail: Detail, faults: Faults, 
     from tinytf_cli.views.trace import TraceDisplay
 
     if not options.addresses:
-        on.texts.given  # noqa: B018 - a missing text is told before a model is opened
-    fail_on, model = faults.kinds, on.model
+        tracing.texts.items  # noqa: B018 - report a missing text before opening a model
+    fail_on, model = faults.kinds, tracing.model
     table = StepTable(model.config)
-    layers, head = detail.layers(model), detail.head_of(model)
+    layers, head = block_options.layers(model), block_options.head_of(model)
     blocks = [parse_block(text, table) for text in sections.blocks]
     named = [parse_any(text, table) for text in options.addresses]
-    weights = [where for where in named if isinstance(where, ParameterAddress)]
-    chosen = [where for where in named if isinstance(where, Address)]
-    chosen += [where for name in options.steps for where in _addresses_of(name, layers, head, table)]
+    weights = [address for address in named if isinstance(address, ParameterAddress)]
+    chosen = [address for address in named if isinstance(address, Address)]
+    chosen += [address for name in options.steps for address in _addresses_of(name, layers, head, table)]
     if options.way is not None and not weights:
         raise UsageError("--as is for parameters, and no address names one", "such as --at L0.W_Q")
     if (named or options.steps) and (sections.pipeline or blocks):
         raise UsageError(
-            f"--{'block' if blocks else 'pipeline'} is a part of the whole trace, and this asks for something else",
-            "ask one at a time",
+            f"--{'block' if blocks else 'pipeline'} is a part of the whole trace, and --at and --step are not",
+            "use one at a time",
         )
     if weights and not chosen and not fail_on:
-        on.note_unread_text()
-        on.output.draw(model.parameters(weights, way=options.way), ParametersDisplay(detail.dims, detail.rows))
+        tracing.note_unread_text()
+        tracing.output.draw(
+            model.parameters(weights, way=options.way), ParametersDisplay(block_options.dims, block_options.rows)
+        )
         return 0
-    recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
+    recorded = {layer for address in chosen for layer in address.layers or ()} if chosen and not fail_on else None
 
-    asks = sections.shown()
-    in_full = bool(blocks) or "block" in asks or given("dims")
+    requested = sections.chosen()
+    in_full = bool(blocks) or "block" in requested or is_typed("dims")
     display = TraceDisplay(
-        detail.dims, detail.rows, "pipeline" in asks, in_full, sections.every, options.top, on.again()
+        block_options.dims, block_options.rows, "pipeline" in requested, in_full, sections.every, options.top,
+        tracing.command_lines(),
     )  # fmt: skip
 
     def question(trace: "Trace") -> "Traced":
-        shown = () if display.pipeline and not display.blocks else layers
-        named = blocks or ([Address(None, layers, (head,))] if given("layer", "head", "full") and shown else [])
+        visible_layers = () if display.pipeline and not display.blocks else layers
+        one_block = is_typed("layer", "head", "full") and visible_layers
+        shown_blocks = blocks or ([Address(None, layers, (head,))] if one_block else [])
         return model.traced(
-            trace, layers=shown, head=head, blocks=named, at=[*chosen, *weights], way=options.way,
+            trace, layers=visible_layers, head=head, blocks=shown_blocks, at=[*chosen, *weights], way=options.way,
             top=options.top or 10, fail_on=fail_on,
         )  # fmt: skip
 
-    return on.show(question, "traces", display, layers=recorded)
+    return tracing.show(question, "traces", display, layers=recorded)
 
 
 def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":
-    """A step by its short name, in the chosen layers and head where it has them."""
+    """The addresses of a step given by its short name, in the chosen layers and head if it has them."""
     from tinytf.trace.address import parse_tensor
 
     short = name.partition("[")[0]

@@ -1,4 +1,4 @@
-"""``tinytf train``: a model from a text."""
+"""``tinytf train``: train a model on a text."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ from tinytf.files import resolve_links
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.output import Output
-from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
+from tinytf_cli.recipe_options import RecipeOverrides, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, OnRead, Reading
@@ -26,71 +26,78 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Unreadable:
-    """What is done about files that cannot be read."""
+class UnreadableOptions:
+    """What to do with files that cannot be read."""
 
     GROUP: ClassVar = "Data"
 
-    skip_unreadable: bool = option(is_flag=True, help="Skip files of a folder that are not text, and name them.")
+    skip_unreadable: bool = option(is_flag=True, help="Skip files in a folder that are not text, and list them.")
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Where it is computed."""
+class MachineOptions:
+    """Where to compute."""
 
     GROUP: ClassVar = "Machine"
 
     device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
-    shard: bool = option(is_flag=True, help="Divide the model among several processes (torchrun; FSDP2).")
+    shard: bool = option(is_flag=True, help="Shard the model over several processes (torchrun; FSDP2).")
     process_timeout: int = option(
         type=click.IntRange(1, 86_400),
         metavar="SECONDS",
         shown=600,
-        help="How long several processes wait for each other.",
+        help="How long processes wait for each other.",
     )
 
 
 @dataclass(frozen=True)
 class Options:
-    """What else a training does."""
+    """What else to do during training."""
 
     GROUP: ClassVar = "Watching"
 
-    dry_run: bool = option(is_flag=True, help="Show schedule, sizes and the first gradient; train and write nothing.")
+    dry_run: bool = option(is_flag=True, help="Show the schedule, sizes and first gradient; train and write nothing.")
     explain: int | None = option(
-        type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights."
+        type=click.IntRange(1), metavar="STEP", help="Show the arithmetic of Adam's update at this step."
     )
     explained: tuple[str, ...] = option(
         "--weight", multiple=True, metavar="NAME",
-        help="Weight to write out, such as blocks.0.attention.q.weight, or one entry: …[3,5]. Repeatable.",
+        help="With --explain: this weight, such as blocks.0.attention.q.weight or one entry …[3,5]. Repeatable.",
     )  # fmt: skip
-    tensorboard: bool = option(is_flag=True, help="Also write event files, to the folder tensorboard of the run.")
+    tensorboard: bool = option(
+        is_flag=True, help="Also write TensorBoard event files, to the folder tensorboard of the run."
+    )
 
 
 @command("train")
 def train(
-    run: RunOptions, given: Given, unreadable: Unreadable, options: Options, machine: Machine, output: Output
+    run: RunOptions,
+    overrides: RecipeOverrides,
+    unreadable: UnreadableOptions,
+    options: Options,
+    machine: MachineOptions,
+    output: Output,
 ) -> int:
-    """CORPUS is files or folders, with weights as in book.txt=3 code/=1; - or nothing is standard input. The model is
-    left in a run folder. A blank line separates documents. A resumed run knows its files. Every field of the model is
-    an option too: --d-model 256 --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report
-    to stdout: vocabulary, examples, the loss before and after. Ctrl-C and SIGTERM stop after the step, with a
-    checkpoint; a second one stops at once.
+    """CORPUS is files or folders, optionally with weights, as in book.txt=3 code/=1; - or nothing reads standard input.
+    A blank line separates documents. The model is saved in a run folder; a resumed run finds its own files. Every field
+    of the model is an option too: --d-model 256 --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the
+    run folder, and a report to stdout: vocabulary, examples, loss before and after. Ctrl-C and SIGTERM stop after the
+    current step and save a checkpoint; a second one stops at once.
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
-    from tinytf.training.loop import train as trained
+    from tinytf.training.loop import train as train_model
     from tinytf.training.plan import plan
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
     from tinytf.training.run.tensorboard import summary_writer
     from tinytf.training.tuning.processes import rank_and_count
     from tinytf_cli.progress import TrainingProgress
-    from tinytf_cli.views import plan as _plan  # noqa: F401 - registers it
-    from tinytf_cli.views import train as _train  # noqa: F401 - registers it
+    from tinytf_cli.views import plan as _plan  # noqa: F401 - registers its view
+    from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
 
     if run.out is None and (run.resume or run.overwrite):
-        raise UsageError("--resume and --overwrite need an existing run", "name it by --out")
+        raise UsageError("--resume and --overwrite need an existing run", "name it with --out")
     parent = Path(run.begin_from or "") if run.at_step and not run.resume else None
     out = _new_run(run.corpus or (() if parent is None else (parent,))) if run.out is None else run.out
     if out == Path():
@@ -98,29 +105,29 @@ def train(
     if options.explained and options.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
     if options.dry_run and (run.resume or run.at_step or options.explain or options.tensorboard or machine.shard):
-        more = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
-        raise UsageError("--dry-run plans a new run", more)
+        hint = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
+        raise UsageError("--dry-run plans a new run", hint)
     if run.resume and run.overwrite:
         raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
     if options.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
-    resolved = resolved_recipe(given, run, resumed)
-    begun_from = "" if resolved.at_step else resolved.begun_from  # a branch begins from its own checkpoint
+    recipe = resolved_recipe(overrides, run, resumed)
+    begun_from = "" if recipe.at_step else recipe.begun_from  # a branch starts from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
     device = pick_device(machine.device)
-    progress = TrainingProgress(resolved.steps, out)
-    click.get_current_context().call_on_close(progress.clear)  # before an error is said
+    progress = TrainingProgress(recipe.steps, out)
+    click.get_current_context().call_on_close(progress.clear)  # before an error is printed
     reading = partial(progress.prepare, "bytes of text read")
-    files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output, reading)
+    files = _read(run.corpus, recipe.reading, unreadable.skip_unreadable, resumed or parent, output, reading)
     progress.clear()
     if options.dry_run:
-        planned = plan(
-            files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
+        training_plan = plan(
+            files, recipe, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
             on_progress=progress.prepare,
         )  # fmt: skip
         progress.clear()
-        output.draw(planned)
+        output.draw(training_plan)
         return 0
     setups: list[Setup] = []
     updates: list[Update] = []
@@ -128,16 +135,16 @@ def train(
     def on_metrics(metrics: "Metrics", setup: "Setup") -> None:
         if not setups and own_tokenizer is None and not run.resume:
             count = setup.tokenizer.vocab_size
-            if resolved.tokenizer != "char" and not resolved.vocab_size and count < USUAL_VOCABULARY:
+            if recipe.tokenizer != "char" and not recipe.vocab_size and count < USUAL_VOCABULARY:
                 output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
         setups[:] = [setup]
-        with suppress(OSError):  # a terminal that was closed stops no training
+        with suppress(OSError):  # a closed terminal must not stop the training
             progress.update(metrics, setup)
 
-    with output.interrupt.asked() as interrupted:
-        last = trained(
+    with output.interrupt.deferred() as interrupted:
+        last = train_model(
             files,
-            resolved,
+            recipe,
             out,
             on_metrics,
             device,
@@ -159,26 +166,26 @@ def train(
     if rank_and_count()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:
             output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
-        progress.finish(last.step if last.stopped is None else resolved.steps)
+        progress.finish(last.step if last.stopped is None else recipe.steps)
         if setups:
-            # A divided model is whole in the checkpoint.
+            # A sharded model is complete only in its checkpoint.
             setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
-            # Without a pager: nobody may be there to leave it.
-            replace(output, pager=None).draw(report_of(out, resolved, setup, updates))
+            # Without a pager: nobody may be there to quit it.
+            replace(output, pager=None).draw(report_of(out, recipe, setup, updates))
         if options.explain and not updates:
             output.note(f"step {options.explain:,} was not among the steps of this run, so there is no update to show")
-    return 130 if last.step < resolved.steps and last.stopped is None else 0
+    return 130 if last.step < recipe.steps and last.stopped is None else 0
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
-    """A new folder in runs/, named after the text."""
+    """A new folder in runs/, named after the corpus."""
     name = (resolve_links(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())
 
 
 def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, Any]:
-    """The tokenizer and the model to begin from, if they are not new."""
+    """Open the tokenizer and model to start from; None for each that is new."""
     from tinytf.loading import load
     from tinytf.sources import find_source
     from tinytf.training.recipe import TOKENIZERS
@@ -193,8 +200,8 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
     try:
         return find_source(tokenizer).vocabulary().tokenizer, None
     except UsageError as error:
-        said = f"tokenizer {tokenizer!r} is not one of {', '.join(TOKENIZERS)}; {error.message}"
-        raise UsageError(said, error.hint) from None
+        message = f"tokenizer {tokenizer!r} is not one of {', '.join(TOKENIZERS)}; {error.message}"
+        raise UsageError(message, error.hint) from None
 
 
 def _read(
@@ -205,14 +212,14 @@ def _read(
     output: Output,
     on_read: "OnRead",
 ) -> "Corpus":
-    """The files and folders named, or standard input; if none are, the files of the resumed run."""
+    """Read the named files and folders, or standard input. Without any, a resumed run reads its own files again."""
     from tinytf.text.corpus import find_files
     from tinytf.text.weighted import find_corpus
     from tinytf.training.folder.remembered import find_remembered_corpus
 
     if not paths and resumed is not None:
-        if (known := find_remembered_corpus(resumed, reading, on_read)) is not None:
-            return known
+        if (corpus := find_remembered_corpus(resumed, reading, on_read)) is not None:
+            return corpus
         if not (resumed / "recipe.json").exists():
             raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
         if sys.stdin is None or sys.stdin.isatty():
@@ -220,10 +227,10 @@ def _read(
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
         return find_files(text, reading)
-    found = find_corpus(paths, reading, skip_unreadable=skip_unreadable, on_read=on_read)
-    for skipped in found.skipped:
+    corpus = find_corpus(paths, reading, skip_unreadable=skip_unreadable, on_read=on_read)
+    for skipped in corpus.skipped:
         output.note(f"{skipped.path} is skipped: {skipped.why}")
-    for file in found.files:
+    for file in corpus.files:
         if file.field and not reading.field:
             output.note(f"of {file.source.name}, the field {file.field} of {file.paragraphs:,} rows is learned")
-    return found
+    return corpus

@@ -1,4 +1,4 @@
-"""``tinytf watch``: a training run, followed from another terminal."""
+"""``tinytf watch``: follow a training run from another terminal."""
 
 import time
 from dataclasses import dataclass, replace
@@ -21,17 +21,17 @@ class Options:
     """Which run to follow, and how closely."""
 
     run: Path = argument(type=click.Path(path_type=Path))
-    every: int = option(type=click.IntRange(1), shown=100, help="Steps per line, off a terminal.")
-    once: bool = option(is_flag=True, help="Show the present state, and end.")
-    interval: float = option(type=FloatRange(0.05, 3600), shown=1.0, help="Seconds between looks.")
-    log: bool = option(is_flag=True, help="Count the steps of the loss in powers of ten.")
+    every: int = option(type=click.IntRange(1), shown=100, help="Steps per line of output, off a terminal.")
+    once: bool = option(is_flag=True, help="Show the current state and exit.")
+    interval: float = option(type=FloatRange(0.05, 3600), shown=1.0, help="Seconds between updates.")
+    log: bool = option(is_flag=True, help="Plot the loss over a logarithmic step axis.")
 
 
 @command("watch")
 def watch(options: Options, output: Output) -> int | None:
-    """RUN is its folder, where nothing is written. A terminal shows a picture that is redrawn in place; elsewhere (and
-    with --plain) a line appears now and then. JSON and files hold the present state, as with --once; --format ndjson
-    follows. It ends when the run is finished, or with status 1 when it was stopped.
+    """RUN is the folder of the run; watch only reads it. A terminal shows a picture, redrawn in place; elsewhere, and
+    with --plain, a line appears every --every steps. JSON and files hold the current state, as with --once; --format
+    ndjson follows the run. Exits when the run finishes, or with 1 if it was stopped.
     """
     from tinytf.training.folder.reader import RunReader
     from tinytf.training.folder.run_report import FollowedRun, RunReport
@@ -52,14 +52,14 @@ def watch(options: Options, output: Output) -> int | None:
 
 
 def _on_screen(name: str, reader: "RunReader", options: Options, output: Output) -> int:
-    """Redraw the run in place until it is finished or stopped; Ctrl-C interrupts only the pauses between pictures."""
+    """Redraw the run in place until it finishes or is stopped. Ctrl-C interrupts only the pauses between pictures."""
     from tinytf.training.folder.run_files import is_stopped
     from tinytf_cli.screen import Screen, clean_exit
 
     screen = Screen(output.stdout)
     fixed = bool(click.get_current_context().params.get("width"))
     board = Board(name, reader, screen, output.terminal, fixed=fixed, log=options.log)
-    with output.interrupt.held(), clean_exit(screen.forget):
+    with output.interrupt.blocked(), clean_exit(screen.forget):
         while True:
             try:
                 history = board.draw()
@@ -67,7 +67,7 @@ def _on_screen(name: str, reader: "RunReader", options: Options, output: Output)
                 raise ReaderGone from None
             if history.finished:
                 return 0
-            if is_stopped(options.run):  # what it wrote last may still be unread
+            if is_stopped(options.run):  # its last lines may still be unread
                 return 0 if board.draw().finished else 1
-            with output.interrupt.let_in():
+            with output.interrupt.allowed():
                 time.sleep(options.interval)

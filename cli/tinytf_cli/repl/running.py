@@ -10,7 +10,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
 from tinytf_cli.command import FloatRange
 from tinytf_cli.inputs import read_conversations
-from tinytf_cli.options import Extent
+from tinytf_cli.options import FoldOptions
 from tinytf_cli.repl.moving import NO_STOP, run_to_stop, step_result
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run
@@ -142,7 +142,7 @@ def diff(
     model_a, model_b = (session.models.model(run.spec) for run in runs)
     first, second = (session.models.trace(run) for run in runs)
     report = model_a.diff(first, (model_b, second), tolerance=tolerance, head=head, top=top)
-    max_rows = Extent(everything).rows(rows)
+    max_rows = FoldOptions(everything).rows(rows)
     return Shown(report, DifferenceDisplay(max_rows, full, head is not None, top))
 
 

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf_cli.output import Drawing
+from tinytf_cli.output import DrawingOptions
 from tinytf_cli.repl.line import complete_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
@@ -42,7 +42,7 @@ class Settings:
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
         """The terminal of a stream under these settings; ``color`` overrides their colour."""
-        options = {field.name: getattr(self, field.name) for field in fields(Drawing)}
+        options = {field.name: getattr(self, field.name) for field in fields(DrawingOptions)}
         return detect(stream, **{**options, "color": color or self.color})
 
     def changed(self, name: str, word: str) -> "Settings":

@@ -1,4 +1,4 @@
-"""Beam search: the hypotheses of every step, and the best of those that ended."""
+"""Beam search: the hypotheses of every step, and the best finished texts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class BeamDisplay(Display):
-    """``watch`` shows the hypotheses of every step; else ``running`` shows the best texts alone."""
+    """``watch`` shows the hypotheses of every step; otherwise ``running`` shows only the best texts."""
 
     watch: bool = False
     running: bool = False
@@ -27,36 +27,36 @@ class BeamDisplay(Display):
 
 @draws(BeamSearch, BeamDisplay)
 def beam_search(report: BeamSearch | Underway[BeamSearch], terminal: Terminal, display: BeamDisplay) -> Iterator[Block]:
-    """The best texts. Nothing is certain of them before the search is over."""
+    """The best texts, known only once the search is over."""
     if display.running and not display.watch and not terminal.picture:
         return _running(report, terminal)
     return _in_full(report, display.watch)
 
 
 def _running(report: BeamSearch | Underway[BeamSearch], terminal: Terminal) -> Iterator[Block]:
-    """The best texts alone; on a screen after banner and prompt."""
+    """The best texts only; on a screen, after the banner and with the prompt."""
     prompt = report.prompt
     if terminal.cuts:
         yield from banner(model_of(report), prompt)
     for _ in report.coming():
         pass
-    whole = report.now
-    for rank, hypothesis in enumerate(whole.best):
+    complete = report.now
+    for rank, hypothesis in enumerate(complete.best):
         yield Running("\n" if rank or terminal.cuts else "")
         if terminal.cuts:
             yield Running(safe_piece("", prompt.text), "dim")
-        text = safe_piece(prompt.text, whole.text_of(hypothesis))
+        text = safe_piece(prompt.text, complete.text_of(hypothesis))
         yield Running(text, "output" if terminal.cuts else "")
         yield Running("\n")
         if terminal.cuts:
             yield Line(Span(_in_words(hypothesis), "dim"))
     if terminal.cuts:
         yield Running("\n")
-        yield Line(Span(_ending(whole), "dim"))
+        yield Line(Span(_ending(complete), "dim"))
 
 
 def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool) -> Iterator[Block]:
-    """With ``watch`` the hypotheses of every step, then the best texts."""
+    """The best texts; with ``watch``, the hypotheses of every step before them."""
     model = model_of(report)
     yield from banner(model, report.prompt)
     for step in report.coming():
@@ -64,12 +64,12 @@ def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool) -> Iterator
             count = sum(hypothesis.ended for hypothesis in step.finished)
             yield Heading(f"step {step.number}", f"{count} ended" if count else "", "output")
             yield _table(step, model.tokenizer)
-    whole = report.now
-    for hypothesis in whole.best:
+    complete = report.now
+    for hypothesis in complete.best:
         yield Heading("text", _in_words(hypothesis), "output")
-        yield from continuation(report.prompt.text, whole.text_of(hypothesis))
+        yield from continuation(report.prompt.text, complete.text_of(hypothesis))
     yield Line("")
-    yield Line(Span(_ending(whole), "dim"))
+    yield Line(Span(_ending(complete), "dim"))
 
 
 def _table(step: BeamStep, tokenizer: Tokenizer) -> Table:
@@ -86,16 +86,16 @@ def _table(step: BeamStep, tokenizer: Tokenizer) -> Table:
 
 
 def _last_tokens(hypothesis: Hypothesis, tokenizer: Tokenizer) -> str:
-    """The last few tokens, where hypotheses differ."""
+    """The last few tokens of a hypothesis; hypotheses differ at the end."""
     shown = " ".join(tokenizer.shown(token_id) for token_id in hypothesis.ids[-_SHOWN:])
     return ("… " if len(hypothesis.ids) > _SHOWN else "") + shown
 
 
 def _ending(report: BeamSearch) -> str:
-    """How long the search was, why it ended, and its settings."""
-    why = INTERRUPTED if report.interrupted else f"ended by {report.ended}"
+    """The length of the search, why it ended, and its settings."""
+    reason = INTERRUPTED if report.interrupted else f"ended by {report.ended}"
     words = f"{plural(report.beams, 'beam')}, length penalty {report.length_penalty:g}"
-    return f"{plural(len(report.steps), 'token')} · {why} · {words}"
+    return f"{plural(len(report.steps), 'token')} · {reason} · {words}"
 
 
 def _in_words(hypothesis: Hypothesis) -> str:

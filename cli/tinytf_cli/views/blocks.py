@@ -1,4 +1,4 @@
-"""What a view is made of: plain data, without colour codes, widths or printing."""
+"""The blocks that views are made of: plain data, without colour codes, widths or printing."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,12 +12,12 @@ Array: TypeAlias = NDArray[np.float32]
 Visible: TypeAlias = NDArray[np.bool_] | None
 
 ABOVE, BELOW = "k", "q"
-"""The roles of numbers above and below 0: orange and blue, as in every map."""
+"""The colour roles of numbers above and below 0: orange and blue, as in every map."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of text with a role (``q``, ``residual``, ``dim``, ``strong``, ``good`` …) that colours it."""
+    """A piece of text with a colour role (``q``, ``residual``, ``dim``, ``strong``, ``good`` …)."""
 
     text: str
     role: str = ""
@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number in a printf format (if empty, one that suits it), or with the digits asked for."""
+    """A number in a printf format; empty, one is chosen. Requested digits override either."""
 
     value: float
     form: str = ""
@@ -38,10 +38,10 @@ Words: TypeAlias = "str | Span | Sequence[Piece]"
 
 @dataclass(frozen=True)
 class Line:
-    """One line, or a paragraph that wraps; with ``single`` it is cut instead of wrapped.
+    """One line, or a paragraph that wraps; with ``single`` it is cut instead.
 
-    ``said`` is what a screen reader should read; of a ``verbatim`` text, no sign is read as a word. Wrapped lines are
-    indented by another ``hanging`` columns. A ``lead`` is one of the first lines, about the model.
+    ``said`` is the text for a screen reader. In a ``verbatim`` text, signs are not replaced by words. Wrapped lines are
+    indented by another ``hanging`` columns. A ``lead`` is one of the first lines, which describe the model.
     """
 
     words: Words
@@ -64,7 +64,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A cell of a table: counts as small bars; ``full`` is the count of a whole bar, by default the largest."""
+    """A table cell: counts as small bars. ``full`` is the count of a whole bar; by default, the largest count."""
 
     counts: tuple[int, ...]
     full: int = 0
@@ -73,7 +73,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Meter:
-    """A cell of a table: a number, with its share of 1 as a short bar."""
+    """A table cell: a number, and a short bar for its share of 1."""
 
     share: float
     shown: "str | Figure"
@@ -82,9 +82,9 @@ class Meter:
 
 @dataclass(frozen=True)
 class Signed:
-    """A cell of a table: a number, and a bar to the left of a zero axis if it is negative, else to the right.
+    """A table cell: a number, and a bar to the left of a zero axis if it is negative, otherwise to the right.
 
-    A bar of ``full`` is whole; a column has one ``full``, which its title says.
+    ``full`` is the value of a whole bar. All cells of a column share it, and the title names it.
     """
 
     value: float
@@ -99,8 +99,8 @@ Cell: TypeAlias = "str | Span | Sequence[Piece] | Figure | Histogram | Meter | S
 class Column:
     """A column of a table; ``said`` replaces the title in sentences.
 
-    If the table is too wide, bars go and ``narrow`` cells replace ``cells``, columns with a ``drop`` number go, highest
-    first, and a ``shrink`` column is cut to no less than that width. It is at least ``least`` wide.
+    If the table is too wide, bars go and ``narrow`` cells replace ``cells``, then columns with a ``drop`` number go,
+    highest first, and a ``shrink`` column is cut to no less than that width. A column is at least ``least`` wide.
     """
 
     title: str
@@ -115,31 +115,32 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length; an empty line follows each row in ``rule_after``."""
+    """Columns of equal length. An empty line follows each row in ``rule_after``."""
 
     columns: Sequence[Column]
     header: bool = True
     rule_after: frozenset[int] = frozenset()
 
     def only(self, keep: Sequence[int]) -> "Table":
-        """A block of these rows alone."""
+        """This block with only these rows."""
 
-        def of(cells: Sequence[Cell]) -> list[Cell]:
+        def pick(cells: Sequence[Cell]) -> list[Cell]:
             return [cells[row] for row in keep]
 
         columns = [
-            replace(one, cells=of(one.cells), narrow=None if one.narrow is None else of(one.narrow))
-            for one in self.columns
+            replace(column, cells=pick(column.cells), narrow=None if column.narrow is None else pick(column.narrow))
+            for column in self.columns
         ]
-        rules = frozenset(place for place, row in enumerate(keep) if row in self.rule_after)
+        rules = frozenset(index for index, row in enumerate(keep) if row in self.rule_after)
         return replace(self, columns=columns, rule_after=rules)
 
 
 @dataclass(frozen=True)
 class Values:
-    """One row per token: the ``first`` dimensions as numbers, all of them as a strip of colour.
+    """One row per token: the ``first`` dimensions as numbers, and all dimensions as a strip of colour.
 
-    With ``several`` quantities each row has its own digits and scale. ``columns`` names dimensions that have a name.
+    With ``several`` quantities, each row has its own digits and scale. ``columns`` are the names of the dimensions, if
+    they have names.
     """
 
     labels: Sequence[str]
@@ -150,18 +151,18 @@ class Values:
     columns: Sequence[str] = ()
 
     def only(self, keep: Sequence[int]) -> "Values":
-        """A block of these rows alone."""
+        """This block with only these rows."""
         return replace(self, labels=[self.labels[row] for row in keep], values=self.values[list(keep)])
 
 
 @dataclass(frozen=True)
 class Heat:
-    """A matrix with numbers in coloured cells. ``visible`` is false where a cell is ``hidden``, a point.
+    """A matrix with numbers in coloured cells. Where ``visible`` is false, the cell is ``hidden`` and drawn as a point.
 
-    ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). ``asked`` keeps the
-    numbers off a screen even if they need several strips. ``digits`` is the usual number of digits after the point.
-    A map of more than ``most`` rows, where that is not 0, is drawn small and pooled to as many; ``small`` draws any so.
-    The ``chosen`` cell (row, column) stands in brackets. ``every`` number is written at any size, in several strips.
+    ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). With ``asked``, output that is
+    not a screen has all numbers, in strips if needed. ``digits`` is the usual number of digits after the point. A map
+    with more than ``most`` rows (0: no limit) is drawn small and pooled to that many rows; with ``small`` any map is.
+    The ``chosen`` cell (row, column) is in brackets. With ``every``, all numbers are written at any size, in strips.
     """
 
     values: Array
@@ -179,7 +180,7 @@ class Heat:
     hidden: str = "masked"
 
     def only(self, keep: Sequence[int]) -> "Heat":
-        """A block of these rows alone."""
+        """This block with only these rows."""
         rows = list(keep)
         visible = None if self.visible is None else self.visible[rows]
         return replace(
@@ -189,11 +190,12 @@ class Heat:
 
 @dataclass(frozen=True)
 class Grid:
-    """A word in every cell, coloured by its share of 1; without colour the share is written.
+    """A word in every cell, coloured by its share of 1; without colour, the share is written.
 
-    ``above`` is a line above the column labels; ``beside`` are columns of numbers (title, cells) before the words. As
-    many columns are shown as fit, the last ones with ``keep_last``; a line says how many of ``many`` are omitted, and
-    with ``remedy`` how to see them. ``asked`` shows all of them off a screen. ``verb`` is used in sentences.
+    ``above`` is a line above the column labels; ``beside`` holds columns of numbers (title, cells) before the words. As
+    many columns are shown as fit: the first ones, or with ``keep_last`` the last. A line says how many of ``many`` are
+    omitted, and with ``remedy`` how to see them. With ``asked``, output that is not a screen shows all. ``verb`` is for
+    sentences.
     """
 
     words: Sequence[Sequence[str]]
@@ -209,7 +211,7 @@ class Grid:
     verb: str = ""
 
     def only(self, keep: Sequence[int]) -> "Grid":
-        """A block of these rows alone."""
+        """This block with only these rows."""
         rows = list(keep)
         return replace(
             self,
@@ -222,7 +224,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bar:
-    """``shown`` is written beside the bar; if it is empty, the value is, as a share of 1."""
+    """A labelled bar. ``shown`` is written beside it; if empty, the value as a share of 1."""
 
     label: str
     value: float
@@ -234,8 +236,8 @@ class Bar:
 class Bars:
     """Horizontal bars; ``full`` is the value of a whole bar.
 
-    ``signed`` bars have a scale above them and a zero axis: negative ones go to the left of it. With ``track`` the rest
-    of a whole bar is drawn too.
+    ``signed`` bars have a scale above them and a zero axis; negative bars point left. With ``track``, the rest of a
+    whole bar is drawn too.
     """
 
     bars: Sequence[Bar]
@@ -244,13 +246,13 @@ class Bars:
     track: bool = False
 
     def only(self, keep: Sequence[int]) -> "Bars":
-        """A block of these rows alone."""
+        """This block with only these rows."""
         return replace(self, bars=[self.bars[row] for row in keep])
 
 
 @dataclass(frozen=True)
 class RowBars:
-    """One line per row: a label, then its largest entries, each with a short bar; values are shares of 1."""
+    """One line per row: a label, then its largest entries, each with a short bar. Values are shares of 1."""
 
     rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]
     verb: str = "looks at"
@@ -258,7 +260,7 @@ class RowBars:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small maps of weights (0…1) of ``layers``, or all: ``maps[i][head]`` is (T, T), ``visible[i]`` of its layer."""
+    """Small maps of weights (0…1) for ``layers``, or all. ``maps[i][head]`` is (T, T); ``visible[i]`` is per layer."""
 
     maps: Sequence[Array]
     visible: Sequence[Visible]
@@ -267,7 +269,7 @@ class Thumbnails:
 
 @dataclass(frozen=True)
 class Miniature:
-    """A small map of weights (0…1), (Q, K), under a title and a word."""
+    """A small map of weights (0…1), (Q, K), below a title and a word."""
 
     title: str
     word: str
@@ -277,9 +279,10 @@ class Miniature:
 
 @dataclass(frozen=True)
 class Miniatures:
-    """Small maps in rows, as many as fit ``lines`` lines and the width, under a title that says how many ``of`` all.
+    """Small maps in rows, as many as fit in ``lines`` lines and the width, below a title with their number ``of`` all.
 
-    ``which`` they are, what ``marks`` in their captions mean, and with ``remedy`` how to see the others.
+    The title also says ``which`` maps they are, what the ``marks`` in captions mean, and with ``remedy`` how to see the
+    others.
     """
 
     maps: Sequence[Miniature]
@@ -293,10 +296,10 @@ class Miniatures:
 
 @dataclass(frozen=True)
 class Fan:
-    """A rail, right of ``before``, that branches to small maps and joins again; as many fit as the width allows.
+    """A rail, right of ``before``, that branches into small maps and joins again; as many maps as fit the width.
 
-    Lines above and below the maps have a title, and a cell for each map. ``left_out`` says which maps are shown, where
-    not all ``of`` them are, and how to see the others.
+    Each line above or below the maps has a title, and a cell for each map. If not all maps fit, ``left_out`` says which
+    are shown and how to see the others.
     """
 
     maps: Sequence[Miniature]
@@ -309,9 +312,9 @@ class Fan:
 
 @dataclass(frozen=True)
 class Beside:
-    """Parts side by side, as many in a row as the width allows, each at least ``least`` columns wide.
+    """Parts side by side, as many per row as fit the width, each at least ``least`` columns wide.
 
-    ``even`` parts share the width alike; of others the first takes what it needs, but for the ``least`` of the next.
+    ``even`` parts share the width equally. Otherwise the first takes what it needs, and leaves ``least`` for the next.
     """
 
     parts: "Sequence[Sequence[Block]]"
@@ -321,7 +324,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale that words are coloured by: ``unit`` from 0 to ``limit``, ``signed`` from −limit to ``limit``."""
+    """The colour scale of words: ``unit`` from 0 to ``limit``, ``signed`` from −limit to ``limit``."""
 
     scale: str
     limit: float
@@ -330,10 +333,10 @@ class Scale:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a chart: ``y`` at increasing ``x``; points without a finite ``y`` are not drawn.
+    """One line of a chart: ``y`` at increasing ``x``. Points without a finite ``y`` are not drawn.
 
-    With ``points`` only the points are drawn, and no line between them; with ``band`` what lies between the lowest and
-    the highest of a column.
+    With ``points``, only points are drawn, without lines; with ``band``, the area from the lowest to the highest point
+    of each column.
     """
 
     label: str
@@ -346,10 +349,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines in one chart, ``height`` rows high, each with its name at its right end.
+    """Lines in one chart, ``height`` rows high, each named at its right end.
 
-    Where lines meet, the first is on top. Points that share a column are drawn as their mean; straight lines connect
-    points that are further apart. ``log_x`` counts whole numbers in powers of ten, from 0. A line stands at ``cursor``.
+    Where lines meet, the first is on top. Points in the same column are averaged; straight lines connect points further
+    apart. ``log_x`` makes the axis of whole numbers from 0 logarithmic. A vertical line marks ``cursor``.
     """
 
     curves: Sequence[Curve]
@@ -370,7 +373,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Running:
-    """A piece of running text, shown exactly as it is, with its own spaces and line ends."""
+    """A piece of running text, shown exactly as it is, with its spaces and line ends."""
 
     text: str
     role: str = ""
@@ -397,7 +400,7 @@ Block: TypeAlias = (
 
 
 def led(blocks: Iterable[Block]) -> tuple[list[Block], Iterator[Block]]:
-    """The lines about the model that a view begins with, with the blank one after them, and what follows."""
+    """Split a view into its first lines, about the model, with the blank line after them, and the rest."""
     lead, rest = list[Block](), iter(blocks)
     for block in rest:
         if not (isinstance(block, Line) and (block.lead or (lead and block == Line("")))):

@@ -1,4 +1,4 @@
-"""A budget: which type each tensor should have, what was predicted of them, and what was measured."""
+"""A budget: the type for each tensor, with the predicted and the measured cost."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ _ROWS = 4
 
 @dataclass(frozen=True)
 class BudgetDisplay(Display):
-    """``rows`` is the most tensors in the table: 0 for all of them, None for what suits a screen."""
+    """``rows`` is the most tensors in the table: 0 for all, None for as many as suit a screen."""
 
     rows: int | None = None
 
 
 @draws(Budget, BudgetDisplay)
 def budget(report: Budget, terminal: Terminal, display: BudgetDisplay) -> Iterator[Block]:
-    """The plan beside all tensors in one type, the costliest tensors, and the options of llama-quantize."""
+    """The plan beside plans with one type for all tensors, the costliest tensors, and the options of llama-quantize."""
     yield from banner(model_of(report), report.about.text if report.about else None)
     yield Heading("types within the budget", f"KL in nats a token, mean of {plural(report.texts, 'text')}", "output")
-    uniform = [(Span(each.type), each.n_bytes, each.kl) for each in report.uniform]
+    uniform = [(Span(plan.type), plan.n_bytes, plan.kl) for plan in report.uniform]
     plans = [(Span("this plan", "strong"), report.n_bytes, report.measured), *uniform]
     yield Table(
         [
@@ -48,17 +48,17 @@ def _costliest(report: Budget, display: BudgetDisplay) -> Iterator[Block]:
     """The tensors that would cost most in the smallest type."""
     smallest = min(report.uniform, key=lambda uniform: uniform.n_bytes).type
     order = sorted(report.kept, key=lambda tensor: -tensor.costs[smallest])
-    shown = order[: most_rows(display.rows, _ROWS)]
+    costliest = order[: most_rows(display.rows, _ROWS)]
     yield Heading("tensors", f"that cost most in {smallest}", "output")
     yield Table(
         [
-            Column("", [Span(tensor.name, "strong") for tensor in shown], said=""),
-            Column("type", [tensor.type for tensor in shown]),
+            Column("", [Span(tensor.name, "strong") for tensor in costliest], said=""),
+            Column("type", [tensor.type for tensor in costliest]),
             *(
-                Column(f"KL in {kind}", [Figure(tensor.costs[kind], "%.5f") for tensor in shown], "right")
+                Column(f"KL in {kind}", [Figure(tensor.costs[kind], "%.5f") for tensor in costliest], "right")
                 for kind in (uniform.type for uniform in report.uniform)
             ),
         ]
     )
-    if len(shown) < len(order):
-        yield note(f"folded: {len(order) - len(shown)} tensors; --rows 0 shows them")
+    if len(costliest) < len(order):
+        yield note(f"folded: {len(order) - len(costliest)} tensors; --rows 0 shows them")

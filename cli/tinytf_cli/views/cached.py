@@ -1,4 +1,4 @@
-"""What a cache saves: time and work of every step, with it and without."""
+"""What the KV cache saves: the time and work of every step, with it and without."""
 
 from collections.abc import Iterator
 
@@ -24,23 +24,23 @@ _ROWS = 8
 def cache_comparison(
     report: CacheComparison | Underway[CacheComparison], terminal: Terminal, display: Display
 ) -> Iterator[Block]:
-    """What all steps took in work, bytes and time, what the last one is made of, and each of them."""
+    """The total work, bytes and time, the formulas for the last step, then each step."""
     model = model_of(report)
     yield from banner(model, report.prompt)
     for _ in report.coming():
         pass
-    whole = report.now
-    if not whole.steps:
+    complete = report.now
+    if not complete.steps:
         return
-    yield from _saved(whole)
-    yield from _formulas(whole.config, whole.steps[-1].tokens)
-    yield from _steps(whole, model.tokenizer)
-    assert whole.check is not None, "there are steps"
-    yield from check_line(whole.check)
+    yield from _totals(complete)
+    yield from _formulas(complete.config, complete.steps[-1].tokens)
+    yield from _steps(complete, model.tokenizer)
+    assert complete.check is not None, "there are steps"
+    yield from check_line(complete.check)
 
 
-def _saved(report: CacheComparison) -> Iterator[Block]:
-    """The sums with the cache and without: first what is counted, then what was measured."""
+def _totals(report: CacheComparison) -> Iterator[Block]:
+    """The totals with the cache and without: counted work first, then measured time."""
     config = report.config
     cached, plain = report.spent
     yield Heading(
@@ -53,7 +53,7 @@ def _saved(report: CacheComparison) -> Iterator[Block]:
         "of these, for keys and values": "keys_values",
         "for attention": "attention",
     }
-    works = [[getattr(way, name) for name in names.values()] for way in (plain, cached)]
+    works = [[getattr(work, name) for name in names.values()] for work in (plain, cached)]
     rows = [*names, "bytes kept", f"time, least of {RUNS} runs a token"]
     ratios = [without / with_it for without, with_it in zip(*works, strict=True)]
     yield Table(
@@ -65,22 +65,22 @@ def _saved(report: CacheComparison) -> Iterator[Block]:
             Column("without", [*map(count, works[0]), "0", _ms(plain.seconds)], "right"),
             Column(
                 "ratio",
-                [*(f"{one:.1f} ×" for one in ratios), "", f"{plain.seconds / cached.seconds:.1f} ×"],
+                [*(f"{ratio:.1f} ×" for ratio in ratios), "", f"{plain.seconds / cached.seconds:.1f} ×"],
                 "right",
             ),
         ]
     )
     widths = f"({config.d_head} + {config.value_width})"
-    each = f"{len(table_of(config).attention_layers)} layers · {config.n_kv_heads} heads · "
-    each = f"{each}{widths}" if config.value_width != config.d_head else f"2 · {each}{config.d_head}"
-    yield note(f"{in_bytes(report.bytes_per_token)} a token: {each} numbers; timed in turns")
+    size = f"{len(table_of(config).attention_layers)} layers · {config.n_kv_heads} heads · "
+    size = f"{size}{widths}" if config.value_width != config.d_head else f"2 · {size}{config.d_head}"
+    yield note(f"{in_bytes(report.bytes_per_token)} a token: {size} numbers; timed in turns")
 
 
 def _steps(report: CacheComparison, tokenizer: Tokenizer) -> Iterator[Block]:
     rows = [report.steps[index] for index in spread(len(report.steps), _ROWS)]
     works = [report.works(step) for step in rows]
-    left = "" if len(rows) == len(report.steps) else f"{len(rows)} of {len(report.steps)}; "
-    yield Heading("step by step", f"{left}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")
+    shown = "" if len(rows) == len(report.steps) else f"{len(rows)} of {len(report.steps)}; "
+    yield Heading("step by step", f"{shown}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")
     yield Table(
         [
             Column("step", [str(step.number) for step in rows], "right"),
@@ -97,29 +97,31 @@ def _steps(report: CacheComparison, tokenizer: Tokenizer) -> Iterator[Block]:
 
 
 def _formulas(config: ModelConfig, t: int) -> Iterator[Block]:
-    """The orders of the textbook, evaluated for this model after ``t`` tokens."""
+    """The textbook formulas for the work, evaluated for this model after ``t`` tokens."""
     c, layers = config.d_model, len(table_of(config).attention_layers)
     letters = {"L": layers, "C": c, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head}
     words = ("layers", "d_model", "heads", "KV heads", "d_head")
-    said = ", ".join(f"{of} {letter} = {size:,}" for (letter, size), of in zip(letters.items(), words, strict=True))
+    legend = ", ".join(
+        f"{word} {letter} = {size:,}" for (letter, size), word in zip(letters.items(), words, strict=True)
+    )
     cached, plain = step_work(config, t, cached=True), step_work(config, t, cached=False)
-    yield Heading(f"the formulas at t = {t:,}", said, "k")
-    wide = config.value_width != config.d_head
-    both = f"(D + {config.value_width})" if wide else "2·D"
-    keys, scores = "(their matrices)" if config.kv_rank else f"L·C·G·{both}", f"L·H·{both}"
+    yield Heading(f"the formulas at t = {t:,}", legend, "k")
+    is_wide = config.value_width != config.d_head
+    width = f"(D + {config.value_width})" if is_wide else "2·D"
+    keys, scores = "(their matrices)" if config.kv_rank else f"L·C·G·{width}", f"L·H·{width}"
     numbers = cache_bytes_per_token(config, 1) * t
     rows = [
         ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
         ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
         ("whole step", "", plain.whole, "", cached.whole),
         ("order of attention", "L·t²·C", layers * t * t * c, "L·t·C", layers * t * c),
-        ("numbers kept", "", 0, f"t·L·G·{both}", numbers),
+        ("numbers kept", "", 0, f"t·L·G·{width}", numbers),
     ]
     columns = [Column("", [row[0] for row in rows], said="part")]
-    for title, place in (("without the cache", 1), ("with it", 3)):
-        parts = [(row[place], f"{row[place + 1]:,}") for row in rows]
-        whole = [f"{formula} = {figure}" if formula else figure for formula, figure in parts]
-        columns.append(Column(title, whole, narrow=[figure for _, figure in parts]))
+    for title, index in (("without the cache", 1), ("with it", 3)):
+        parts = [(row[index], f"{row[index + 1]:,}") for row in rows]
+        cells = [f"{formula} = {figure}" if formula else figure for formula, figure in parts]
+        columns.append(Column(title, cells, narrow=[figure for _, figure in parts]))
     yield Table(columns)
     share = f"{100 * plain.attention / plain.whole:.1f} %"
     yield note(f"attention is {share} of the uncached step; the rest grows with t, not t²")

@@ -1,4 +1,4 @@
-"""A certificate: the verdict, a line for each check, and how the difference grows from layer to layer."""
+"""A certificate: the verdict, a line per check, and how the difference grows from layer to layer."""
 
 import math
 from collections.abc import Iterator
@@ -14,23 +14,23 @@ from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import folded, most_rows, note, verdict
 
 _LAYERS = 6
-"""The most layers shown, unless all are asked for."""
+"""Layers shown, unless all are requested."""
 
 
 @dataclass(frozen=True)
 class CertificateDisplay(Display):
-    """``rows`` is the most layers shown: 0 for all of them, None for what suits a screen."""
+    """``rows`` is the most layers shown: 0 for all, None for as many as suit a screen."""
 
     rows: int | None = None
 
 
 @draws(Certificate, CertificateDisplay)
 def certificate(report: Certificate, terminal: Terminal, display: CertificateDisplay) -> Iterator[Block]:
-    """What was compared, whether it holds, every check, and every layer."""
+    """The two sides, the verdict, every check, and the layers."""
     assert report.about is not None
     name = printable(str(report.about.to_dict()["model"]["name"]), spaces=False)
-    against = f" · against transformers {report.transformers}, eager, torch {report.torch} · "
-    yield Line([Span(name, "strong"), Span(f"{against}{printable(str(report.versus), spaces=False)}", "dim")])
+    reference = f" · against transformers {report.transformers}, eager, torch {report.torch} · "
+    yield Line([Span(name, "strong"), Span(f"{reference}{printable(str(report.versus), spaces=False)}", "dim")])
     yield _verdict(report)
     yield Line("")
     checks = report.checks
@@ -47,8 +47,8 @@ def certificate(report: Certificate, terminal: Terminal, display: CertificateDis
         ]
     )
     yield note("worst: in units of the largest number of its token so far; of ids, the texts that differ")
-    for words in report.notes:
-        yield note(printable(words, spaces=False))
+    for text in report.notes:
+        yield note(printable(text, spaces=False))
     yield Line("")
     yield from _layers(report, display)
 
@@ -65,17 +65,17 @@ def _verdict(report: Certificate) -> Line:
 
 
 def _layers(report: Certificate, display: CertificateDisplay) -> Iterator[Block]:
-    """The worst difference of each layer, in each dtype."""
+    """The worst difference after each layer, in each dtype."""
     dtypes = list(dict.fromkeys(layer.dtype for layer in report.layers))
     steps = list(dict.fromkeys(layer.step for layer in report.layers))
-    apart = {(layer.step, layer.dtype): layer.difference for layer in report.layers}
+    differences = {(layer.step, layer.dtype): layer.difference for layer in report.layers}
     columns = [Column("after", steps)]
-    columns += [Column(dtype, [f"{apart[step, dtype]:.1e}" for step in steps], "right") for dtype in dtypes]
+    columns += [Column(dtype, [f"{differences[step, dtype]:.1e}" for step in steps], "right") for dtype in dtypes]
     yield from folded(Table(columns), steps, most_rows(display.rows, _LAYERS), "layers")
 
 
 def _worst(check: Check) -> Span:
-    """A difference; of ids, a count."""
+    """The worst difference of a check; for ids, a count of texts."""
     role = "" if check.holds else "bad"
     if not check.dtype:
         return Span(f"{check.difference:,.0f}", role)
@@ -83,8 +83,8 @@ def _worst(check: Check) -> Span:
 
 
 def _words(check: Check) -> str:
-    """What is wrong at a check that fails."""
-    where = printable(check.where, spaces=False)
+    """A failed check in words."""
+    location = printable(check.where, spaces=False)
     if not check.dtype:
-        return f"{check.difference:,.0f} of {plural(check.texts, 'text')} have other ids, first {where}"
-    return f"{_worst(check).text} at {where}, and {check.tolerance:.1e} is allowed"
+        return f"{check.difference:,.0f} of {plural(check.texts, 'text')} have other ids, first {location}"
+    return f"{_worst(check).text} at {location}, and {check.tolerance:.1e} is allowed"

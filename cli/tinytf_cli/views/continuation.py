@@ -1,4 +1,4 @@
-"""A prompt and what follows it, safe to write: in pieces as they come, or as the lines of a view."""
+"""A prompt and its continuation, safe to write: in pieces as they arrive, or as the lines of a view."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -8,24 +8,24 @@ from tinytf.text.printable import printable
 from tinytf_cli.views.blocks import Block, Line, Span
 
 
-def safe_piece(before: str, text: str) -> str:
-    """``text`` safe to write, its newlines real ones; ``before`` is what a combining mark may stand on."""
-    start = len(before) - 1
-    while start > 0 and unicodedata.combining(before[start]):
+def safe_piece(context: str, text: str) -> str:
+    """``text`` with control characters escaped, not newlines. ``context`` may end in the base of a combining mark."""
+    start = len(context) - 1
+    while start > 0 and unicodedata.combining(context[start]):
         start -= 1
-    base = before[max(0, start) :]
+    base = context[max(0, start) :]
     base = base if base.isprintable() else ""
     lines = (base + text).split("\n")
     return "\n".join(printable(line, spaces=False) for line in lines)[len(printable(base, spaces=False)) :]
 
 
 def continuation(prompt: str, new: str) -> Iterator[Block]:
-    """The prompt, dim, and the new text after it."""
-    *whole, last = safe_piece("", prompt).split("\n")
-    first, *more = safe_piece(prompt, new).split("\n")
-    yield from (Line(Span(line, "dim"), verbatim=True) for line in whole)
+    """The prompt, dimmed, then the new text."""
+    *full_lines, last = safe_piece("", prompt).split("\n")
+    first, *other_lines = safe_piece(prompt, new).split("\n")
+    yield from (Line(Span(line, "dim"), verbatim=True) for line in full_lines)
     yield Line([Span(last, "dim"), Span(first, "output")], verbatim=True)
-    yield from (Line(Span(line, "output"), verbatim=True) for line in more)
+    yield from (Line(Span(line, "output"), verbatim=True) for line in other_lines)
 
 
 def cost_in_words(cost: QuantizationCost) -> str:

@@ -1,4 +1,4 @@
-"""What there is here to work with, in twenty lines."""
+"""What works on this machine, in twenty lines."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from tinytf_cli.views.draw import Display, draws
 
 @draws(Checkup)
 def doctor(report: Checkup, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """A table: what it is, how it is, what is to be done."""
+    """Versions, then a table of devices, the terminal, model folders and extras, with their state and a remedy."""
     first, *others = (f"{name} {version}" for name, version in report.versions.items())
     yield Line([Span(first, "strong"), Span(f" · {report.system}")])
     yield Line(Span(" · ".join(others), "dim"))
@@ -27,7 +27,7 @@ def doctor(report: Checkup, terminal: Terminal, display: Display) -> Iterator[Bl
         [
             Column("what", [Span(name, "strong") for name, _, _ in rows]),
             Column("here", [state for _, state, _ in rows], shrink=12),
-            Column("about", [Span(printable(more, spaces=False), "dim") for _, _, more in rows], shrink=12),
+            Column("about", [Span(printable(remark, spaces=False), "dim") for _, _, remark in rows], shrink=12),
         ],
         header=False,
     )
@@ -43,21 +43,25 @@ def _screen(screen: Mapping[str, Any]) -> tuple[str, Cell, str]:
     return "terminal", size, f"{colours}, {drawn}, {pager}"
 
 
-def _device(one: Device) -> tuple[str, Cell, str]:
-    free = "" if one.free is None else f", {in_bytes(one.free)}"
-    memory = f"{free} of {in_bytes(one.total)} free" if free and one.total is not None else free
-    if one.check is None:
-        return one.name, Span("fails", "bad"), f"{one.problem}; {one.what}{memory}"
-    worst = f"{one.check.what} of a trace within {number(one.check.difference, '%.1e')}; {one.what}{memory}"
-    return one.name, Span("works", "good") if one.check.holds else Span("computes wrongly", "bad"), worst
+def _device(device: Device) -> tuple[str, Cell, str]:
+    free = "" if device.free is None else f", {in_bytes(device.free)}"
+    memory = f"{free} of {in_bytes(device.total)} free" if free and device.total is not None else free
+    if device.check is None:
+        return device.name, Span("fails", "bad"), f"{device.problem}; {device.what}{memory}"
+    worst = f"{device.check.what} of a trace within {number(device.check.difference, '%.1e')}; {device.what}{memory}"
+    return device.name, Span("works", "good") if device.check.holds else Span("computes wrongly", "bad"), worst
 
 
-def _place(one: Place) -> tuple[str, Cell, str]:
-    shut = f"{one.closed} cannot be opened, see tinytf models; " if one.closed else ""
-    return one.name, plural(one.models, "model") if one.models else Span("no models", "dim"), shut + one.folder
+def _place(place: Place) -> tuple[str, Cell, str]:
+    closed = f"{place.closed} cannot be opened, see tinytf models; " if place.closed else ""
+    return (
+        place.name,
+        plural(place.models, "model") if place.models else Span("no models", "dim"),
+        closed + place.folder,
+    )
 
 
-def _extra(one: Extra) -> tuple[str, Cell, str]:
-    if one.version is None:
-        return one.name, Span("missing", "bad"), f"for {one.needed_for}: {one.get}"
-    return one.name, printable(one.version, spaces=False), f"for {one.needed_for}"
+def _extra(extra: Extra) -> tuple[str, Cell, str]:
+    if extra.version is None:
+        return extra.name, Span("missing", "bad"), f"for {extra.needed_for}: {extra.get}"
+    return extra.name, printable(extra.version, spaces=False), f"for {extra.needed_for}"

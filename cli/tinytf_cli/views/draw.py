@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Display:
-    """The options of a view. A view with any declares them, with their defaults, in a subclass."""
+    """The options of a view. A view with options declares them, with defaults, in a subclass."""
 
     def frames(self, report: Any, terminal: Terminal) -> "Frames | None":
         """The frames of a report that moves; None for one that does not."""
@@ -28,14 +28,14 @@ class Display:
 Frames = Iterable["Iterable[Iterable[Block]]"]
 """The frames of a film, each in several layouts, the largest first."""
 View = Callable[[Any, Terminal, Any], "Iterable[Block]"]
-"""A view takes a report, the terminal and its options."""
+"""A view takes a report, the terminal and the view's options."""
 V = TypeVar("V", bound=View)
 _VIEWS: dict[type[Report], tuple[View, type[Display]]] = {}
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A report and how it is displayed; without ``display`` with the defaults of its view."""
+    """A report and how to display it; without ``display``, by the defaults of its view."""
 
     report: Report
     display: Display | None = None
@@ -60,16 +60,16 @@ def draws(report: type[Report], display: type[Display] = Display) -> Callable[[V
 
 
 def blocks_of(report: Report, terminal: Terminal, display: Display | None = None) -> "Iterable[Block]":
-    """A report as blocks, by the view of its type. Raises UsageError for a type without one."""
+    """A report as blocks, made by the view of its type. Raises UsageError for a type without a view."""
     view, options = _view_of(report)
     return view(report, terminal, options() if display is None else display)
 
 
 def _view_of(report: Report) -> tuple[View, type[Display]]:
     drawn_as = report.drawn_as
-    kind = f"tinytf_cli.views.{drawn_as.KIND}"
-    if drawn_as not in _VIEWS and find_spec(kind):  # most views are in a file named after the report's kind
-        import_module(kind)
+    module_name = f"tinytf_cli.views.{drawn_as.KIND}"
+    if drawn_as not in _VIEWS and find_spec(module_name):  # most views are in a file named after the report's kind
+        import_module(module_name)
     if drawn_as not in _VIEWS and drawn_as.ROWS:
         _VIEWS[drawn_as] = import_module("tinytf_cli.views.records").draw_rows, Display
     if drawn_as not in _VIEWS:
@@ -80,7 +80,7 @@ def _view_of(report: Report) -> tuple[View, type[Display]]:
 
 
 def import_views() -> "dict[type[Report], tuple[View, type[Display]]]":
-    """Import every view; the register of them all."""
+    """Import every view. Returns the views by type of report."""
     views = import_module("tinytf_cli.views")
 
     for module in pkgutil.iter_modules(views.__path__):
@@ -89,11 +89,9 @@ def import_views() -> "dict[type[Report], tuple[View, type[Display]]]":
 
 
 def model_of(report: Report) -> "Model":
-    """The model that a report is of. Raises UsageError where it is of none."""
+    """The model that a report is about. Raises UsageError if there is none."""
     if report.about is None:
         name = type(report).__name__
-        raise UsageError(
-            f"this {name} is of no model, whose tokens it would name", "a method of Model gives one that is"
-        )
+        raise UsageError(f"this {name} has no model, which it needs to name tokens", "make it with a method of Model")
     model: Any = report.about.model
     return model

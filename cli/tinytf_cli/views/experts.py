@@ -1,4 +1,4 @@
-"""A mixture of experts: where each token goes in each layer, and the load of the experts."""
+"""A mixture of experts: the experts of each token in each layer, and the load of the experts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from tinytf_cli.views.parts import folded, most_rows, note, numbered, size_colum
 from tinytf_cli.views.steps import as_array
 
 _TOKENS, _LAYERS, _BUSIEST = 10, 8, 4
-"""The most tokens and layers, unless more are asked for, and how many experts of a layer a line names."""
+"""Tokens and layers shown by default, and the most experts named in a cell."""
 
 
 @dataclass(frozen=True)
 class ExpertsDisplay(Display):
-    """``rows`` limits the tokens and the layers of a table (0: all); ``all`` draws every layer of a wide grid too."""
+    """``rows`` is the most tokens or layers in a table (0: all); ``all`` also draws every layer of a wide grid."""
 
     rows: int | None = None
     all: bool = False
@@ -29,11 +29,11 @@ class ExpertsDisplay(Display):
 
 @draws(Experts, ExpertsDisplay)
 def experts(report: Experts, terminal: Terminal, display: ExpertsDisplay) -> Iterator[Block]:
-    """The experts of each token in each layer, or all weights of a single layer, then the load of the experts."""
+    """The experts of each token in each layer, or all weights of a single layer; then the load of the experts."""
     model, several = model_of(report), len(report.layers) > 1
     yield from banner(model, report.encoding)
-    where = f"in {plural(len(report.layers), 'layer')}" if several else f"in layer {report.layers[0]}"
-    words = f"{report.per_token} of {model.config.experts} a token {where}"
+    layers_in_words = f"in {plural(len(report.layers), 'layer')}" if several else f"in layer {report.layers[0]}"
+    words = f"{report.per_token} of {model.config.experts} a token {layers_in_words}"
     words += ", by falling weight" if several else ", with their weights"
     yield Heading("experts", words, "ffn")
     names = [token.shown for token in report.encoding.tokens]
@@ -41,10 +41,10 @@ def experts(report: Experts, terminal: Terminal, display: ExpertsDisplay) -> Ite
     yield from folded(grid, names, most_rows(display.rows, _TOKENS), "tokens")
     if several:
         yield note("the colour, or the number, is the weight of the first")
-    for loads, of in ((report.load, "this text"), (report.corpus, printable(report.corpus_name, spaces=False))):
+    for loads, text_name in ((report.load, "this text"), (report.corpus, printable(report.corpus_name, spaces=False))):
         if loads:
             words = f"{loads[0].tokens:,} tokens, each to {report.per_token} of {model.config.experts} experts"
-            yield Heading(f"load over {of}", words, "ffn")
+            yield Heading(f"load over {text_name}", words, "ffn")
             layers = [f"L{load.layer}" for load in loads]
             yield from folded(_load(loads, layers), layers, most_rows(display.rows, _LAYERS), "layers")
     yield note("effective: e^entropy, as many equally busy experts; entropy in nats")
@@ -53,7 +53,7 @@ def experts(report: Experts, terminal: Terminal, display: ExpertsDisplay) -> Ite
     yield verdict(check.holds, f"each of {check.tokens:,} tokens is sent to {check.count} experts")
 
 
-def _routes(report: Experts, names: Sequence[str], asked: bool) -> Grid:
+def _routes(report: Experts, names: Sequence[str], show_all: bool) -> Grid:
     """The experts of each token (down) in each layer (across), coloured by the weight of the first."""
     best = [routes.topk(report.per_token) for routes in report.routes]
     words = [
@@ -62,7 +62,7 @@ def _routes(report: Experts, names: Sequence[str], asked: bool) -> Grid:
     ]
     shares = np.stack([as_array(layer.values[:, 0]) for layer in best], axis=1)
     layers = [f"L{layer}" for layer in report.layers]
-    return Grid(words, np.clip(shares, 0, 1), names, layers, many="layers", asked=asked)
+    return Grid(words, np.clip(shares, 0, 1), names, layers, many="layers", asked=show_all)
 
 
 def _weights(report: Experts, names: Sequence[str]) -> Heat:

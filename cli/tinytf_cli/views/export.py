@@ -1,4 +1,4 @@
-"""What an export wrote, and how to open it."""
+"""The files that an export wrote, and how to open them."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _OPENED_BY = {
 
 @draws(Exported)
 def export(report: Exported, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """One line per file, then the line of Python that opens them."""
+    """One line per file, then a line of Python to open them."""
     name = printable(report.model, spaces=False)
     yield Line([Span(name, "strong"), Span(f" · written as {report.family} ({report.architecture})")])
     for path, size in report.files:

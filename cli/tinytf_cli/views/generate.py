@@ -1,4 +1,4 @@
-"""Texts as they are made, and with --watch what each token was chosen from."""
+"""Texts as they are generated, and with --watch the candidates for each token."""
 
 import math
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tinytf_cli.views.watch import cache_blocks, sampling_in_words, scale_blocks
 
 @dataclass(frozen=True)
 class GenerationDisplay(Display):
-    """``watch`` shows what each token was chosen from; else ``running`` shows the text alone, as it is made."""
+    """``watch`` shows the candidates for each token; otherwise ``running`` shows only the text, as it is generated."""
 
     watch: bool = False
     running: bool = False
@@ -37,9 +37,9 @@ def generation(
 
 
 def _running(report: Generation | Underway[Generation], terminal: Terminal) -> Iterator[Block]:
-    """The new text alone; on a screen after the banner and the prompt, with a last line about its end.
+    """The new text only. A screen also shows the banner and prompt before it, and a last line about its end.
 
-    Of several samples the first is seen as it is made, the others after it.
+    The first of several samples appears as it is generated, the others after it.
     """
     screen, several, prompt = terminal.cuts, report.now.samples > 1, report.prompt.text
     if screen:
@@ -48,11 +48,11 @@ def _running(report: Generation | Underway[Generation], terminal: Terminal) -> I
             yield Heading("sample 1", "", "output")
         yield Running("" if several else "\n")
         yield Running(safe_piece("", prompt), "dim")
-    before, open_line = prompt, screen
+    context, open_line = prompt, screen
     try:
         for step in report.coming():
-            safe = safe_piece(before, step.text) if step.sample == 1 else ""
-            before = (before + step.text)[-32:] if step.sample == 1 else before
+            safe = safe_piece(context, step.text) if step.sample == 1 else ""
+            context = (context + step.text)[-32:] if step.sample == 1 else context
             if safe:
                 open_line = not safe.endswith("\n")
                 yield Running(safe, "output" if screen else "")
@@ -69,7 +69,7 @@ def _running(report: Generation | Underway[Generation], terminal: Terminal) -> I
 
 
 def _other_samples(report: Generation, terminal: Terminal) -> Iterator[Block]:
-    """The samples beside the first, each after its heading; in a pipe after an empty line."""
+    """The samples after the first, each under its heading; in a pipe, after an empty line."""
     for sample in range(2, report.samples + 1):
         if terminal.cuts:
             yield Heading(f"sample {sample}", "", "output")
@@ -81,7 +81,7 @@ def _other_samples(report: Generation, terminal: Terminal) -> Iterator[Block]:
 
 
 def _in_full(report: Generation | Underway[Generation], watch: bool) -> Iterator[Block]:
-    """The texts; with ``watch`` every step with its candidates as bars, and what the cache holds."""
+    """The texts; with ``watch``, every step with its candidates as bars, and the contents of the cache."""
     model, begun, prompt = model_of(report), report.now, report.prompt
     yield from banner(model, prompt)
     samples = range(1, begun.samples + 1)
@@ -91,23 +91,23 @@ def _in_full(report: Generation | Underway[Generation], watch: bool) -> Iterator
         yield from scale_blocks(begun.sampling, _observed_heads(begun, model))
     for step in report.coming():
         if watch:
-            seen = ids[step.sample][step.dropped :]
-            yield from step_blocks(step, model.tokenizer, begun.sampling, several, seen)
+            context_ids = ids[step.sample][step.dropped :]
+            yield from step_blocks(step, model.tokenizer, begun.sampling, several, context_ids)
         ids[step.sample].append(step.id)
-    whole = report.now
+    complete = report.now
     for sample in samples:
-        title = (f"sample {sample}", _length(whole, sample)) if several else ("text", _ending(whole))
+        title = (f"sample {sample}", _length(complete, sample)) if several else ("text", _ending(complete))
         yield Heading(*title, "output")
-        yield from continuation(prompt.text, whole.text(sample))
+        yield from continuation(prompt.text, complete.text(sample))
     if several:
         yield Line("")
-        yield Line(Span(_ending(whole), "dim"))
-    if watch and whole.cache is not None:
-        yield from cache_blocks(whole.cache)
+        yield Line(Span(_ending(complete), "dim"))
+    if watch and complete.cache is not None:
+        yield from cache_blocks(complete.cache)
 
 
 def generation_notes(report: Generation, model: Model) -> Iterator[str]:
-    """A start token too many, and a model for conversations that has nothing to add to a bare text."""
+    """Warn of a doubled start token, and of a chat model that ends a bare text at once."""
     if report.prompt.starts_twice:
         yield f"there are two start tokens: {report.prompt.added}"
     steps = report.of(1)
@@ -118,7 +118,7 @@ def generation_notes(report: Generation, model: Model) -> Iterator[str]:
 
 
 def _observed_heads(report: Generation, model: Model) -> str:
-    """The heads whose attention is shown; empty where none is."""
+    """The heads whose attention is shown, in words; empty if none."""
     looking, config = report.looking, model.config
     if looking is None:
         return ""
@@ -130,16 +130,16 @@ def _observed_heads(report: Generation, model: Model) -> str:
 
 
 def _length(report: Generation, sample: int) -> str:
-    """How long a sample is, and why it ended."""
+    """The length of a sample, and why it ended."""
     ended = report.ended(sample)
-    why = ended if ended == INTERRUPTED else f"ended by {ended}" if ended else "not ended"
-    return f"{plural(len(report.of(sample)), 'token')} · {why}"
+    reason = ended if ended == INTERRUPTED else f"ended by {ended}" if ended else "not ended"
+    return f"{plural(len(report.of(sample)), 'token')} · {reason}"
 
 
 def _ending(report: Generation) -> str:
-    """How the texts were drawn, and where they ended."""
-    how = sampling_in_words(report.sampling)
+    """How the texts ended, and how they were sampled."""
+    sampling = sampling_in_words(report.sampling)
     dropped = f" · {plural(report.dropped, 'token')} dropped" if report.dropped else ""
     if report.samples == 1:
-        return f"{_length(report, 1)}{dropped} · {how}, seed {report.seed}"
-    return f"{report.samples} samples{dropped} · {how}, seeds {report.seed} to {report.seed + report.samples - 1}"
+        return f"{_length(report, 1)}{dropped} · {sampling}, seed {report.seed}"
+    return f"{report.samples} samples{dropped} · {sampling}, seeds {report.seed} to {report.seed + report.samples - 1}"

@@ -1,4 +1,4 @@
-"""The census of heads: what each head is, a map of one score, and a table sorted by it."""
+"""The census of heads: the kind of each head, a map of one score, and a table sorted by it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ _ROLES = {
 _NOTHING = "·"
 _RANDOM = "repeated random tokens"
 _ROWS = 8
-"""How many heads the table has, unless more are asked for."""
+"""Heads in the table by default."""
 _UNBOUNDED = ("entropy", "distance")  # the other scores are 0…1
-# (title, score, which column goes first where width is short)
+# (title, score, drop): if the table is too wide, the column with the highest drop goes first
 _COLUMNS = (
     ("induction", "induction", 1),
     ("dupl.", "duplicate", 3),
@@ -47,7 +47,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class CensusDisplay(Display):
-    """``mapped`` draws a map of the score; ``all`` does too, and lists every head in the table."""
+    """``mapped`` draws a map of the score; ``all`` also does, and lists every head in the table."""
 
     mapped: bool = False
     all: bool = False
@@ -55,7 +55,7 @@ class CensusDisplay(Display):
 
 @draws(Census, CensusDisplay)
 def heads(report: Census, terminal: Terminal, display: CensusDisplay) -> Iterator[Block]:
-    """What the heads read, what each head is, the map of the score where it is asked for, and the table of heads."""
+    """What the heads read, the kind of each head, the map of the score if requested, and the table of heads."""
     model = model_of(report)
     yield from banner(model)
     yield from _material(report, model.config.causal)
@@ -67,18 +67,18 @@ def heads(report: Census, terminal: Terminal, display: CensusDisplay) -> Iterato
 
 
 def _map(report: Census, every: bool) -> Iterator[Block]:
-    """The score of every head."""
+    """A map of the score of every head."""
     key = report.key
     values = report.score(key).numpy().astype(np.float32)
-    on = "text" if report.measured_on(key) is report.text else _RANDOM
-    yield Heading(f"heads by {report.by}", f"on {on}", "attention")
+    source = "text" if report.measured_on(key) is report.text else _RANDOM
+    yield Heading(f"heads by {report.by}", f"on {source}", "attention")
     yield note(SCORES[key])
     limit = (float(np.nanmax(values, initial=0.0)) or 1.0) if key in _UNBOUNDED else 1.0
     yield from head_map(values, "unit", limit, 2, every)
 
 
 def _material(report: Census, causal: bool) -> Iterator[Block]:
-    """The random tokens with the model's loss on them, and the text."""
+    """The random tokens and the model's loss on them, then the text."""
     sequences = plural(report.repeats.sequences, "sequence")
     words = f"{sequences} of {report.length} {_RANDOM}, seed {report.seed}"
     if report.first_loss is not None and report.second_loss is not None:
@@ -99,7 +99,7 @@ def _material(report: Census, causal: bool) -> Iterator[Block]:
 
 def _kinds(report: Census) -> Iterator[Block]:
     """How many heads are of each kind."""
-    counts = Counter(named.name for row in report.labels for named in row)
+    counts = Counter(label.name for row in report.labels for label in row)
     yield Heading("what each head is", "the first of these that it reaches", "attention")
     rows = [
         (
@@ -127,27 +127,27 @@ def _kinds(report: Census) -> Iterator[Block]:
 
 
 def _letters(report: Census, width: int) -> Iterator[Block]:
-    """The kind of every head as a letter: layers down, or across where there are many."""
+    """The kind of every head as a letter, with layers down, or across if there are many."""
     yield Line("")
-    rows, word, other = report.labels, "Layer", "H"
+    rows, row_axis, column_letter = report.labels, "Layer", "H"
     if len(rows) > LONG_STACK:
-        rows, word, other = tuple(zip(*rows, strict=True)), "Head", "L"
+        rows, row_axis, column_letter = tuple(zip(*rows, strict=True)), "Head", "L"
         yield note(f"heads down, layers 0 to {len(report.labels) - 1} across")
     gap = " " if len(rows[0]) * 2 + 6 <= width else ""
-    indent = len(f"{word[0]}{len(rows) - 1}")
+    indent = len(f"{row_axis[0]}{len(rows) - 1}")
     for row, labels in enumerate(rows):
-        spans = [Span(f"{word[0]}{row}".ljust(indent) + " ")]
+        spans = [Span(f"{row_axis[0]}{row}".ljust(indent) + " ")]
         spans += [
             Span((_letter(head.name) if head.label else _NOTHING) + gap, _ROLES.get(head.name, "dim"))
             for head in labels
         ]
-        named = [f"{other}{column} {head.name}" for column, head in enumerate(labels) if head.label]
-        said = f"{word} {row}: {', '.join(named) or 'no head with a pattern'}."
-        yield Line(spans, indent=2, said=said, single=True)
+        patterns = [f"{column_letter}{column} {head.name}" for column, head in enumerate(labels) if head.label]
+        sentence = f"{row_axis} {row}: {', '.join(patterns) or 'no head with a pattern'}."
+        yield Line(spans, indent=2, said=sentence, single=True)
 
 
 def _table(report: Census, every: bool) -> Iterator[Block]:
-    """The scores of the first heads, and what each of them is."""
+    """The scores of the first heads, and the kind of each."""
     order = report.order()
     chosen = order[: report.top or (None if every else _ROWS)]
     labels = [report.labels[layer][head] for layer, head in chosen]
@@ -157,30 +157,30 @@ def _table(report: Census, every: bool) -> Iterator[Block]:
     yield Table(
         [
             Column("head", [Span(f"L{layer}H{head}", "strong") for layer, head in chosen], said=""),
-            Column("is", [Span(named.name, _ROLES.get(named.name, "dim")) for named in labels]),
+            Column("is", [Span(label.name, _ROLES.get(label.name, "dim")) for label in labels]),
             *(
                 _column(report, title, score, drop, chosen)
                 for title, score, drop in _COLUMNS
                 if score in report.measured_on(score).values
             ),
-            Column("evidence", [Span(named.evidence, "dim") for named in labels], drop=11),
+            Column("evidence", [Span(label.evidence, "dim") for label in labels], drop=11),
         ]
     )
 
 
 def _column(report: Census, title: str, score: str, drop: int, heads: list[tuple[int, int]]) -> Column:
     values = [float(report.score(score)[head]) for head in heads]
-    said, drop = score.replace("_", " "), 0 if score == report.by else drop
+    spoken, drop = score.replace("_", " "), 0 if score == report.by else drop
     if score == report.by and score not in (*_UNBOUNDED, "offset"):
         bars = [Meter(value, Figure(value, "%.2f"), "attention") if value == value else "–" for value in values]
-        return Column(title, bars, "left" if isinstance(bars[0], Meter) else "right", drop=drop, said=said)
+        return Column(title, bars, "left" if isinstance(bars[0], Meter) else "right", drop=drop, said=spoken)
     form = "%.1f" if score == "distance" else "%.2f"
     cells: list[Cell] = [Figure(value, form) if value == value else "–" for value in values]
     if score == "offset":
         weights = [float(report.score("offset_weight")[head]) for head in heads]
         offsets = [f"{value:+.0f}" if value else "0" for value in values]
         cells = [f"{offset}: {weight:.2f}" for offset, weight in zip(offsets, weights, strict=True)]
-    return Column(title, cells, "right", drop=drop, said=said)
+    return Column(title, cells, "right", drop=drop, said=spoken)
 
 
 def _letter(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Several reports of one command as one, for JSON and for files."""
+"""Several reports of one command as one report, for JSON and for files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from tinytf_cli.views.draw import Display, Shown, draws
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Report):
-    """Reports in turn; ``kind`` is their plural, which names their list."""
+    """Several reports. ``kind`` is their plural, and the key of their list in JSON."""
 
     KIND: ClassVar = "joined"
 
@@ -29,13 +29,13 @@ class Joined(Report):
         return {"schema_version": SCHEMA_VERSION, "kind": self.kind, self.kind: reports}
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events of each, with its number."""
+        """The events of each report, with its number."""
         for number, report in enumerate(self.reports):
             for event in report.events():
                 yield {"type": event["type"], "result": number, **event}
 
     def stored(self) -> list[Array]:
-        """The tensors of each, their names after its number."""
+        """The tensors of each report; names are prefixed with its number."""
         return [
             replace(array, name=f"{number}/{array.name}")
             for number, report in enumerate(self.reports)
@@ -52,7 +52,7 @@ class Joined(Report):
 
 @draws(Joined)
 def join(report: Joined, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """Each as by itself, with an empty line between two."""
+    """Each report as drawn alone, with an empty line between reports."""
     for number, part in enumerate(report.parts):
         if number:
             yield Line("")

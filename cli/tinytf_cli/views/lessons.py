@@ -1,4 +1,4 @@
-"""Several lessons as one text."""
+"""Several lessons, one after the other."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tinytf_cli.views.learn import LessonView
 
 @draws(Course)
 def course(report: Course, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """One lesson after the other."""
+    """The model and text, then each lesson."""
     yield from banner(report.live.model, report.live.encoding)
     for lesson in report.lessons:
         yield from LessonView(report.live, lesson).blocks(terminal)

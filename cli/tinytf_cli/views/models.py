@@ -1,4 +1,4 @@
-"""The models at hand, a line each."""
+"""The available models, one per line."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -12,7 +12,7 @@ from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.records import record_table
 
-_PLACES = {
+_LOCATIONS = {
     "built in": "built in",
     "preset": "presets: architectures with random weights",
     "folder": "in {folder}",
@@ -24,12 +24,12 @@ _PLACES = {
 
 @draws(Catalogue)
 def models(report: Catalogue, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """The number of models, then a table for each place where there are any."""
+    """The number of models, then a table for each location that has any."""
     folder = printable(str(resolve_links(report.folder)), spaces=False)
     yield Line([Span(plural(len(report.entries), "model"), "strong"), ", by the names that --model takes"])
-    for place, group in groupby(report.entries, lambda entry: entry.place):
+    for location, group in groupby(report.entries, lambda entry: entry.place):
         entries = list(group)
-        yield Heading(_PLACES[place].format(folder=folder))
+        yield Heading(_LOCATIONS[location].format(folder=folder))
         yield record_table(entries)
     if all(entry.place in ("built in", "preset") for entry in report.entries):
         yield Line([Span(f"no others in {folder}, the cache of the Hugging Face hub, Ollama or LM Studio", "dim")])

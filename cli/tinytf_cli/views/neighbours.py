@@ -14,18 +14,18 @@ from tinytf_cli.views.steps import as_array
 
 @dataclass(frozen=True)
 class NeighboursDisplay(Display):
-    """``rows`` is the most vectors of a table: 0 for all, None for what suits the terminal."""
+    """``rows`` is the most vectors in a table: 0 for all, None for as many as suit the terminal."""
 
     rows: int | None = None
 
 
 @draws(Neighbours, NeighboursDisplay)
 def neighbours(report: Neighbours, terminal: Terminal, display: NeighboursDisplay) -> Iterator[Block]:
-    """The similarity of each pair where there are several vectors, then the neighbours; those of one vector as bars."""
+    """The similarity of each pair of several vectors, then their neighbours; bars for a single vector."""
     names, several = list(report.names), len(report.names) > 1
     yield from banner(model_of(report), report.about.text if report.about else None)
     for index, space in enumerate(report.spaces):
-        if several and (not report.at or not index):  # a stream is the same whatever it is compared with
+        if several and (not report.at or not index):  # the streams are the same in every space
             pairs = "pair; the same order down and across" if report.at else f"pair of {space.title}"
             yield Heading("similarity", f"cosine of each {pairs}", "embed")
             yield Heat(as_array(space.similarity), names, names, "signed", digits=2)
@@ -41,22 +41,22 @@ def neighbours(report: Neighbours, terminal: Terminal, display: NeighboursDispla
 
 def _bars(report: Neighbours, space: Space) -> Iterator[Block]:
     """The neighbours of one vector, as bars."""
-    shown = model_of(report).tokenizer.shown
+    label = model_of(report).tokenizer.shown
     yield Heading(report.names[0], f"the nearest {space.title}, by cosine", "embed")
-    near = zip(space.ids[0].tolist(), space.cosines[0].tolist(), strict=True)
-    yield Bars([Bar(shown(i), max(0.0, cosine), Figure(cosine, "%.3f"), "embed") for i, cosine in near])
+    pairs = zip(space.ids[0].tolist(), space.cosines[0].tolist(), strict=True)
+    yield Bars([Bar(label(i), max(0.0, cosine), Figure(cosine, "%.3f"), "embed") for i, cosine in pairs])
 
 
-def _table(report: Neighbours, space: Space, most: int | None) -> Iterator[Block]:
-    """The neighbours of several vectors, at most ``most``, a row for each."""
-    shown = model_of(report).tokenizer.shown
+def _table(report: Neighbours, space: Space, limit: int | None) -> Iterator[Block]:
+    """The neighbours of several vectors, one per row; at most ``limit`` rows."""
+    label = model_of(report).tokenizer.shown
     yield Heading("neighbours", f"the nearest {space.title} of each, by cosine", "embed")
     grid = Grid(
-        [[shown(i) for i in row] for row in space.ids.tolist()],
+        [[label(i) for i in row] for row in space.ids.tolist()],
         as_array(space.cosines),
         report.names,
         [f"{rank + 1}." for rank in range(space.ids.shape[1])],
         many="neighbours",
         verb="is",
     )
-    yield from folded(grid, report.names, most, "vectors", "--rows 0")
+    yield from folded(grid, report.names, limit, "vectors", "--rows 0")

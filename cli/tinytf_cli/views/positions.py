@@ -1,4 +1,4 @@
-"""The view of a model's positions: the waves as a picture, some as curves, and how long they are."""
+"""A model's positions: the waves as a picture, some as curves, and their wavelengths."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ _ROLES = ("q", "k", "v", "ffn", "output", "attention")
 
 @draws(Positions)
 def positions(report: Positions, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """What the positions are, the picture, some waves, all wavelengths, and the check."""
+    """The kind of positions, the picture, some curves, the wavelengths, and the check."""
     waves = report.waves
     yield Line(model_words(model_of(report)))
     yield Line("")
@@ -36,7 +36,7 @@ def positions(report: Positions, terminal: Terminal, display: Display) -> Iterat
 
 
 def _picture(report: Positions, width: int) -> Iterator[Block]:
-    """The tables side by side: positions down, as many dimensions across as fit ``width``."""
+    """The tables side by side: positions down, and as many dimensions across as fit in ``width``."""
     tables = {name: as_array(table) for name, table in report.table.items()}
     room = max(4, (width - 14) // 2 // len(tables))
     chosen = {name: spread(table.shape[1], room) for name, table in tables.items()}
@@ -51,13 +51,13 @@ def _picture(report: Positions, width: int) -> Iterator[Block]:
 
 
 def _name(report: Positions, table: str, index: int) -> str:
-    """The dimension that a column of a table is of, such as ``d3``."""
+    """The dimension shown in a column of a table, such as ``d3``."""
     dimensions = report.waves[index].dimensions if report.waves else (index,)
     return f"d{dimensions[-1 if table == 'cosines' and report.how == 'sinusoidal' else 0]}"
 
 
 def _shown(report: Positions) -> list[int]:
-    """Which waves are shown: spread over all, or of learned dimensions those with the clearest period."""
+    """The waves to show: spread over all, or the learned dimensions with the clearest period."""
     waves = report.waves
     if report.how == "learned":
         return sorted(range(len(waves)), key=lambda index: -waves[index].share)[:_WAVES]
@@ -77,7 +77,7 @@ def _curves(report: Positions) -> Iterator[Block]:
 
 
 def _lengths(report: Positions) -> Iterator[Block]:
-    """The wavelengths of the shown waves, then how similar positions are by their distance."""
+    """The wavelengths of the shown waves, then the similarity of positions by distance."""
     waves = [report.waves[index] for index in _shown(report)]
     measured = report.how == "learned"
     if waves:
@@ -93,8 +93,8 @@ def _lengths(report: Positions) -> Iterator[Block]:
             columns.append(share_column("share of variance", [wave.share for wave in waves], "embed"))
         yield Heading("wavelengths", "in positions" + (", measured; the clearest" if measured else ""), "embed")
         yield Table(columns)
-    what = "mean cosine of the angles between" if report.how == "rotary" else "cosine of two positions"
-    yield note(f"{what}, by distance")
+    measure = "mean cosine of the angles between" if report.how == "rotary" else "cosine of two positions"
+    yield note(f"{measure}, by distance")
     pairs = zip(DISTANCES, report.similarity, strict=False)
     yield Line("  ".join(f"{distance}: {cosine:.3f}" for distance, cosine in pairs), indent=2)
 

@@ -1,4 +1,4 @@
-"""Records as a table, by what their class says of its columns: all the view that many reports need."""
+"""Records as a table with the columns that their class declares; the view of many reports."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from tinytf_cli.views.parts import share_column
 
 
 def record_table(records: Sequence[Any]) -> Table:
-    """The columns that the class of the records declares."""
+    """A table of records, with the columns that their class declares."""
     styles = type(records[0]).COLUMNS if records else {}
     return Table(
         [record_column(style, [getattr(record, name) for record in records]) for name, style in styles.items()]
@@ -21,7 +21,7 @@ def record_table(records: Sequence[Any]) -> Table:
 
 
 def record_column(style: ColumnStyle, values: Sequence[Any]) -> Column:
-    """The values of one member, a row each."""
+    """The column of one member, with a row per value."""
     if style.bar:
         return share_column(style.title, values, style.bar, said=style.spoken)
     is_number = all(isinstance(value, int | float) for value in values if value is not None)
@@ -43,7 +43,7 @@ def _cell(style: ColumnStyle, value: Any) -> Cell:
 
 
 def draw_rows(report: Report, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """A report without a view of its own: the model where it is of one, and the table."""
+    """Draw a report without its own view: the model, if there is one, and the table."""
     if report.about is not None:
         from tinytf_cli.views.banner import banner
 

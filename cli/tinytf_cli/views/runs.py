@@ -1,4 +1,4 @@
-"""Training runs side by side: a line each, their losses in one chart, their last milestones."""
+"""Training runs side by side: one line each, their losses in one chart, their last milestones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,29 +19,30 @@ from tinytf_cli.views.parts import note, row_limit
 from tinytf_cli.views.run import spike_line
 
 _ROWS, _FIELDS = 12, 4
+"""Runs in the table on a screen, and recipe fields that it shows."""
 _CHART = 50
-"""Runs in the table on a screen."""
+"""Least width of a chart, in columns."""
 ROLES = ("q", "k", "v", "attention", "embed", "output", "ffn", "residual")
-"""The colours of the curves, by order of the runs; as many runs are drawn."""
+"""The colours of the curves, in the order of the runs. The chart draws at most this many runs."""
 _NUMBERS = {
     "steps": 3, "loss": 4, "best held-out": 1, "at step": 5, "bits/byte": 2, "parameters": 6, "tokens/s": 7, "time": 8,
 }  # fmt: skip
-"""The columns of numbers, each with its place among those that go when width is short, the highest first."""
+"""The columns of numbers. When width is short, the column with the highest number is dropped first."""
 
 
 @dataclass(frozen=True)
 class RunsDisplay(Display):
-    """``log`` counts steps in powers of ten."""
+    """``log`` draws steps on a logarithmic axis."""
 
     log: bool = False
 
 
 @draws(RunsReport, RunsDisplay)
 def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterator[Block]:
-    """A table, the losses in one chart, and milestones."""
+    """A table of the runs, a chart of their losses, and milestones."""
     if not report.runs:
-        where = ", ".join(printable(str(resolve_links(folder)), spaces=False) for folder in report.folders)
-        yield Line(Span(f"no training runs in {where}; tinytf train makes them", "dim"))
+        folders = ", ".join(printable(str(resolve_links(folder)), spaces=False) for folder in report.folders)
+        yield Line(Span(f"no training runs in {folders}; tinytf train makes them", "dim"))
         return
     histories = [(run, run.history) for run in report.runs if run.history is not None]
     drawn = [(run, history) for run, history in histories if history.step.size][: len(ROLES)]
@@ -53,7 +54,7 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
     yield Table(
         [
             Column("run", [names[run.path] for run in rows], shrink=8),
-            *_differing(report, len(rows)),
+            *_recipe_columns(report, len(rows)),
             *(Column(title, cells, "right", drop=drop) for (title, drop), cells in numbers),
             Column("state", [_state(run) for run in rows], shrink=8),
         ]
@@ -68,8 +69,8 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
         if history.spikes:
             yield spike_line(history, f"{names[run.path].text}: ")
     if drawn:
-        left = sum(history.step.size > 0 for _, history in histories) - len(drawn)
-        yield Heading("losses", f"{MEANS_LABEL}{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
+        omitted = sum(history.step.size > 0 for _, history in histories) - len(drawn)
+        yield Heading("losses", f"{MEANS_LABEL}{f'; the best {len(drawn)}, {omitted} more omitted' if omitted else ''}")
         curves = [Curve(names[run.path].text, *history.averaged, names[run.path].role) for run, history in drawn]
         charts = [Curves(curves, "step", "training loss", 10, log_x=display.log)]
         held_out = [
@@ -77,23 +78,25 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
             for run, history in drawn
             if len(history.held_out) > 1
         ]
-        if held_out and (not terminal.cuts or terminal.width >= 2 * _CHART + 2):  # on a screen only beside it
+        if held_out and (
+            not terminal.cuts or terminal.width >= 2 * _CHART + 2
+        ):  # on a screen, only if it fits beside the first
             charts.append(Curves(held_out, "step", "held-out loss", 10, log_x=display.log))
         yield Beside([[chart] for chart in charts], _CHART, even=True)
     yield from branch_blocks(report.runs)
     last = [(run, *history.milestones[-1]) for run, history in histories[: len(rows)] if history.milestones]
     if last:
         yield Heading("milestones", "the last of each run")
-        who = [names[run.path] for run, _, _ in last]
+        run_names = [names[run.path] for run, _, _ in last]
         steps = Column("", [f"step {step:,}" for _, step, _ in last], "right")
         words = Column("", [printable(text, spaces=False) for _, _, text in last], shrink=8)
-        yield Table([Column("run", who, shrink=8), steps, words], header=False)
+        yield Table([Column("run", run_names, shrink=8), steps, words], header=False)
 
 
-def _differing(report: RunsReport, rows: int) -> Iterator[Column]:
-    """What the recipes do not have in common: the first fields of those that differ."""
-    differing = [item for item in report.differing.items() if item[0] != "steps"]  # which have a column
-    for index, (name, values) in enumerate(differing[:_FIELDS]):
+def _recipe_columns(report: RunsReport, rows: int) -> Iterator[Column]:
+    """The first recipe fields that differ between runs, a column each."""
+    fields = [item for item in report.differing.items() if item[0] != "steps"]  # steps have a column already
+    for index, (name, values) in enumerate(fields[:_FIELDS]):
         cells = ["" if value is None else printable(str(value), spaces=False) for value in values[:rows]]
         yield Column(name.removeprefix("model."), cells, "right", drop=9 + index)
 

@@ -1,4 +1,4 @@
-"""A text coloured by the surprise of each token."""
+"""A text with each token coloured by its surprise."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from tinytf_cli.views.parts import coloured_text, folded
 from tinytf_cli.views.records import record_table
 
 _MOST_BITS = 16.0
-"""The surprise at the end of the colour scale; fixed, so that texts are comparable."""
+"""The surprise at the end of the colour scale, in bits. It is fixed so that texts can be compared."""
 
 _ROWS, _TEXT = 20, 120
-"""How many tokens a table and a coloured text have."""
+"""Tokens in the table and in the coloured text, unless all are shown."""
 
 
 def _role(bits: float) -> str:
@@ -26,7 +26,7 @@ def _role(bits: float) -> str:
 
 @dataclass(frozen=True)
 class ScoreDisplay(Display):
-    """``all`` shows every token of a long text, in the coloured text and in the table."""
+    """``all`` shows every token of a long text, both in the coloured text and in the table."""
 
     all: bool = False
 
@@ -39,8 +39,8 @@ def score(report: Score, terminal: Terminal, display: ScoreDisplay) -> Iterator[
     yield Line("")
     perplexity: list[Piece] = [Span("perplexity ", "output"), Figure(report.perplexity, "%.3f", "strong")]
     mean: list[Piece] = [": ", Figure(report.bits, "%.3f"), " bits per token"]
-    least = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
-    yield Line([*perplexity, *mean, "; least expected ", least, ", ", Figure(worst.surprise, "%.2f"), " bits"])
+    worst_token = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
+    yield Line([*perplexity, *mean, "; least expected ", worst_token, ", ", Figure(worst.surprise, "%.2f"), " bits"])
     if report.windows > 1:
         windows = f"read in {report.windows:,} windows of {model.config.context:,} tokens, "
         yield Line(Span(f"{windows}each token after {report.before:,} or more where there are", "dim"))

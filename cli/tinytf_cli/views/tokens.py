@@ -17,11 +17,11 @@ from tinytf_cli.views.parts import note
 
 _SPEAKERS = {"system": "k", "user": "q", "assistant": "v", "tool": "ffn"}
 _AROUND, _LEAST, _PART = 10, 10, 1000
-"""Lines of a screen that are not rows of tokens, the fewest rows on one, and the rows that are laid out together."""
+"""Lines of a screen besides the rows of tokens, the fewest rows on a screen, and the rows laid out at a time."""
 
 
 def token_roles(encoding: Encoding) -> list[str]:
-    """The colour of each token: special ones, the others in turn; in a conversation by who says it."""
+    """The colour role of each token: special, or even and odd in turn; in a conversation, by speaker."""
     speakers = encoding.roles
     if speakers is None:
         return ["special" if t.special else ("even", "odd")[i % 2] for i, t in enumerate(encoding.tokens)]
@@ -35,7 +35,7 @@ def pieces(encoding: Encoding) -> Pieces:
 
 @dataclass(frozen=True)
 class TokensDisplay(Display):
-    """``limit`` is the most tokens shown: 0 for all, None for what a screen takes."""
+    """``limit`` is the most tokens shown: 0 for all, None for as many as fit the screen."""
 
     limit: int | None = None
 
@@ -60,7 +60,7 @@ def tokens(report: Tokenized, terminal: Terminal, display: TokensDisplay) -> Ite
 
 
 def _tables(encoding: Encoding, vocabulary: int) -> Iterator[Block]:
-    """One table in parts, so that of a long text the first rows are seen before the last are made."""
+    """One table in parts, so that the first rows of a long text appear before the last are made."""
     tokens, speakers, roles = encoding.tokens, encoding.roles, token_roles(encoding)
     number, piece, entry, offsets, data = _widths(encoding, vocabulary)
     for start in range(0, max(1, len(tokens)), _PART):
@@ -68,7 +68,7 @@ def _tables(encoding: Encoding, vocabulary: int) -> Iterator[Block]:
         marks = ["special" if tokens[i].special else "" for i in part]
         if speakers is not None:
             marks = [speakers[i] or mark or "template" for i, mark in zip(part, marks, strict=True)]
-        spelled = [f"{tokens[i].start}:{tokens[i].end}" for i in part]
+        offset_cells = [f"{tokens[i].start}:{tokens[i].end}" for i in part]
         covered = [printable(encoding.text[tokens[i].start : tokens[i].end]) for i in part]
         notes = [Span(printable(m), roles[i] if speakers else "") for i, m in zip(part, marks, strict=True)]
         yield Table(
@@ -76,7 +76,7 @@ def _tables(encoding: Encoding, vocabulary: int) -> Iterator[Block]:
                 Column("#", [str(i) for i in part], "right", said="token", least=number),
                 Column("piece", [Span(tokens[i].shown, roles[i]) for i in part], said="", least=piece),
                 Column("id", [str(tokens[i].id) for i in part], "right", least=entry),
-                Column("offsets", spelled, "right", least=offsets),
+                Column("offsets", offset_cells, "right", least=offsets),
                 Column("text", covered, shrink=8, least=piece),
                 Column("bytes", [tokens[i].data.hex(" ") for i in part], shrink=8, least=data),
                 Column("", notes, drop=1),
@@ -86,11 +86,11 @@ def _tables(encoding: Encoding, vocabulary: int) -> Iterator[Block]:
 
 
 def _widths(encoding: Encoding, vocabulary: int) -> tuple[int, ...]:
-    """How wide the columns of a table are that is laid out in parts: one need not wait for the widest cell."""
+    """The column widths of a table in parts, computed up front so that no part waits for the widest cell."""
     tokens = encoding.tokens
     if len(tokens) <= _PART:
         return (0,) * 5
-    number, entry, last = (len(str(most)) for most in (len(tokens) - 1, vocabulary - 1, tokens[-1].end))
+    number, entry, last = (len(str(largest)) for largest in (len(tokens) - 1, vocabulary - 1, tokens[-1].end))
     piece = max(map(cell_len, {token.shown for token in tokens}))
     data = max(3 * len(token.data) - 1 for token in tokens)
     widest = {"#": number, "piece": piece, "id": entry, "offsets": 2 * last + 1, "bytes": data}

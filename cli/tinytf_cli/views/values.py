@@ -1,4 +1,4 @@
-"""The tensors at an address: their numbers, figures, shape or map."""
+"""The tensors at an address: their numbers, statistics, shape or map."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ EVERY_DIMENSION = 10**6
 
 @dataclass(frozen=True)
 class ValuesDisplay(Display):
-    """``form`` is shape, stats, heat or values (every number); without one a table or map of ``dims`` × ``rows``.
+    """``form`` is shape, stats, heat or values (every number); empty, a table or map of ``dims`` × ``rows``.
 
-    ``head`` stands for all heads where the address names none.
+    ``head`` is the head to show if the address names none.
     """
 
     form: str = ""
@@ -28,7 +28,7 @@ class ValuesDisplay(Display):
 
 @draws(AddressValues, ValuesDisplay)
 def values(report: AddressValues, terminal: Terminal, display: ValuesDisplay) -> Iterable[Block]:
-    """The tensors in the form that is asked for."""
+    """The tensors in the requested form."""
     trace, address = report.trace, report.address
     match display.form:
         case "shape":
