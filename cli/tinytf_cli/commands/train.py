@@ -86,7 +86,7 @@ def train(
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
-    from tinytf.training.loop import train as trained
+    from tinytf.training.loop import train as train_model
     from tinytf.training.plan import plan
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
@@ -112,22 +112,22 @@ def train(
     if options.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
-    resolved = resolved_recipe(overrides, run, resumed)
-    begun_from = "" if resolved.at_step else resolved.begun_from  # a branch starts from its own checkpoint
+    recipe = resolved_recipe(overrides, run, resumed)
+    begun_from = "" if recipe.at_step else recipe.begun_from  # a branch starts from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
     device = pick_device(machine.device)
-    progress = TrainingProgress(resolved.steps, out)
+    progress = TrainingProgress(recipe.steps, out)
     click.get_current_context().call_on_close(progress.clear)  # before an error is printed
     reading = partial(progress.prepare, "bytes of text read")
-    files = _read(run.corpus, resolved.reading, unreadable.skip_unreadable, resumed or parent, output, reading)
+    files = _read(run.corpus, recipe.reading, unreadable.skip_unreadable, resumed or parent, output, reading)
     progress.clear()
     if options.dry_run:
-        planned = plan(
-            files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
+        training_plan = plan(
+            files, recipe, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite,
             on_progress=progress.prepare,
         )  # fmt: skip
         progress.clear()
-        output.draw(planned)
+        output.draw(training_plan)
         return 0
     setups: list[Setup] = []
     updates: list[Update] = []
@@ -135,16 +135,16 @@ def train(
     def on_metrics(metrics: "Metrics", setup: "Setup") -> None:
         if not setups and own_tokenizer is None and not run.resume:
             count = setup.tokenizer.vocab_size
-            if resolved.tokenizer != "char" and not resolved.vocab_size and count < USUAL_VOCABULARY:
+            if recipe.tokenizer != "char" and not recipe.vocab_size and count < USUAL_VOCABULARY:
                 output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
         setups[:] = [setup]
         with suppress(OSError):  # a closed terminal must not stop the training
             progress.update(metrics, setup)
 
     with output.interrupt.deferred() as interrupted:
-        last = trained(
+        last = train_model(
             files,
-            resolved,
+            recipe,
             out,
             on_metrics,
             device,
@@ -166,15 +166,15 @@ def train(
     if started_as()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:
             output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
-        progress.finish(last.step if last.stopped is None else resolved.steps)
+        progress.finish(last.step if last.stopped is None else recipe.steps)
         if setups:
             # A sharded model is complete only in its checkpoint.
             setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
             # Without a pager: nobody may be there to quit it.
-            replace(output, pager=None).draw(report_of(out, resolved, setup, updates))
+            replace(output, pager=None).draw(report_of(out, recipe, setup, updates))
         if options.explain and not updates:
             output.note(f"step {options.explain:,} was not among the steps of this run, so there is no update to show")
-    return 130 if last.step < resolved.steps and last.stopped is None else 0
+    return 130 if last.step < recipe.steps and last.stopped is None else 0
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
