@@ -115,5 +115,5 @@ def test_every_report_is_drawn(model: tinytf.Model) -> None:
     assert reports <= drawn
     from dataclasses import replace
 
-    with pytest.raises(UsageError, match="of no model"):
+    with pytest.raises(UsageError, match="has no model"):
         replace(model.score(TEXT), about=None).show()

@@ -43,7 +43,7 @@ def certify(options: Options, fold: FoldOptions, output: Output) -> int:
     layer and the logits: text by text, in a padded batch, token by token with a cache, and in chunks. Exits with 1 if a
     difference exceeds the tolerance. Needs transformers: pip install "tinytf[certify]". Runs no code from the model.
     """
-    from tinytf.certification.certify import certify as compare
+    from tinytf.certification.certify import certify as certify_model
     from tinytf.certification.texts import HARD_TEXTS, HardText
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.certify import CertificateDisplay
@@ -52,7 +52,7 @@ def certify(options: Options, fold: FoldOptions, output: Output) -> int:
     if options.texts is not None:
         texts = tuple(HardText(f"text {number}", line) for number, line in enumerate(line_texts(options.texts), 1))
     with progress_line(output.stderr, "texts") as progress:
-        report = compare(
+        report = certify_model(
             options.model, versus=options.versus, texts=texts, dtype=options.dtype, device=options.device,
             tolerance=options.tolerance, longest=options.longest, adapter=options.adapter, progress=progress,
         )  # fmt: skip

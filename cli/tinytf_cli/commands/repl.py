@@ -67,10 +67,10 @@ def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: D
             drawn = {name: value for name, value in vars(drawing).items() if is_typed(name)}
             session.change(settings=replace(session.settings, **drawn))
             typed_spec = spec if is_typed("model", "device", "dtype", "seed", "adapter") else None
-    begin = session.begin(" ".join(options.words), typed_spec, quiet=not interactive)
-    if begin.failure is not None or begin.status:
-        session.say(begin)
-        return begin.status
+    outcome = session.begin(" ".join(options.words), typed_spec, quiet=not interactive)
+    if outcome.failure is not None or outcome.status:
+        session.say(outcome)
+        return outcome.status
     if interactive:
         from tinytf_cli.repl.prompt import interact
 

@@ -45,7 +45,7 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
     from tinytf.training.folder.run_report import compare_runs
     from tinytf.training.recipe import Recipe
     from tinytf.training.sweep import grid, values_of
-    from tinytf.training.sweep import sweep as swept
+    from tinytf.training.sweep import sweep as run_sweep
 
     if (session := host()) is not None:
         session.require_own("start the processes of a sweep")
@@ -59,20 +59,20 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
     require_outside(out / trials[0].name)
     jobs = min(options.jobs or os.cpu_count() or 1, len(trials))
     output.note(f"{len(trials):,} runs in {out}, {jobs:,} at a time")
-    ended = 0
+    finished_count = 0
 
     def on_end(outcome: "Outcome") -> None:
-        nonlocal ended
-        ended += outcome.finished or bool(outcome.problem)
+        nonlocal finished_count
+        finished_count += outcome.finished or bool(outcome.problem)
         words = "finished" if outcome.finished else f"failed: {outcome.problem}" if outcome.problem else "stopped"
-        output.note(f"{ended:,} of {len(trials):,}: {outcome.trial.name} {words}")
+        output.note(f"{finished_count:,} of {len(trials):,}: {outcome.trial.name} {words}")
 
     def on_begin(trial: "Trial") -> None:
         output.note(f"{trial.name} begins")
 
     with output.interrupt.deferred() as interrupted:
         interrupted()  # from here on, a signal ends each run after a checkpoint
-        outcomes = swept(
+        outcomes = run_sweep(
             options.corpus, trials, out, begin=_begin, jobs=jobs, ray=options.ray,
             on_begin=on_begin, on_end=on_end, interrupted=interrupted,
         )  # fmt: skip

@@ -36,7 +36,7 @@ def verify(options: Options, output: Output) -> int:
     """
     from tinytf.sources import open_tokenizer
     from tinytf.worked import ExampleScores, open_example, shipped
-    from tinytf.worked import verify as checked
+    from tinytf.worked import verify as verify_example
     from tinytf_cli.views.verify import VerificationDisplay
 
     tokenizer = open_tokenizer(options.tokenizer) if options.tokenizer is not None else None
@@ -45,7 +45,9 @@ def verify(options: Options, output: Output) -> int:
     for example in examples:
         # In the list, an example of another vocabulary is checked without ids; named explicitly, it is refused.
         fits = tokenizer is None or options.files or example.vocabulary is None or example.vocabulary.fits(tokenizer)
-        reports.append(checked(example, tokenizer if fits else None, seconds=options.seconds, budget=options.budget))
+        reports.append(
+            verify_example(example, tokenizer if fits else None, seconds=options.seconds, budget=options.budget)
+        )
     if not options.files:
         output.draw(ExampleScores(tuple(reports)))
         return 0
