@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 DRAWN_BY = "tinytf_cli.notebook"
-"""What draws a report that is asked to show itself: imported by this name, since the library knows no more of it."""
+"""The module that draws a report on ``show``, imported by its name: the library knows nothing else of the terminal."""
 
 _WORDS = frozenset({"shown", "at", "after"})
-"""Members that say which token a record is of."""
+"""Members that already say in words which token a record is about."""
 
 derived = cached_property
 """Declares a member of a report that is computed from its tensors when it is first read, and then kept.
@@ -32,7 +32,7 @@ Everything else that a report says is there when it is returned.
 """
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
+"""Called with the amount done and the total."""
 
 
 def ignore_progress(done: int, of: int) -> None:
@@ -40,16 +40,16 @@ def ignore_progress(done: int, of: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as plain JSON data: an object is its ``to_dict`` or its fields, a tensor or an array nested lists."""
+    """A value as plain JSON data: an object by its ``to_dict`` or its fields, a tensor or array as nested lists."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if hasattr(value, "tolist"):
         return value.tolist()
     if is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {member.name: plain(getattr(value, member.name)) for member in fields(value)}
     if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, tuple | list) else value
+        return {name: plain(member) for name, member in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 class Data(ShortRepr):
@@ -63,13 +63,14 @@ class Data(ShortRepr):
     COLUMNS: ClassVar[Mapping[str, ColumnStyle]] = {}
 
     def to_dict(self) -> dict[str, Any]:
-        names = (*(one.name for one in fields(self) if one.name not in self.LESS), *self.ALSO)  # type: ignore[arg-type]
+        own = (member.name for member in fields(self) if member.name not in self.LESS)  # type: ignore[arg-type]
+        names = (*own, *self.ALSO)
         return {name: plain(getattr(self, name)) for name in names}
 
 
 @dataclass(frozen=True)
 class Verified(Data):
-    """Some numbers, which ``what`` names, computed in two ways; ``difference`` is the largest."""
+    """Numbers that were computed in two ways: ``what`` they are, and their largest ``difference``."""
 
     ALSO: ClassVar = ("holds",)
 
@@ -83,7 +84,7 @@ class Verified(Data):
 
 
 class Described(Protocol):
-    """What reports need of a model."""
+    """The part of a model that reports use."""
 
     @property
     def name(self) -> str: ...
@@ -98,7 +99,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class About:
-    """The model that a report is of, and the text where it is of one."""
+    """The model that a report is about, and its text if it is about one."""
 
     model: Described
     text: "Encoding | None" = None
@@ -109,7 +110,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(ShortRepr):
-    """A frozen answer. ``about`` is what it is of, as a Model's methods fill it in; without it tokens have no names.
+    """A frozen answer. ``about`` is the model and text, filled in by Model's methods; without it tokens have no names.
 
     ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
     ``TABLE`` leads to the list whose items are the rows of its table: by default, the first of ``EVENTS`` but tokens.
@@ -127,11 +128,11 @@ class Report(ShortRepr):
     def holds(self) -> bool:
         """Whether its ``check``, or each of its ``checks``, holds; true where there is none."""
         checks = getattr(self, "checks", None) or (getattr(self, "check", None),)
-        return all(one is None or one.holds for one in checks)
+        return all(check is None or check.holds for check in checks)
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it, and it is only what was found until then."""
+        """Whether Ctrl-C ended it, so that it holds only the results until then."""
         return False
 
     @property
@@ -141,7 +142,7 @@ class Report(ShortRepr):
 
     @property
     def encoding(self) -> "Encoding":
-        """The text that this is of."""
+        """The text that the report is about."""
         assert self.about is not None
         assert self.about.text is not None
         return self.about.text
@@ -152,11 +153,11 @@ class Report(ShortRepr):
         return {} if of is None else {"model": of.model.name, "text": of.text and of.text.text}
 
     def shown(self, token_id: int) -> str | None:
-        """How a token of the vocabulary, or a class, is shown that the model predicts."""
+        """The printable form of a predicted token, or of a class."""
         return None if self.about is None else self.about.model.shown(token_id)
 
     def word(self, token_id: int) -> str | None:
-        """How a token of the vocabulary is shown."""
+        """The printable form of a token of the vocabulary."""
         return None if self.about is None else self.about.model.tokenizer.shown(token_id)
 
     def named(self, token_id: int) -> dict[str, Any]:
@@ -168,7 +169,7 @@ class Report(ShortRepr):
         return "class" if self.about is not None and self.about.model.config.labels else "token"
 
     def fields(self) -> dict[str, Any]:
-        """What was found, as plain JSON data."""
+        """The results, as plain JSON data."""
         raise NotImplementedError
 
     def members(self, *names: str) -> dict[str, Any]:
@@ -176,26 +177,27 @@ class Report(ShortRepr):
         return {name: plain(getattr(self, name)) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
-        """What it is, what it is of, what was found."""
+        """The kind of report, its model and text, and its results."""
         of = {} if self.about is None else self.about.to_dict()
         return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **of, **self.with_tokens(self.fields())}
 
     def with_tokens(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Data with how its token is ``shown`` in each record that has a position of the text and no word for it."""
+        """Add how the token is ``shown`` to each record that has a position of the text and no word for it."""
         tokens = self.about.text.tokens if self.about is not None and self.about.text is not None else ()
 
-        def told(value: Any, *, is_record: bool = False) -> Any:
+        def with_words(value: Any, *, is_record: bool = False) -> Any:
             if isinstance(value, list):
-                return [told(one, is_record=True) for one in value] if value and isinstance(value[0], dict) else value
+                has_records = bool(value) and isinstance(value[0], dict)
+                return [with_words(record, is_record=True) for record in value] if has_records else value
             if not isinstance(value, dict):
                 return value
-            found = {name: told(one) for name, one in value.items()}
-            place = value.get("position", value.get("query"))
-            if is_record and isinstance(place, int) and place < len(tokens) and not _WORDS & value.keys():
-                found["shown"] = tokens[place].shown
-            return found
+            members = {name: with_words(member) for name, member in value.items()}
+            position = value.get("position", value.get("query"))
+            if is_record and isinstance(position, int) and position < len(tokens) and not _WORDS & value.keys():
+                members["shown"] = tokens[position].shown
+            return members
 
-        return told(data) if tokens else data
+        return with_words(data) if tokens else data
 
     def itemised(self) -> dict[str, Any]:
         """``to_dict`` with every one of ``EVENTS`` as a list of objects, one object, or None."""
@@ -204,40 +206,40 @@ class Report(ShortRepr):
     def events(self) -> Iterator[dict[str, Any]]:
         """The report's data as events: first all that is not in ``EVENTS``, then those members, a list item by item.
 
-        One that was ``interrupted`` says so at the end.
+        An interrupted report says so at the end.
         """
         data = self.with_tokens(self.itemised())
         parts = {name: data.pop(name, None) for name in self.EVENTS}
         yield {"type": data.pop("kind"), **data}
         for name, part in parts.items():
-            for one in part if isinstance(part, list) else () if part is None else (part,):
-                yield {"type": self.EVENTS[name], **one}
+            for record in part if isinstance(part, list) else () if part is None else (part,):
+                yield {"type": self.EVENTS[name], **record}
         if self.interrupted:
             yield {"type": "interrupted"}
 
     def stored(self) -> list[Array]:
-        """What a file of its tensors holds; empty where there is nothing to hold."""
+        """The tensors to write to a file; empty if there are none."""
         return []
 
     def tensors(self) -> "dict[str, Tensor]":
-        """The tensors behind it by name; empty where there are none."""
-        return {one.name: one.read() for one in self.stored()}
+        """The tensors of ``stored`` by name."""
+        return {array.name: array.read() for array in self.stored()}
 
     def arrays(self) -> list[Array]:
-        """The tensors that it gives in full, which are its table where there are any."""
+        """The tensors that the report gives in full; if there are any, they are its table."""
         return []
 
-    def label(self, axis: str, place: int) -> str:
-        """How a place on an axis is named in a table: by its number, and a token or a class by its text too."""
+    def label(self, axis: str, index: int) -> str:
+        """The label of an index on an axis in a table: its number, and for a token or class its text too."""
         of: str | None = None
         if axis in ("token", "query", "key") and self.about is not None and self.about.text is not None:
-            of = self.about.text.tokens[place].shown
+            of = self.about.text.tokens[index].shown
         elif axis in ("vocab", "label"):
-            of = self.word(place) if axis == "vocab" else self.shown(place)
-        return str(place) if of is None else f"{place} {of}"
+            of = self.word(index) if axis == "vocab" else self.shown(index)
+        return str(index) if of is None else f"{index} {of}"
 
     def sheet(self, *, long: bool = False) -> Sheet | None:
-        """Its table, ``long`` with a row for each number of a map; None where there is none."""
+        """The table of the report, ``long`` with a row for each number of a map; None if it has no table."""
         if arrays := self.arrays():
             return of_arrays(arrays, self.label, long=long)
         first = [name for name in self.EVENTS if name != "tokens"] or list(self.EVENTS)
@@ -245,35 +247,37 @@ class Report(ShortRepr):
         return of_records(records_in(self.with_tokens(self.itemised()), path)) if path else None
 
     def show(self) -> None:
-        """Print what the command that gives such a report prints. Raises UsageError for one that is not drawn."""
+        """Print the report as its command prints it. Raises UsageError for a report without a view."""
         import_module(DRAWN_BY).show(self)
 
     def _repr_html_(self) -> str | None:
-        """The report as HTML for a notebook; None where it is not drawn."""
+        """The report as HTML for a notebook; None for a report without a view."""
         html: str | None = import_module(DRAWN_BY).html(self)
         return html
 
     def metadata(self) -> dict[str, Any]:
-        """What a file of its tensors says about itself, as plain JSON data: what it is of, and the axes of each tensor.
+        """The metadata of a file of tensors, as plain JSON data: model and text, and the axes of each tensor.
 
-        ``places`` are those of the axes of which a tensor holds only some.
+        ``places`` are the indices on an axis, for tensors that hold only some of them.
         """
         stored, of = self.stored(), self.about.to_dict() if self.about else {}
-        some = {one.name: {axis: list(at) for axis, at in one.places.items() if list(at) != list(range(len(at)))}
-                for one in stored}  # fmt: skip
+        partial = {
+            array.name: {axis: list(at) for axis, at in array.places.items() if list(at) != list(range(len(at)))}
+            for array in stored
+        }
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": self.KIND,
             **of,
-            "axes": {one.name: list(one.axes) for one in stored},
-            "places": {name: places for name, places in some.items() if places},
+            "axes": {array.name: list(array.axes) for array in stored},
+            "places": {name: places for name, places in partial.items() if places},
         }
 
 
 def text_data(encoding: "Encoding") -> dict[str, Any]:
     """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal.
 
-    Of a conversation each token has the ``role`` of who says it, null for the chat template.
+    In a conversation each token has the ``role`` of its speaker, null for the chat template.
     """
     roles = encoding.roles
     return {
@@ -281,15 +285,15 @@ def text_data(encoding: "Encoding") -> dict[str, Any]:
         "added": encoding.added,
         "tokens": [
             {
-                "index": place,
+                "index": index,
                 "id": token.id,
                 "shown": token.shown,
                 "start": token.start,
                 "end": token.end,
                 "bytes": token.data.hex(),
                 "special": token.special,
-                **({} if roles is None else {"role": roles[place]}),
+                **({} if roles is None else {"role": roles[index]}),
             }
-            for place, token in enumerate(encoding.tokens)
+            for index, token in enumerate(encoding.tokens)
         ],
     }

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Row = Sequence[Any]
 Label = Callable[[str, int], str]
-"""How a place on an axis is named: ``1 ·cat`` of a token."""
+"""Makes the label of an index on an axis: ``1 ·cat`` for a token."""
 
 
 def in_bytes(number: int) -> str:
@@ -60,7 +60,7 @@ class ColumnStyle:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Rows under ``columns``, made one by one. A number has the type that it was computed in; None is an empty cell."""
+    """Rows under ``columns``, made lazily. Numbers have the type they were computed in; None is an empty cell."""
 
     columns: Sequence[str]
     rows: Iterable[Row]
@@ -68,10 +68,10 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Array:
-    """A tensor of a report, read when its turn comes: its address, its axes, and what it reads.
+    """A tensor of a report that is read when it is needed: its address, its axes, and a function that reads it.
 
-    ``places`` are the places on an axis of which it holds only some. ``one_part`` is how many parts its first axis has,
-    and reads one of them, where that tells the shape with less work.
+    ``places`` are the indices on an axis, if it holds only some. ``one_part`` is the size of the first axis and a
+    function that reads one part of it, if that gives the shape with less work.
     """
 
     name: str
@@ -82,17 +82,17 @@ class Array:
 
     @classmethod
     def of(cls, name: str, axes: Sequence[str], tensor: "Tensor") -> "Array":
-        """A tensor that is there already."""
+        """An array of a tensor in memory."""
         return cls(name, axes, lambda: tensor)
 
     def form(self) -> "tuple[tuple[int, ...], torch.dtype]":
-        """Its shape, and the type of its numbers."""
+        """Its shape and dtype."""
         count, read = self.one_part or (None, self.read)
         tensor = read()
         return ((*(() if count is None else (count,)), *tensor.shape), tensor.dtype)
 
     def labelled(self, label: Label) -> tuple[Any, list[list[str]]]:
-        """Its numbers as an array of numpy, and the names of the places on each axis; narrow floats as float32."""
+        """Its numbers as a numpy array, narrow floats as float32, and the labels of each axis."""
         tensor = self.read().detach().cpu()
         numbers = (tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor).numpy()
         sizes = zip(self.axes, numbers.shape, strict=True)
@@ -100,20 +100,22 @@ class Array:
 
 
 def of_arrays(arrays: Sequence[Array], label: Label, *, long: bool = False) -> Sheet:
-    """One array with two axes as a map, unless ``long``; else a row a number: its address, its places, its value."""
+    """One array with two axes as a map, unless ``long``; else a row for each number: address, indices, value."""
     if len(arrays) == 1 and len(arrays[0].axes) == 2 and not long:
         numbers, (rows, columns) = arrays[0].labelled(label)
         return Sheet(
             ["/".join(arrays[0].axes), *columns], ([name, *row] for name, row in zip(rows, numbers, strict=True))
         )
-    axes = list(dict.fromkeys(axis for one in arrays for axis in _distinct(one.axes)))
-    return Sheet(["address", *axes, "value"], itertools.chain.from_iterable(_cells(one, axes, label) for one in arrays))
+    axes = list(dict.fromkeys(axis for array in arrays for axis in _distinct(array.axes)))
+    return Sheet(
+        ["address", *axes, "value"], itertools.chain.from_iterable(_cells(array, axes, label) for array in arrays)
+    )
 
 
 def _distinct(axes: Sequence[str]) -> list[str]:
-    """The axes, the second of one name with its number."""
+    """The axes; a repeated name gets a number."""
     return [
-        f"{axis} {axes[:place].count(axis) + 1}" if axis in axes[:place] else axis for place, axis in enumerate(axes)
+        f"{axis} {axes[:index].count(axis) + 1}" if axis in axes[:index] else axis for index, axis in enumerate(axes)
     ]
 
 
@@ -122,50 +124,50 @@ def _cells(array: Array, axes: Sequence[str], label: Label) -> Iterator[Row]:
     at = [1 + axes.index(axis) for axis in _distinct(array.axes)]
     for labels, value in zip(itertools.product(*names), numbers.flat, strict=True):
         row: list[Any] = [array.name, *[None] * len(axes), value]
-        for place, name in zip(at, labels, strict=True):
-            row[place] = name
+        for column, name in zip(at, labels, strict=True):
+            row[column] = name
         yield row
 
 
 def of_records(records: Iterable[Mapping[str, Any]]) -> Sheet | None:
-    """A row a record, its members as columns, those of an object in it as ``object.member``; None without records."""
-    flat = [dict(_flat(one)) for one in records]
-    columns = list(dict.fromkeys(name for one in flat for name in one))
-    return Sheet(columns, ([one.get(name) for name in columns] for one in flat)) if columns else None
+    """A row for each record, with its members as columns (``object.member`` for nested ones); None without records."""
+    rows = [dict(_flat(record)) for record in records]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return Sheet(columns, ([row.get(name) for name in columns] for row in rows)) if columns else None
 
 
-def _flat(record: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in record.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield before + name, value
+            yield prefix + name, value
 
 
 def records_in(data: Mapping[str, Any], path: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """The records in the list that ``path`` leads to; of a list in the records of another, with all but their lists.
+    """The records in the list at ``path``. Nested lists repeat the other members of their outer record.
 
-    Columns side by side are records too.
+    A mapping of columns is a list of records too.
     """
     head, *rest = path
-    found = data.get(head) or ()
-    if isinstance(found, Mapping):
-        found = [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
-    for one in found:
+    records = data.get(head) or ()
+    if isinstance(records, Mapping):
+        records = [dict(zip(records, row, strict=True)) for row in zip(*records.values(), strict=True)]
+    for record in records:
         if not rest:
-            yield one
+            yield record
             continue
-        around = {name: value for name, value in one.items() if not isinstance(value, list)}
-        yield from ({**around, **inner} for inner in records_in(one, rest))
+        outer = {name: value for name, value in record.items() if not isinstance(value, list)}
+        yield from ({**outer, **inner} for inner in records_in(record, rest))
 
 
 def joined(sheets: Iterable[Sheet]) -> Sheet:
-    """Sheets under one another, with the number of each in a first column."""
-    every = list(sheets)
-    columns = list(dict.fromkeys(name for one in every for name in one.columns))
+    """Sheets stacked into one, with the number of each in a first column."""
+    parts = list(sheets)
+    columns = list(dict.fromkeys(name for part in parts for name in part.columns))
     rows = (
-        [number, *(found.get(name) for name in columns)]
-        for number, one in enumerate(every)
-        for found in (dict(zip(one.columns, row, strict=True)) for row in one.rows)
+        [number, *(cells.get(name) for name in columns)]
+        for number, part in enumerate(parts)
+        for cells in (dict(zip(part.columns, row, strict=True)) for row in part.rows)
     )
     return Sheet(["result", *columns], rows)

@@ -8,6 +8,9 @@ import torch
 from driving import SENTENCE, Tinytf
 from safetensors.torch import load_file, save_file
 
+from tinytf_cli.repl.session import Outcome, Session
+from tinytf_cli.repl.state import Spec
+
 
 @pytest.fixture
 def adapter(llama: Path, tmp_path: Path) -> Path:
@@ -67,3 +70,18 @@ def test_a_folder_that_is_no_adapter_is_one_clear_line(tinytf: Tinytf, llama: Pa
     assert (ran.status, ran.out) == (1, "")
     assert "there is no adapter_config.json" in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+def test_the_explorer_opens_the_model_with_its_adapter(
+    tinytf: Tinytf, llama: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs: list[Spec] = []
+
+    def begin(session: Session, text: str) -> Outcome:
+        specs.append(session.state.spec)
+        return Outcome(1)
+
+    monkeypatch.setenv("TEXTUAL_DRIVER", "textual.drivers.web_driver:WebDriver")  # as where a browser shows it
+    monkeypatch.setattr(Session, "begin", begin)
+    assert tinytf("explore", SENTENCE, "-m", llama, "--adapter", adapter, "--dtype", "float64").status == 1
+    assert [(spec.name, spec.adapter, spec.dtype) for spec in specs] == [(str(llama), adapter, "float64")]

@@ -66,7 +66,7 @@ class QuantizationCost:
 
     @property
     def in_bits(self) -> "QuantizationCost":
-        """The same figures in bits per token."""
+        """These figures in bits per token."""
         nats = math.log(2)
         return replace(self, loss=self.loss / nats, int8_loss=self.int8_loss / nats, worst=self.worst / nats)
 

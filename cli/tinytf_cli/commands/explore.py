@@ -47,7 +47,8 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         terminal = replace(terminal, depth="truecolor", cuts=True)
     if not isinstance(session, Session):
         model = model_options.model if folder is None else text
-        spec = Spec(model, model_options.device, model_options.dtype, model_options.seed)
+        opened = model_options
+        spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter)
         session = Session(VERBS, spec, Settings(**vars(drawing)))
     elif folder is not None:
         raise UsageError(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 WAYS = ("table", "map", "histogram", "spectrum", "norms")
-"""The same words as in ``tinytf.look.parameters``, which imports torch."""
+"""Those of ``tinytf.look.parameters``, repeated here because that imports torch."""
 
 
 def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
