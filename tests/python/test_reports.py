@@ -84,7 +84,7 @@ def test_a_repr_says_which_model_which_text_and_the_answer(model: tinytf.Model) 
     found = model.score(TEXT)
     loss = torch.nn.functional.cross_entropy(model.trace(TEXT)["logits"][:-1], model.trace(TEXT)["ids"][1:])
     assert repr(found).startswith(f"Score(model='tiny', text='{TEXT}', loss={float(loss):.3f}"[:-1])
-    assert "equal=False, first=Compared 'embed.tokens'" in repr(model.diff(TEXT, "The dog sat on the mat."))
+    assert "equal=False, first=StepComparison 'embed.tokens'" in repr(model.diff(TEXT, "The dog sat on the mat."))
     assert "equal=True" in repr(model.diff(TEXT, TEXT))
 
 
