@@ -10,7 +10,6 @@ import torch
 from architectures import enliven, furthest
 from reference import gpt_oss
 from safetensors.torch import save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tinytf.checkpoints import mxfp4
 from tinytf.checkpoints.huggingface.load import read_directory
@@ -19,6 +18,13 @@ from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
 
 EXPERTS, ROWS, GROUPS = 3, 10, 2
+
+
+def as_theirs(blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """As transformers opens them: importing that takes a second, in which nobody else need wait."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    return convert_moe_packed_tensors(blocks, scales, dtype=dtype)
 
 
 def packed(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -41,7 +47,7 @@ def test_it_is_opened_as_transformers_does(tmp_path: Path, monkeypatch: pytest.M
     assert weights.shapes == {"a.up": (EXPERTS, 32 * GROUPS, ROWS), "a.up_bias": (EXPERTS, ROWS)}
     found = dict(weights.tensors(dtype))
     assert list(found) == ["a.up_bias", "a.up"] or list(found) == ["a.up", "a.up_bias"]
-    expected = convert_moe_packed_tensors(tensors["a.up_blocks"], tensors["a.up_scales"], dtype=dtype)
+    expected = as_theirs(tensors["a.up_blocks"], tensors["a.up_scales"], dtype=dtype)
     assert torch.equal(found["a.up"], expected)
 
 
@@ -80,7 +86,7 @@ def test_gpt_oss_is_opened_with_its_experts_in_mxfp4(tmp_path: Path) -> None:
             generator = torch.Generator().manual_seed(len(state))
             blocks = torch.randint(0, 256, (experts, outside, inside // 32, 16), dtype=torch.uint8, generator=generator)
             scales = torch.randint(123, 126, blocks.shape[:-1], dtype=torch.uint8, generator=generator)
-            tensor.copy_(convert_moe_packed_tensors(blocks, scales, dtype=tensor.dtype))
+            tensor.copy_(as_theirs(blocks, scales, dtype=tensor.dtype))
             state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         else:
             state[name] = tensor
