@@ -6,6 +6,7 @@
 import os
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,17 @@ def opened(name: str, dtype: str) -> Model:
     return load(str(path), device="cpu", dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", FILES)
-def test_no_sentence_is_a_false_alarm(name: str, dtype: str, pytestconfig: pytest.Config) -> None:
-    model, count = opened(name, dtype), pytestconfig.getoption("--sentences")
+models = pytest.mark.parametrize(
+    "name_and_dtype",
+    list(product(FILES, ["float32", "bfloat16", "float16"])),
+    ids="-".join,
+    scope="module",  # so all that is asked of a model follows on its being opened
+)
+
+
+@models
+def test_no_sentence_is_a_false_alarm(name_and_dtype: tuple[str, str], pytestconfig: pytest.Config) -> None:
+    model, count = opened(*name_and_dtype), pytestconfig.getoption("--sentences")
     for place, sentence in enumerate(sentences(count)):
         trace = model.trace(sentence)
         found = check(trace)
@@ -90,18 +98,17 @@ def holds(asked: str, model: Model, sentence: str) -> bool:
     return overflows or found.holds
 
 
-@pytest.mark.parametrize("asked", ASKED)  # all of one model in one precision, one after the other
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("asked", ASKED)
+@models
 def test_what_is_asked_of_a_text_raises_no_false_alarm(
-    asked: str, name: str, dtype: str, pytestconfig: pytest.Config
+    asked: str, name_and_dtype: tuple[str, str], pytestconfig: pytest.Config
 ) -> None:
-    model = opened(name, dtype)
+    model = opened(*name_and_dtype)
     if not model.config.predicts_tokens and list(ASKED).index(asked) > 3:
         pytest.skip("it predicts no tokens")
     if asked == "integrated gradients" and pytestconfig.getoption("--sentences") < 40:
         pytest.skip("hundreds of points of each sentence: with --sentences 40")
-    if "int8" in asked and dtype != "float32":
+    if "int8" in asked and name_and_dtype[1] != "float32":
         pytest.skip("once is enough: the numbers in int8 are the same")
     for sentence in sentences(pytestconfig.getoption("--sentences"))[::2]:
         assert holds(asked, model, sentence), sentence

@@ -1,5 +1,6 @@
 """SmolLM2 of transformers with one mistake in it, dumped by forward hooks: the step of the mistake is named."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,18 @@ pytestmark = pytest.mark.real
 TEXT = "The capital of France is Paris, and the capital of Italy is"
 
 
-@pytest.fixture
-def port(path: Path) -> Any:
+@pytest.fixture(scope="module")
+def unbroken(path: Path) -> Any:
+    """Opened once: transformers takes ten seconds for it."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def port(unbroken: Any) -> Any:
+    """A copy that a test may break."""
+    return copy.deepcopy(unbroken)
 
 
 @torch.no_grad()
