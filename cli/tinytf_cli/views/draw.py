@@ -66,14 +66,18 @@ def blocks_of(report: Report, terminal: Terminal, display: Display | None = None
 
 
 def _view_of(report: Report) -> tuple[View, type[Display]]:
+    """The view of a report's type; a report with ROWS and no view of its own has that of any Report."""
     drawn_as = report.drawn_as
-    module_name = f"tinytf_cli.views.{drawn_as.KIND}"
-    if drawn_as not in _VIEWS and find_spec(module_name):  # most views are in a file named after the report's kind
-        import_module(module_name)
-    if drawn_as not in _VIEWS and drawn_as.ROWS:
-        _VIEWS[drawn_as] = import_module("tinytf_cli.views.records").draw_rows, Display
-    if drawn_as not in _VIEWS:
-        import_views()
+    views = __name__.rpartition(".")[0]
+    # Most views are in a file named after the report's kind.
+    for name in (drawn_as.KIND, *(["records"] if drawn_as.ROWS else [])):
+        if drawn_as not in _VIEWS and find_spec(f"{views}.{name}"):
+            import_module(f"{views}.{name}")
+    if drawn_as in _VIEWS:
+        return _VIEWS[drawn_as]
+    if drawn_as.ROWS:
+        return _VIEWS[Report]
+    import_views()
     if drawn_as not in _VIEWS:
         raise UsageError(f"a {drawn_as.__name__} is not drawn", "to_dict() has all of it")
     return _VIEWS[drawn_as]

@@ -8,7 +8,7 @@ from tinytf.tables import ColumnStyle
 from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Span, Table
-from tinytf_cli.views.draw import Display, model_of
+from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import share_column
 
 
@@ -42,6 +42,7 @@ def _cell(style: ColumnStyle, value: Any) -> Cell:
     return Span(printable(style.text(value), spaces=False), role)
 
 
+@draws(Report)
 def draw_rows(report: Report, terminal: Terminal, display: Display) -> Iterator[Block]:
     """Draw a report without its own view: the model, if there is one, and the table."""
     if report.about is not None:
