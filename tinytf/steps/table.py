@@ -183,11 +183,12 @@ class StepTable:
         maps = ((layer, self.by_place.get((self.weights, layer))) for layer in range(self.config.n_layers))
         return tuple(layer for layer, step in maps if step is not None and step.is_distribution)
 
-    def map_of(self, layer: int) -> Step:
-        """What heads of a layer look at: its attention weights, or what else multiplies what they mix."""
+    def map_of(self, layer: int) -> Step | None:
+        """What heads of a layer look at: attention weights, or another map that mixes tokens; None without a map."""
         if self.has(self.weights, layer):
             return self.at(self.weights, layer)
-        return self.at(self.at(self.head_out, layer).inputs[0], layer)
+        mixed = self.at(self.at(self.head_out, layer).inputs[0], layer)
+        return mixed if mixed.is_map else None
 
     def head_given(self, layer: int) -> Step:
         """What each head of a layer gives: the step whose heads are laid side by side."""

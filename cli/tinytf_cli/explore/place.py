@@ -84,7 +84,7 @@ class Place:
     def to(self, trace: Trace, where: Address) -> "Place":
         """The place of an address: its first layer and head, and its cell where it names one."""
         layer = where.layers[0] if where.layers else None
-        name = where.step.name if where.step else trace.steps.map_of(layer or 0).name
+        name = where.step.name if where.step else _first_step(trace, layer or 0)
         found = [row for row, (step, within) in enumerate(trace.steps.rows) if (step.name, within) == (name, layer)]
         if not found:
             raise AddressError(f"{where} is no step of this model")
@@ -134,9 +134,15 @@ def window(count: int, at: int, room: int) -> slice:
     return slice(first, min(count, first + room))
 
 
+def _first_step(trace: Trace, layer: int) -> str:
+    """The map of a layer; without one, what its heads give."""
+    return (trace.steps.map_of(layer) or trace.steps.head_given(layer)).name
+
+
 def first_row(trace: Trace) -> int:
-    """The step to begin with: the weights of the last layer."""
-    wanted = trace.steps.map_of(trace.config.n_layers - 1).name, trace.config.n_layers - 1
+    """The step to begin with: the map of the last layer."""
+    last = trace.config.n_layers - 1
+    wanted = _first_step(trace, last), last
     return next(row for row, (step, layer) in enumerate(trace.steps.rows) if (step.name, layer) == wanted)
 
 

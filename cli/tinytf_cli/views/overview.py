@@ -200,15 +200,18 @@ class Screen:
 
     def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
         """A head, what it looks at most, and how much it adds."""
-        most = f" {shortened(self.overview.most_seen(layer, head), 9)} "
+        most = " ".join(("", *shortened(self.overview.most_seen(layer, head), 9).split(), ""))
         adds = Figure(value, "%.2f" if self.overview.predicted is None else "%+.2f", "dim")
         return [Span(f"L{layer}H{head}{step}", "attention"), Span(most, "dim"), adds]
 
     def _looks_at(self, layer: int, head: int, value: float) -> Line:
         """What the head looks at from the last position that is read, in words."""
+        step = self.trace.steps.map_of(layer)
+        if step is None:
+            return Line(self._named(layer, head, value), indent=2)
         seen = self.overview.closeup(layer, head, 3, 1)
         (query,), (row,) = seen.queries, seen.weights.tolist()
-        does = "looks at" if self.trace.steps.map_of(layer).is_distribution else "reads"
+        does = "looks at" if step.is_distribution else "reads"
         words: list[Span | Figure | str] = [Span(f"   {shortened(self.names[query], 9)} {does}", "dim")]
         for key, weight in sorted(zip(seen.keys, row, strict=True), key=lambda one: -one[1]):
             words += [f" {shortened(self.names[key], 9)} ", Figure(weight, "%.2f")]
@@ -216,9 +219,12 @@ class Screen:
 
     def _closeup(self, layer: int, head: int, value: float, room: int) -> Iterator[Block]:
         """What the head looks at: as many keys as fit the room."""
+        step = self.trace.steps.map_of(layer)
+        if step is None:
+            yield self._looks_at(layer, head, value)
+            return
         longest, widest = (6, 7) if room > 2 * _CLOSEUP else (4, 4)  # names of keys and queries
         seen = self.overview.closeup(layer, head, (room - 3 - widest) // (longest + 1), _QUERIES)
-        step = self.trace.steps.map_of(layer)
         visible = visible_array(self.trace, step, layer)
         yield Line(self._named(layer, head, value, f".{step.name}" if room > 2 * _CLOSEUP else ""))
         part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
@@ -260,20 +266,23 @@ class Screen:
     def _head(self, one: Layer) -> Iterator[Span]:
         label = self.overview.most_seen(one.layer, one.strongest)
         yield Span(f"H{one.strongest}", "attention")
-        yield Span(f" {number(one.heads[one.strongest], '%.2f')} {label}")
+        yield Span(f" {number(one.heads[one.strongest], '%.2f')} {label}".rstrip())
 
     def heads(self, width: int, lines: int) -> Iterator[Block]:
-        """The strongest heads, small, as many as fit the lines."""
-        table, places = self.trace.steps, self.overview.ranked
+        """The strongest heads with a map, small, as many as fit the lines."""
+        steps = {one.layer: self.trace.steps.map_of(one.layer) for one in self.overview.layers}
+        places = [(layer, head, step) for layer, head, _ in self.overview.ranked if (step := steps[layer])]
+        if not places:
+            return
         most = max(1, width // _WIDE) * max(1, lines // (2 + min(len(self.names), 5) // 2))
         maps = [
             Miniature(
                 f"L{layer}H{head}",
                 shortened(self.overview.most_seen(layer, head), 9),
                 as_array(self.overview.weights(layer, head)),
-                visible_array(self.trace, table.map_of(layer), layer),
+                visible_array(self.trace, step, layer),
             )
-            for layer, head, _ in places[:most]
+            for layer, head, step in places[:most]
         ]
         which = "stream" if self.overview.predicted is None else "logit"
         which, marks = f"those that add most to the {which}", f"→ what each sees most {self._where}"
