@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
-from tinytf.parts import attention, block, embedding, feed_forward, gated_delta, head, norm, positions
+from tinytf.parts import attention, block, embedding, feed_forward, gated_delta, head, norm, positions, short_conv
 from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Step
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *head.ROWS)
 """Every row that some model has, in the order in which they happen."""
-_PARTS = (embedding, norm, attention, gated_delta, positions, feed_forward, head)
+_PARTS = (embedding, norm, attention, gated_delta, short_conv, positions, feed_forward, head)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
