@@ -331,6 +331,14 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (7, 6)),
         ),
     },
+    "lfm2, short convolutions around grouped attention": {
+        **LLAMA,
+        "qk_norm": True,
+        "conv_width": 3,
+        "tied_head": True,
+        "n_kv_heads": 2,
+        "by_layer": (("mixer", ("short_convolution", "attention")),),
+    },
     "gated heads": {**LLAMA, "n_kv_heads": 2, "d_value": 5, "attention_gate": True},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
@@ -385,8 +393,9 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
 
 
 def mixer_of(block: Any) -> Any:
-    """The attention of a block, or the delta rule that it has instead."""
-    return block.get_submodule("attention" if "attention" in dict(block.named_children()) else "delta")
+    """The attention of a block, or the mixer that it has instead."""
+    children = dict(block.named_children())
+    return next(children[name] for name in ("attention", "delta", "conv") if name in children)
 
 
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:

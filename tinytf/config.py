@@ -400,8 +400,8 @@ _LEAVES: dict[str, Leaf] = {
 DIFFERING = tuple(name for name, setting in _LEAVES.items() if setting.differs)
 """The settings that may differ from layer to layer."""
 _ROWS = (
-    "attention", "recurrence", "window", "chunks", "scores", "gates", "widths", "vocabulary", "embeddings", "positions",
-    "norm", "residual", "feed-forward", "biases", "head",
+    "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
+    "embeddings", "positions", "norm", "residual", "feed-forward", "biases", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
 _OF_MIXERS = ("n_heads", "n_kv_heads", "d_head", "d_value")

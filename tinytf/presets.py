@@ -82,6 +82,13 @@ PRESETS["qwen3.5-tiny"] = PRESETS["llama-tiny"].but(
     ),
 )  # fmt: skip
 
+# Liquid AI 2025, LFM2's part list (short convolutions, and attention in every third layer), small.
+_CONVOLUTIONS = ("short_convolution", "short_convolution", "attention")
+PRESETS["lfm2-tiny"] = PRESETS["llama-tiny"].but(
+    d_model=128, n_layers=3, d_ff=256, conv_width=3, qk_norm=True, tied_head=True,
+    n_heads=4, d_head=32, by_layer=(("mixer", _CONVOLUTIONS),),
+)  # fmt: skip
+
 
 def preset(name: str) -> ModelConfig:
     """The configuration of a preset. Raises UsageError, with the nearest name, where there is none."""

@@ -144,6 +144,7 @@ WRITTEN = {
         config_of("llama 4, chunks, and experts that take weighed tokens", norm_eps=1e-5, d_expert=10, d_shared=10),
     ),
     "qwen3.5": ("Qwen3.5", config_of("gated delta, and gated heads in one layer", norm_eps=1e-5)),
+    "lfm2": ("LFM2", config_of("lfm2, short convolutions around grouped attention", norm_eps=1e-5)),
     "nanochat": ("nanochat", config_of("nanochat, turned the other way")),
     "hunyuan": ("HunYuan", config_of("hunyuan, normed after the rotation")),
     "gemma": ("Gemma", config_of("llama, grouped", **_GEMMA)),

@@ -14,6 +14,7 @@ from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 from tinytf.trace.faults import Fault, first_not_finite
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -143,8 +144,8 @@ def test_units_that_say_nothing_are_dead_where_they_are_half(silent: int, step: 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_a_zero_matrix_cuts_off_is_dead(name: str) -> None:
-    mixer = model_of(name).config.blocks[0].mixer.called.replace("gated_", "")
-    model = changed(name, f"blocks.0.{mixer}.o.weight", slice(None), 0.0)
+    mixer = table_of(model_of(name).config).at("attn", 0).module
+    model = changed(name, f"blocks.0.{mixer}.weight", slice(None), 0.0)
     targets = traced(name)[1]
     found = first_fault(record_gradients(model, encoding_of(IDS), targets))
     assert found == Fault("L0.concat", "backward", "dead", found.evidence if found else "")

@@ -466,6 +466,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         shared_expert_intermediate_size=16,
         mlp_only_layers=[1],
     ),
+    "lfm2": lambda: _decoder(
+        "Lfm2", layer_types=["conv", "full_attention", "conv"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-3
+    ),
     "nanochat": lambda: _decoder("NanoChat", pad_token_id=0),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
     "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),

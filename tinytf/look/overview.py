@@ -102,11 +102,15 @@ class Overview:
         return flow(self.trace, self.ranked[0][0])
 
     def weights(self, layer: int, head: int) -> Tensor:
-        """The map of a head, (Q, K)."""
-        return self.trace.step(self.trace.steps.map_of(layer).name, layer, (head,))[0]
+        """The map of a head of a layer that has one, (Q, K)."""
+        step = self.trace.steps.map_of(layer)
+        assert step is not None, "a layer without a map is not drawn"
+        return self.trace.step(step.name, layer, (head,))[0]
 
     def most_seen(self, layer: int, head: int) -> str:
-        """An arrow, and the token that a head attends to most from the positions."""
+        """An arrow, and the token that a head attends to most from the positions; empty for a layer without a map."""
+        if self.trace.steps.map_of(layer) is None:
+            return ""
         seen = self.weights(layer, head)[list(self.positions)].abs().sum(dim=0)
         return f"→ {self.trace.tokens[int(seen.argmax())].shown}"
 

@@ -4,20 +4,21 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from tinytf.errors import ConfigError
-from tinytf.parts import attention, feed_forward, gated_delta, norm
+from tinytf.parts import attention, feed_forward, gated_delta, norm, short_conv
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.gated_delta import GatedDelta
 from tinytf.parts.norm import Norms, Residual
 from tinytf.parts.part import Part, kinds_of, merged
 from tinytf.parts.row import Step
+from tinytf.parts.short_conv import ShortConvolution
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig(Part):
     """The parts of one layer."""
 
-    mixer: Attention | GatedDelta
+    mixer: Attention | GatedDelta | ShortConvolution
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
@@ -45,6 +46,7 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 
 ROWS: tuple[Step, ...] = (
     *norm.BEFORE_MIXER, *_rows_of(Attention, attention), *_rows_of(GatedDelta, gated_delta),
+    *_rows_of(ShortConvolution, short_conv),
     *norm.BETWEEN, *feed_forward.ROWS, *norm.AFTER,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
-from tinytf.parts import attention, block, embedding, feed_forward, gated_delta, head, norm, positions
+from tinytf.parts import attention, block, embedding, feed_forward, gated_delta, head, norm, positions, short_conv
 from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Step
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *head.ROWS)
 """Every row that any model can have, in order of computation."""
-_PARTS = (embedding, norm, attention, gated_delta, positions, feed_forward, head)
+_PARTS = (embedding, norm, attention, gated_delta, short_conv, positions, feed_forward, head)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
@@ -187,11 +187,12 @@ class StepTable:
         maps = ((layer, self.by_key.get((self.weights, layer))) for layer in range(self.config.n_layers))
         return tuple(layer for layer, step in maps if step is not None and step.holds_shares)
 
-    def map_of(self, layer: int) -> Step:
-        """The map that multiplies the values in a layer: its attention weights, or the map of another mixer."""
+    def map_of(self, layer: int) -> Step | None:
+        """The map that multiplies the values in a layer: attention weights, or another mixer's; None without a map."""
         if self.has(self.weights, layer):
             return self.at(self.weights, layer)
-        return self.at(self.at(self.head_out, layer).inputs[0], layer)
+        mixed = self.at(self.at(self.head_out, layer).inputs[0], layer)
+        return mixed if mixed.is_map else None
 
     def head_output(self, layer: int) -> Step:
         """The output of each head of a layer: the step whose heads are concatenated."""

@@ -85,7 +85,7 @@ class Cursor:
     def to(self, trace: Trace, address: Address) -> "Cursor":
         """Move to an address: its first layer and head, and its cell if it names one. Raises AddressError."""
         layer = address.layers[0] if address.layers else None
-        name = address.step.name if address.step else trace.steps.map_of(layer or 0).name
+        name = address.step.name if address.step else _first_step(trace, layer or 0)
         row = find_row(trace.steps.rows, name, layer)
         if row is None:
             raise AddressError(f"{address} is no step of this model")
@@ -135,10 +135,15 @@ def window(count: int, center: int, size: int) -> slice:
     return slice(first, min(count, first + size))
 
 
+def _first_step(trace: Trace, layer: int) -> str:
+    """The map of a layer; without one, the output of its heads."""
+    return (trace.steps.map_of(layer) or trace.steps.head_output(layer)).name
+
+
 def first_row(trace: Trace) -> int:
-    """The row of the first step shown: the attention map of the last layer."""
+    """The row of the first step shown: the map of the last layer."""
     layer = trace.config.n_layers - 1
-    return find_row(trace.steps.rows, trace.steps.map_of(layer).name, layer) or 0
+    return find_row(trace.steps.rows, _first_step(trace, layer), layer) or 0
 
 
 def find_cursor(trace: Trace, cursor: Cursor, word: str) -> Cursor:

@@ -199,15 +199,18 @@ class Screen:
 
     def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
         """A head, what it looks at most, and how much it adds."""
-        most = f" {shortened(self.overview.most_seen(layer, head), 9)} "
+        most = " ".join(("", *shortened(self.overview.most_seen(layer, head), 9).split(), ""))
         adds = Figure(value, "%.2f" if self.overview.predicted is None else "%+.2f", "dim")
         return [Span(f"L{layer}H{head}{step}", "attention"), Span(most, "dim"), adds]
 
     def _looks_at(self, layer: int, head: int, value: float) -> Line:
         """What the head looks at from the last position that is read, in words."""
+        step = self.trace.steps.map_of(layer)
+        if step is None:
+            return Line(self._named(layer, head, value), indent=2)
         seen = self.overview.closeup(layer, head, 3, 1)
         (query,), (row,) = seen.queries, seen.weights.tolist()
-        verb = "looks at" if self.trace.steps.map_of(layer).holds_shares else "reads"
+        verb = "looks at" if step.holds_shares else "reads"
         words: list[Span | Figure | str] = [Span(f"   {shortened(self.names[query], 9)} {verb}", "dim")]
         for key, weight in sorted(zip(seen.keys, row, strict=True), key=lambda pair: -pair[1]):
             words += [f" {shortened(self.names[key], 9)} ", Figure(weight, "%.2f")]
@@ -215,9 +218,12 @@ class Screen:
 
     def _closeup(self, layer: int, head: int, value: float, room: int) -> Iterator[Block]:
         """What the head looks at, as a map of as many keys as fit."""
+        step = self.trace.steps.map_of(layer)
+        if step is None:
+            yield self._looks_at(layer, head, value)
+            return
         longest, widest = (6, 7) if room > 2 * _CLOSEUP else (4, 4)  # names of keys and queries
         seen = self.overview.closeup(layer, head, (room - 3 - widest) // (longest + 1), _QUERIES)
-        step = self.trace.steps.map_of(layer)
         visible = visible_array(self.trace, step, layer)
         yield Line(self._named(layer, head, value, f".{step.name}" if room > 2 * _CLOSEUP else ""))
         seen_part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
@@ -261,24 +267,27 @@ class Screen:
     def _head(self, layer: Layer) -> Iterator[Span]:
         label = self.overview.most_seen(layer.layer, layer.strongest)
         yield Span(f"H{layer.strongest}", "attention")
-        yield Span(f" {number(layer.heads[layer.strongest], '%.2f')} {label}")
+        yield Span(f" {number(layer.heads[layer.strongest], '%.2f')} {label}".rstrip())
 
     def heads(self, width: int, lines: int) -> Iterator[Block]:
-        """Small maps of the strongest heads, as many as fit the lines."""
-        table, ranked = self.trace.steps, self.overview.ranked
+        """Small maps of the strongest heads that have a map, as many as fit the lines."""
+        steps = {layer.layer: self.trace.steps.map_of(layer.layer) for layer in self.overview.layers}
+        mapped = [(layer, head, step) for layer, head, _ in self.overview.ranked if (step := steps[layer])]
+        if not mapped:
+            return
         most = max(1, width // _WIDE) * max(1, lines // (2 + min(len(self.names), 5) // 2))
         maps = [
             Miniature(
                 f"L{layer}H{head}",
                 shortened(self.overview.most_seen(layer, head), 9),
                 as_array(self.overview.weights(layer, head)),
-                visible_array(self.trace, table.map_of(layer), layer),
+                visible_array(self.trace, step, layer),
             )
-            for layer, head, _ in ranked[:most]
+            for layer, head, step in mapped[:most]
         ]
         target = "stream" if self.overview.predicted is None else "logit"
         target, marks = f"those that add most to the {target}", f"→ what each sees most {self._where}"
-        yield Miniatures(maps, lines, "heads", len(ranked), target, "--all shows all", marks)
+        yield Miniatures(maps, lines, "heads", len(mapped), target, "--all shows all", marks)
 
     def next(self, terminal: Terminal) -> Iterator[Block]:
         """Command lines to type next."""

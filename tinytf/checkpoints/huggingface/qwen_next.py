@@ -41,7 +41,7 @@ def _write_mixers(config: ModelConfig) -> dict[str, Any]:
     delta = next((layer for layer in layers if layer.mixer == "gated_delta"), None)
     sizes = {} if delta is None else {key: getattr(delta, ours) for ours, (key, _) in _OF_DELTA.items()}
     width = {} if delta is None else {"linear_conv_kernel_dim": delta.conv_width}
-    return {"layer_types": [words[layer.mixer] for layer in layers], **sizes, **width}
+    return {"layer_types": [words.get(layer.mixer) for layer in layers], **sizes, **width}
 
 
 _PARTS = ("n_kv_heads·d_head", "n_kv_heads·d_head", "n_heads·d_value")

@@ -26,6 +26,7 @@ from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
+from tinytf.steps.operations.product import Product
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
@@ -68,6 +69,7 @@ __all__ = [
     "Pooled",
     "Positions",
     "Prefer",
+    "Product",
     "RelativeBias",
     "Rotate",
     "Route",
