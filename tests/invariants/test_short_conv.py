@@ -52,7 +52,7 @@ def test_a_window_does_not_grow() -> None:
     for token in range(5):
         model.hidden(torch.tensor([[token]]), cache=cache)
         sizes.add(sum(layer.used_bytes for layer in cache.use()))
-    assert sizes == {2 * 4 * model.config.blocks[0].mixer.kept}
+    assert sizes == {2 * 4 * model.config.blocks[0].mixer.state_size}
 
 
 def test_groups_of_channels_change_no_number() -> None:
@@ -73,7 +73,7 @@ def test_a_layer_without_a_map_says_so() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"causal": False}, "reads from left to right, and causal is false"),
+        ({"causal": False}, "reads from left to right, but causal is false"),
         ({"d_head": 4}, "4 groups of 4 channels does not have the 24 channels"),
     ],
 )
