@@ -17,7 +17,7 @@ from tinytf.training.data import cache
 from tinytf.training.loop import train
 from tinytf_cli.commands.sweep import _begin
 from tinytf_cli.failing import explained, say
-from tinytf_cli.learn import Place
+from tinytf_cli.learn import Bookmark
 from tinytf_cli.main import run
 from tinytf_cli.repl import history
 
@@ -175,11 +175,11 @@ def _remember_again() -> int:
 
 def _lesson() -> None:
     Path("state").mkdir()
-    Place(Path("state", "learn.json")).write(3)
+    Bookmark(Path("state", "learn.json")).write(3)
 
 
 def _next_lesson() -> int:
-    Place(Path("state", "learn.json")).write(4)
+    Bookmark(Path("state", "learn.json")).write(4)
     return 0
 
 
