@@ -79,9 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what only repeats, unless it is asked for."""
-    if config.option.exhaustive:
-        return
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+    repeats = set() if config.option.exhaustive else covering.left_out(items)
+    if repeats:
+        config.hook.pytest_deselected(items=list(repeats))
+        items[:] = [item for item in items if item not in repeats]

@@ -1,5 +1,6 @@
 """Which cases of a product the gate runs: some in which every value of every axis is; the others with --exhaustive."""
 
+import sys
 from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any
@@ -27,3 +28,41 @@ def along(axes: dict[str, Iterable[Any]], ids: Callable[[Any], str] | None = Non
         case = [one for names, value in chosen for one in (value if "," in names else (value,))]
         cases.append(pytest.param(*case, marks=() if place in diagonal else pytest.mark.exhaustive))
     return pytest.mark.parametrize([name.strip() for names in axes for name in names.split(",")], cases, ids=ids)
+
+
+PART = 3
+"""Of what holds of every kind of model, the gate tries one kind in so many."""
+
+
+def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Which tests the gate leaves out: those marked ``exhaustive``, and two of three models of a property.
+
+    Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has a third of
+    the tests, and every test a third of the kinds; of the families that transformers has (reference.FAMILIES), which
+    are opened once a file, each file takes others. Marked ``every`` it is tried with all.
+    """
+    kinds = _numbers("architectures", "KINDS")
+    families = _numbers("reference", "FAMILIES")
+    functions: dict[str, int] = {}
+    files: dict[str, int] = {}
+    found = set()
+    for item in items:
+        params = getattr(item, "callspec", None) and item.callspec.params
+        names = [value for value in (params or {}).values() if isinstance(value, str)]
+        function, file = item.nodeid.partition("[")[0], item.nodeid.partition("::")[0]
+        turns = [
+            numbers[name] + turn.setdefault(group, len(turn))
+            for numbers, turn, group in ((kinds, functions, function), (families, files, file))
+            for name in names
+            if name in numbers
+        ]
+        if item.get_closest_marker("exhaustive") or (
+            turns and turns[0] % PART and not item.get_closest_marker("every")
+        ):
+            found.add(item)
+    return found
+
+
+def _numbers(module: str, name: str) -> dict[str, int]:
+    """The names of a table of models, numbered; none where no test has imported it."""
+    return {key: place for place, key in enumerate(getattr(sys.modules.get(module), name, ()))}

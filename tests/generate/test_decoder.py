@@ -5,6 +5,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -50,8 +51,13 @@ def test_logits_token_by_token_are_those_of_one_whole_pass(kind: str, texts: int
 
 
 @torch.no_grad()
-@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling takes a C++ compiler")
-def test_compiled_it_sees_as_much_of_the_past_as_a_window_lets_it() -> None:
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
+def test_compiled_it_sees_as_much_of_the_past_as_a_window_lets_it(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("compiling takes a C++ compiler")
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend=backend))  # the graph alone is quick
     model = lively(config_of("mistral, a window and stretched waves", n_layers=1))
     ids = some_ids(model.config, 1, 13)
     expected = model(ids)

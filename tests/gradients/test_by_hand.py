@@ -27,6 +27,7 @@ def shifts_all_keys(parameter: str, config: ModelConfig) -> bool:
     return config.positions != "rotary" and not config.distance_queries and parameter.endswith(last)
 
 
+@pytest.mark.every
 @precisions
 def test_every_step_has_autograds_gradient(name, dtype, tolerance):
     trace, targets = traced(name, dtype)
@@ -39,6 +40,7 @@ def test_every_step_has_autograds_gradient(name, dtype, tolerance):
         assert relative(found[step], gradient) <= tolerance, step
 
 
+@pytest.mark.every
 @precisions
 def test_every_parameter_has_autograds_gradient(name, dtype, tolerance):
     trace, targets = traced(name, dtype)

@@ -268,6 +268,7 @@ def test_an_encoder_records_the_logits_of_its_masks():
 # Does it add up?
 
 
+@pytest.mark.every
 @along({"kind": KINDS, "length": [1, 2, 32]})
 def test_a_trace_adds_up(kind, length):
     model = lively(config_of(kind))

@@ -572,12 +572,16 @@ def last_states(model: Transformer, hidden: Tensor) -> Tensor:
     return getattr(model.head, "projection", nn.Identity())(model.final_norm(hidden))
 
 
+_saved = tempfile.TemporaryDirectory(prefix="tinytf-parity-")
+"""Goes with the process."""
+
+
 @cache
 def saved(family: str) -> Path:
     """The directory that transformers writes of that model."""
     model = FAMILIES[family]()
     enliven(model, 7)
-    directory = Path(tempfile.mkdtemp(prefix="tinytf-parity-"))
+    directory = Path(tempfile.mkdtemp(dir=_saved.name))
     model.save_pretrained(directory)
     return directory
 

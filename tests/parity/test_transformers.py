@@ -47,7 +47,7 @@ def run_ours(model: Transformer, given: dict[str, Tensor], real: Tensor | None) 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("side", [pytest.param("none", marks=pytest.mark.every), "left", "right"])
 def test_every_layer_and_the_logits_are_theirs(models, side):
     given = some_text(models)
     chunks = max(models.ours.config.at(layer).chunk for layer in range(models.ours.config.n_layers))
