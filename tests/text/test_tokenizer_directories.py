@@ -33,6 +33,9 @@ def directories(tmp_path_factory) -> dict[str, Path]:
     return made
 
 
+READ = TEXTS if covering.everything else TEXTS[::4]
+
+
 def disagreements(tokenizer: Tokenizer, directory: Path) -> list[str]:
     """The hard strings that transformers reads as other ids or other offsets."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -41,10 +44,9 @@ def disagreements(tokenizer: Tokenizer, directory: Path) -> list[str]:
     reference = AutoTokenizer.from_pretrained(directory)
     assert reference.is_fast
     assert tokenizer.vocab_size == len(reference)
-    texts = TEXTS if covering.everything else TEXTS[::4]
-    theirs = reference(texts, return_offsets_mapping=True)
+    theirs = reference(READ, return_offsets_mapping=True)
     wrong = []
-    for text, ids, offsets in zip(texts, theirs["input_ids"], theirs["offset_mapping"], strict=True):
+    for text, ids, offsets in zip(READ, theirs["input_ids"], theirs["offset_mapping"], strict=True):
         encoding = tokenizer.encode(text)
         ours = [(token.start, token.end) for token in encoding.tokens]
         if encoding.ids != ids or ours != offsets or not all(0 <= a <= b <= len(text) for a, b in ours):
@@ -365,4 +367,4 @@ def test_a_class_that_rebuilds_is_not_the_file_as_it_stands(directories, monkeyp
     monkeypatch.setattr("tinytf.text.huggingface.choose_class", lambda *_: None)
     for layout in ("llama", "gpt2_json", "gpt_neox"):
         tokenizer = load_tokenizer_directory(directories[layout]).tokenizer
-        assert len(disagreements(tokenizer, directories[layout])) > 50
+        assert len(disagreements(tokenizer, directories[layout])) > len(READ) / 40
