@@ -79,7 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what only repeats, unless it is asked for."""
-    repeats = set() if config.option.exhaustive else covering.left_out(items)
+    named = any(".py" in argument for argument in config.args)
+    repeats = set() if config.option.exhaustive else covering.left_out(items, named)
     if repeats:
         config.hook.pytest_deselected(items=list(repeats))
         items[:] = [item for item in items if item not in repeats]

@@ -34,12 +34,13 @@ PART = 3
 """Of what holds of every kind of model, the gate tries one kind in so many."""
 
 
-def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+def left_out(items: Iterable[pytest.Item], named: bool) -> set[pytest.Item]:
     """Which tests the gate leaves out: those marked ``exhaustive``, and two of three models of a property.
 
     Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has a third of
     the tests, and every test a third of the kinds; of the families that transformers has (reference.FAMILIES), which
-    are opened once a file, each file takes others. Marked ``every`` it is tried with all.
+    are opened once a file, each file takes others. Marked ``every`` it is tried with all, and so is what is ``named``,
+    by file, on the command line.
     """
     kinds = _numbers("architectures", "KINDS")
     families = _numbers("reference", "FAMILIES")
@@ -57,7 +58,7 @@ def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
             if name in numbers
         ]
         if item.get_closest_marker("exhaustive") or (
-            turns and turns[0] % PART and not item.get_closest_marker("every")
+            turns and turns[0] % PART and not named and not item.get_closest_marker("every")
         ):
             found.add(item)
     return found
