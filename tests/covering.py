@@ -42,28 +42,24 @@ def left_out(items: Iterable[pytest.Item], named: bool) -> set[pytest.Item]:
     are opened once a file, each file takes others. Marked ``every`` it is tried with all, and so is what is ``named``,
     by file, on the command line.
     """
-    kinds = _numbers("architectures", "KINDS")
-    families = _numbers("reference", "FAMILIES")
-    functions: dict[str, int] = {}
-    files: dict[str, int] = {}
-    found = set()
-    for item in items:
-        params = getattr(item, "callspec", None) and item.callspec.params
-        names = [value for value in (params or {}).values() if isinstance(value, str)]
-        function, file = item.nodeid.partition("[")[0], item.nodeid.partition("::")[0]
-        turns = [
-            numbers[name] + turn.setdefault(group, len(turn))
-            for numbers, turn, group in ((kinds, functions, function), (families, files, file))
-            for name in names
-            if name in numbers
-        ]
-        if item.get_closest_marker("exhaustive") or (
-            turns and turns[0] % PART and not named and not item.get_closest_marker("every")
-        ):
-            found.add(item)
-    return found
+    turns: dict[str, int] = {}
+    models = [(_names("architectures", "KINDS"), "["), (_names("reference", "FAMILIES"), "::")]
+
+    def waits(item: pytest.Item) -> bool:
+        for names, end in models:
+            for value in item.callspec.params.values() if hasattr(item, "callspec") else ():
+                if isinstance(value, str) and value in names:
+                    turn = turns.setdefault(item.nodeid.partition(end)[0], len(turns))
+                    return (names.index(value) + turn) % PART != 0
+        return False
+
+    return {
+        item
+        for item in items
+        if item.get_closest_marker("exhaustive") or (waits(item) and not named and not item.get_closest_marker("every"))
+    }
 
 
-def _numbers(module: str, name: str) -> dict[str, int]:
-    """The names of a table of models, numbered; none where no test has imported it."""
-    return {key: place for place, key in enumerate(getattr(sys.modules.get(module), name, ()))}
+def _names(module: str, table: str) -> list[str]:
+    """The names in a table of models; none where no test has imported it."""
+    return list(getattr(sys.modules.get(module), table, ()))

@@ -95,6 +95,10 @@ def _usage_hint(error: click.UsageError) -> str:
     hint = getattr(error, "hint", "")
     if hint:
         return str(hint)
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        for argument in error.ctx.command.params:
+            if isinstance(argument, click.Argument) and argument.name == error.option_name.lstrip("-"):
+                return f"it is an argument: {error.ctx.command_path} {argument.make_metavar(error.ctx)}"
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         return did_you_mean(error.option_name, error.possibilities)
     return f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"

@@ -82,6 +82,11 @@ def test_bytes_that_are_no_utf8_are_refused_in_an_argument_and_in_a_pipe(
     assert "byte 0xe9 at offset 3" in ran.err
 
 
+def test_an_option_that_is_an_argument_is_said_to_be_one(tinytf: Tinytf) -> None:
+    hint = "hint: it is an argument: tinytf info [MODEL]\n"
+    assert tinytf("info", "--model", "tiny").err == f"tinytf: error: there is no option --model\n{hint}"
+
+
 def test_an_unknown_command_option_or_value_names_the_nearest(tinytf: Tinytf) -> None:
     for arguments, hint in (
         (["trase", "a"], "trace"),

@@ -25,7 +25,7 @@ def heads_in_words(config: ModelConfig) -> str:
     if len(kinds) == 1:
         return f"{plural(config.n_layers, 'layer')} × {heads(config)}"
     counts = Counter(own.mixer for own in layers)
-    by_kind = (f"{counts[kind]} {kind.replace('_', ' ')} × {heads(own)}" for kind, own in kinds.items())
+    by_kind = (f"{counts[kind]} of {kind.replace('_', ' ')} × {heads(own)}" for kind, own in kinds.items())
     return f"{plural(config.n_layers, 'layer')}: {', '.join(by_kind)}"
 
 

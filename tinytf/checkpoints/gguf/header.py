@@ -159,7 +159,8 @@ def read_header(path: Path, brief: bool = False) -> Header:
 def _parse(cursor: Cursor) -> Header:
     path = cursor.path
     if cursor.data[:4] != _MAGIC:
-        raise CheckpointError(f"{path} is not a GGUF file: it starts with {cursor.data[:4]!r}, not with {_MAGIC!r}")
+        start = f"it starts with {cursor.data[:4]!r}, not with {_MAGIC!r}"
+        raise CheckpointError(f"{path} is not a GGUF file: {start}", "is it the file itself, and downloaded whole?")
     cursor.at = len(_MAGIC)
     version = cursor.whole(_U32, "the version")
     if version not in _VERSIONS:
