@@ -36,7 +36,7 @@ import pytest  # noqa: E402
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """What a library draws without asking for a generator is the same in every run, whichever tests ran before."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
 

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinytf.errors import ConfigError
@@ -190,7 +190,7 @@ class ModelConfig(Part):
             return setting.off
         return values.pop() if len(values) == 1 else setting.field.default
 
-    @property
+    @cached_property
     def by_layer(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
         """The settings that differ from layer to layer, by flat name, each with its value in every layer."""
         if self.is_even:
@@ -203,7 +203,7 @@ class ModelConfig(Part):
             for name, values in differing
         )
 
-    @property
+    @cached_property
     def is_even(self) -> bool:
         """Whether all layers have equal parts."""
         return len({*self.blocks}) == 1
@@ -286,7 +286,7 @@ class ModelConfig(Part):
         """The width of the sum of embeddings: the stream's, unless the sum is normed and then projected."""
         return self.embed_width if self.embed_norm else self.d_model
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         """The size of every axis that does not depend on the text."""
         return {

@@ -160,27 +160,29 @@ def compare(ways: TwoResults, dtype: torch.dtype, coarse: Coarse, again: Callabl
     single number.
     """
     expected = _wide(ways.expected)
-    difference, size = (_wide(ways.found) - expected).abs(), expected.abs()
+    difference = (_wide(ways.found) - expected).abs_()
     if not difference.numel():
         return Comparison(ways.step, ways.what, 0.0, 0.0, 0.0)
-    if not bool(difference.isfinite().all()):
-        return Comparison(ways.step, ways.what, math.inf, float(size.max()), 0.0)
-    rounding = unit_roundoff(dtype) * _largest(size, ways.axis) + _least(dtype)
-    result = _furthest(ways, difference, size, MARGIN * rounding)
+    scale = float(_largest(expected, None))
+    if not math.isfinite(difference.max()):
+        return Comparison(ways.step, ways.what, math.inf, scale, 0.0)
+    rounding = unit_roundoff(dtype) * _largest(expected, ways.axis) + _least(dtype)
+    result = _furthest(ways, difference, scale, MARGIN * rounding)
     if result.holds:
         return result
     with coarse:
         repeated = again()
     for fine, rough in ((ways.found, repeated.found), (ways.expected, repeated.expected)):
         if fine is not rough:
-            rounding = rounding + _largest((_wide(fine) - _wide(rough)).abs(), ways.axis) / _COARSENESS
-    return _furthest(ways, difference, size, MARGIN * rounding)
+            rounding = rounding + _largest(_wide(fine) - _wide(rough), ways.axis) / _COARSENESS
+    return _furthest(ways, difference, scale, MARGIN * rounding)
 
 
-def _furthest(ways: TwoResults, difference: Tensor, size: Tensor, limit: Tensor) -> Comparison:
-    position = (difference / limit).argmax()
-    pair = [float(tensor.flatten()[position]) for tensor in (difference, limit.expand_as(difference))]
-    return Comparison(ways.step, ways.what, pair[0], float(size.max()), pair[1])
+def _furthest(ways: TwoResults, difference: Tensor, scale: float, limit: Tensor) -> Comparison:
+    position = (difference / limit if limit.numel() > 1 else difference).argmax()
+    where = torch.unravel_index(position, difference.shape)
+    most, its_limit = (float(tensor[where]) for tensor in (difference, limit.expand_as(difference)))
+    return Comparison(ways.step, ways.what, most, scale, its_limit)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -198,9 +200,12 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _largest(x: Tensor, axis: int | None) -> Tensor:
-    """The largest number at each index of ``axis``, or overall."""
+    """The largest absolute value at each index of ``axis``, or overall."""
+    if axis is None:
+        low, high = x.aminmax()
+        return high.maximum(-low)
     other_axes = [i for i in range(x.dim()) if i != axis]
-    return x.amax(dim=other_axes, keepdim=True) if other_axes else x
+    return x.abs().amax(dim=other_axes, keepdim=True) if other_axes else x.abs()
 
 
 STEP: ByPrecision = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}

