@@ -51,7 +51,9 @@ models = pytest.mark.parametrize(
 @models
 def test_no_sentence_is_a_false_alarm(name_and_dtype: tuple[str, str], pytestconfig: pytest.Config) -> None:
     model, count = opened(*name_and_dtype), pytestconfig.getoption("--sentences")
-    step = 1 if name_and_dtype[1] == "float32" or covering.everything else 2  # a CPU is slow in half precision
+    in_full = name_and_dtype[1] == "float32" or covering.everything  # a CPU is slow in half precision
+    step = 1 if in_full else 2
+    derived = model.config.causal and (in_full or name_and_dtype[0] == "SmolLM2")
     for place, sentence in enumerate(sentences(count)[::step]):
         trace = model.trace(sentence)
         found = check(trace)
@@ -59,7 +61,7 @@ def test_no_sentence_is_a_false_alarm(name_and_dtype: tuple[str, str], pytestcon
             assert not found.telling.is_finite  # that is no false alarm: Gemma's stream is too large for float16
             continue
         assert found.holds, (sentence, found.telling)
-        if model.config.causal and len(trace.tokens) > 1 and place % 2 == 0:
+        if derived and len(trace.tokens) > 1 and place % 2 == 0:
             found = agreement(model.grad(sentence))
             assert found.holds, (sentence, found.telling)
 

@@ -37,7 +37,7 @@ def test_what_comes_next_is_what_transformers_says(model, theirs, prompt):
     assert torch.equal(found.topk(5).indices, expected.topk(5).indices)
 
 
-@pytest.mark.parametrize("prompt", PROMPTS[:2])
+@pytest.mark.parametrize("prompt", [PROMPTS[0], pytest.param(PROMPTS[1], marks=pytest.mark.exhaustive)])
 def test_what_is_generated_is_what_transformers_generates(path, theirs, prompt):
     """Greedy and by beams, cached, for 12 tokens: by numpy's kernels and by torch's."""
     mine = load(str(path), device="cpu")  # generating moves weights: one for this test alone
@@ -105,7 +105,7 @@ print(peak() - before, weights)
 """
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.exhaustive), "bfloat16"])
 def test_it_opens_in_little_more_memory_than_its_weights(path, dtype):
     command = [sys.executable, "-c", _MEASURE, str(path), dtype]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout

@@ -521,7 +521,10 @@ print(tracemalloc.get_traced_memory()[1])
 """
 
 
-@pytest.mark.parametrize("separator", ["\n\n", "\r\n\r\n"], ids=["paragraphs", "one document"])
+@pytest.mark.parametrize(
+    "separator",
+    [pytest.param("\n\n", marks=pytest.mark.exhaustive, id="paragraphs"), pytest.param("\r\n\r\n", id="one document")],
+)
 def test_a_large_file_is_never_in_memory(tmp_path, separator):
     text = (STORY + "\n\n").replace("\n\n", separator)
     path = tmp_path / "large.txt"
