@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="what repeats too, and tests/hostile and faults in full")
     parser.addoption("--hostile", type=int, metavar="N", help="hostile inputs of each class: 60, exhaustively 200")
     parser.addoption(
-        "--faults", type=int, metavar="N", help="faults in each of tests/faults: 3, exhaustively 6; 0 for all"
+        "--faults", type=int, metavar="N", help="faults in each of tests/faults: 2, exhaustively 6; 0 for all"
     )
     parser.addoption("--sentences", type=int, default=2, metavar="N", help="sentences for real models, at most 200")
 
@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The numbers that were not given."""
     covering.everything = config.option.exhaustive
-    for name, some, many in (("hostile", 60, 200), ("faults", 3, 6)):
+    for name, some, many in (("hostile", 60, 200), ("faults", 2, 6)):
         if getattr(config.option, name) is None:
             setattr(config.option, name, many if config.option.exhaustive else some)
 
