@@ -131,6 +131,15 @@ class Report(ShortRepr):
         return all(check is None or check.holds for check in checks)
 
     @property
+    def sentence(self) -> str:
+        """Its answer in one sentence, with which every format begins; empty without a model, and if a check fails."""
+        return self.in_a_sentence() if self.about is not None and self.holds else ""
+
+    def in_a_sentence(self) -> str:
+        """What ``sentence`` says; empty for a report without one."""
+        return ""
+
+    @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended it, so that it holds only the results until then."""
         return False
@@ -179,7 +188,8 @@ class Report(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """The kind of report, its model and text, and its results."""
         of = {} if self.about is None else self.about.to_dict()
-        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **of, **self.with_tokens(self.fields())}
+        said = {"sentence": self.sentence} if self.sentence else {}
+        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **said, **of, **self.with_tokens(self.fields())}
 
     def with_tokens(self, data: dict[str, Any]) -> dict[str, Any]:
         """Add how the token is ``shown`` to each record that has a position of the text and no word for it."""

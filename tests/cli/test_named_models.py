@@ -21,8 +21,8 @@ def snapshot(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_the_banner_says_which_files_were_opened(tinytf: Tinytf, snapshot: Path) -> None:
     ran = tinytf("trace", SENTENCE, "-m", "some/llama", "--width", "400")
     assert ran.status == 0
-    assert ran.lines[0].startswith("some/llama · ")
-    assert ran.lines[0].endswith(f" · {snapshot}")
+    assert ran.lines[1].startswith("some/llama · ")  # after the sentence
+    assert ran.lines[1].endswith(f" · {snapshot}")
 
 
 def test_a_model_that_is_not_here_is_offered_and_never_fetched(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:

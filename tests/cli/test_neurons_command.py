@@ -27,7 +27,7 @@ def test_every_token_has_its_units_and_what_they_promote(tinytf: Tinytf, decoder
     ran = tinytf("neurons", SENTENCE, "-m", decoder, "--top", "2")
     assert ran.status == 0, ran.err
     found = opened.neurons(SENTENCE, top=2)
-    units = re.findall(r" (L\d\.\d+) ", ran.out)
+    units = re.findall(r" (L\d\.\d+) ", ran.out.partition("\nunits ")[2])
     assert units == [str(active.unit) for token in found.tokens for active in token.units]
     assert "through the unembedding" in ran.out
 

@@ -26,6 +26,7 @@ from tinytf.gradients.saliency import (
 )
 from tinytf.gradients.trace import GradientTrace, grad
 from tinytf.report import About, Progress, Report, derived, ignore_progress, plain
+from tinytf.sentences import percent
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.tables import Array
 from tinytf.text.chat import Written
@@ -150,6 +151,15 @@ class Backward(Report):
     differences: Differences | None = None
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
+
+    def in_a_sentence(self) -> str:
+        """The target with the largest loss, and the token with the largest contribution."""
+        tokens, worst = self.encoding.tokens, self.worst
+        after = "after" if self.trace.config.causal else "at"
+        hardest = f"{self.shown(worst.id)} {after} {tokens[worst.position].shown} ({percent(worst.probability)})"
+        position, _ = self.strongest_tokens[0]
+        depends = f"the loss depends most on {position} {tokens[position].shown}"
+        return f"Hardest to predict is {hardest}; {depends}." if len(self.targets) > 1 else f"For {hardest}, {depends}."
 
     def formula(self, address: Address) -> str:
         """The formula of the gradient at one step of a layer (and head)."""

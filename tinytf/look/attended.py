@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.look.heads import MEASURES, measure_heads, measures_of
-from tinytf.look.overview import Overview, layer_overview
+from tinytf.look.heads import LABELS, MEASURES, measure_heads, measures_of
+from tinytf.look.overview import Overview, layer_overview, overview
 from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at
 from tinytf.parts.row import Step
 from tinytf.report import About, Report, plain
+from tinytf.sentences import listed, several
 from tinytf.tables import Array, Sheet, of_records
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -23,6 +24,10 @@ from tinytf.trace.check import Check, check
 from tinytf.trace.trace import Text, Trace, visible
 
 Window = tuple[int, int, int, int]
+_FEW = 4
+"""Of fewer tokens the first, the one before and the token itself are nearly all that there are."""
+_PLACES = {label.score: label.does for label in LABELS if label.name in ("first", "previous", "self")}
+"""What a head may look at in any text, by measure, and how a sentence says it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +35,8 @@ class Attended(Report):
     """The attention of a trace. ``heads`` are the (layer, head) pairs whose weights are given.
 
     The weights given are all, those of one ``query``, the ``top`` largest, or those of a ``window``: first query, end,
-    first key, end. ``multi_head`` is a layer whose attention is drawn, if requested.
+    first key, end. ``multi_head`` is a layer whose attention is drawn, if requested; ``glance`` is the pass as a whole,
+    if neither is.
     """
 
     KIND = "attention"
@@ -50,6 +56,7 @@ class Attended(Report):
     top: int | None = None
     window: Window | None = None
     multi_head: Overview | None = None
+    glance: Overview | None = None
 
     def __post_init__(self) -> None:
         count = len(self.trace.tokens)
@@ -59,6 +66,27 @@ class Attended(Report):
                     f"--window {axis} {part.start}:{part.stop} do not lie in the text of {count} tokens",
                     f"a range is first:end, with 0 ≤ first < end ≤ {count}",
                 )
+
+    def in_a_sentence(self) -> str:
+        """What most heads look at, and the head that adds most to the prediction; empty where heads are chosen.
+
+        A head is counted at a place that has half of its weight, averaged over the queries but the first.
+        """
+        if self.glance is None:
+            return ""
+        measured = measures_of(self.trace, list(_PLACES))
+        weights = torch.stack(list(measured.values())).flatten(1)  # (places, layers·heads)
+        weights = weights[:, ~weights.isnan().any(dim=0)]
+        most, place = weights.max(dim=0)
+        counts = [int(((place == index) & (most >= 0.5)).sum()) for index in range(len(_PLACES))]
+        counted = zip(counts, _PLACES.values(), strict=True)
+        told = [several(count, does) for count, does in sorted(counted, key=lambda one: -one[0]) if count]
+        words = f"Of {weights.shape[1]} heads {listed(told) if told else 'none has a habit here'}"
+        layer, head, added = self.glance.ranked[0]
+        if self.glance.predicted is not None and added > 0 and self.glance.most_seen(layer, head):
+            seen = self.glance.most_seen(layer, head).removeprefix("→ ")
+            words += f"; L{layer}H{head}, which adds most to {self.glance.predicted}, looks at {seen}"
+        return f"{words}."
 
     @property
     def ranges(self) -> tuple[slice, slice]:
@@ -187,5 +215,8 @@ def attention(
     query = None if row is None else trace.index(row, "query", len(trace.tokens))
     if layer is not None and layer not in trace.steps.attention_layers:
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
-    drawn = None if layer is None else layer_overview(trace, predictions(trace, model, 1), layer)
-    return Attended(trace, check(trace), tuple(heads), query, top, window, drawn, about=About(model, trace.encoding))
+    expected = predictions(trace, model, 1)
+    drawn = None if layer is None else layer_overview(trace, expected, layer)
+    glance = None if heads or drawn or len(trace.tokens) < _FEW else overview(trace, expected, model.shown)
+    about = About(model, trace.encoding)
+    return Attended(trace, check(trace), tuple(heads), query, top, window, drawn, glance, about=about)

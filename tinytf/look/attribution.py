@@ -89,6 +89,16 @@ class Attribution(Report):
     def holds(self) -> bool:
         return self.difference <= self.allowed
 
+    def in_a_sentence(self) -> str:
+        """The parts that add and take away most."""
+        what = f"{self.of} of {self.shown(self.token)}"
+        if self.versus is not None:
+            what = f"lead of {self.shown(self.token)} over {self.shown(self.versus)}"
+        most, least = (choose(self.parts, key=lambda part: part.value) for choose in (max, min))
+        told = [f"{most.name} adds most to the {what} ({most.value:+.3g} of {self.logit:.4g})"] * (most.value > 0)
+        told += [f"{least.name} takes most away ({least.value:+.3g})"] if least.value < 0 else []
+        return f"{'; '.join(told)}." if told else ""
+
     def fields(self) -> dict[str, Any]:
         """The JSON data; parts are in the order in which the model adds them."""
         return {

@@ -5,6 +5,7 @@ of a batch, H heads, T tokens (Q and K where query and key differ).
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -39,6 +40,7 @@ from tinytf.look.heads import (
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, ignore_progress, plain
+from tinytf.sentences import listed, several
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
@@ -115,6 +117,16 @@ class Census(Report):
     by: str = "induction"
     top: int | None = None
     corpus: str = ""
+
+    def in_a_sentence(self) -> str:
+        """How many heads are of each kind; more than three kinds: those that copy, and the most common."""
+        names = Counter(named.name for row in self.labels for named in row)
+        kinds = sorted((label for label in LABELS if names[label.name]), key=lambda one: -names[one.name])
+        told = [label for label in kinds if label.name == "induction" or label in kinds[:3]]
+        others = names.total() - sum(names[label.name] for label in told) - names["–"]
+        counted = [(names[label.name], label.does) for label in told]
+        counted += [(others, "have another pattern"), (names["–"], "have no pattern")]
+        return f"Of {names.total()} heads {listed([several(count, does) for count, does in counted if count])}."
 
     def fields(self) -> dict[str, Any]:
         """The JSON data; heads are sorted by score, highest first, all or only the ``top`` ones."""

@@ -14,6 +14,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.look.examples import BATCH, padded, run_windows, windows_of
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
+from tinytf.sentences import percent
 from tinytf.steps.operations.operation import ALONE
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
@@ -102,6 +103,13 @@ class Experts(Report):
             pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
             for position, (experts, weights) in enumerate(pairs):
                 yield Sent(layer, position, tuple(experts), tuple(weights))
+
+    def in_a_sentence(self) -> str:
+        """The expert with the largest share of a layer's routes, and the share of each if all were equally busy."""
+        busiest = max(self.corpus or self.load, key=lambda load: max(load.shares))
+        share, even = max(busiest.shares), percent(1 / len(busiest.shares))
+        expert = f"E{busiest.shares.index(share)} of L{busiest.layer}"
+        return f"{expert} is busiest: of its layer's routes it has {percent(share)}, where an even load is {even}."
 
     def stored(self) -> list[Array]:
         """The weights of each layer, (T, E)."""

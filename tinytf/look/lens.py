@@ -15,6 +15,7 @@ from torch import Tensor
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, ignore_progress
+from tinytf.sentences import from_where_on, listed
 from tinytf.short_repr import ShortRepr
 from tinytf.steps.operations.operation import wide
 from tinytf.steps.table import StepKey
@@ -25,6 +26,9 @@ from tinytf.trace.trace import Text, Trace
 
 _CHUNK_BYTES = 24 * 2**20
 """Bytes of the float64 logits that are unembedded at a time, a few positions of a layer."""
+
+_NEAR = 10
+"""The first so many tokens, which a sentence says that a token is among."""
 
 _CACHE_BYTES = 4 * 2**20
 """Bytes of the logits that are summed at a time, which fit a processor's cache."""
@@ -73,6 +77,45 @@ class Lens(Report):
     def holds(self) -> bool:
         return self.difference == 0.0
 
+    def in_a_sentence(self) -> str:
+        """From which stage on each tracked token, or the predicted one, is first and among the first ten."""
+        row = self._telling()
+        if row is None:
+            return ""
+        names = [_called(stage, self.stages) for stage in self.stages]
+        if self.tracked:
+            return f"{listed([self._followed(row, i, names) for i in range(len(self.tracked))[:2]])}."
+        best = [int(stage.top_ids[row, 0]) for stage in self.stages]
+        first = from_where_on([token == best[-1] for token in best])
+        assert first is not None
+        after = self.encoding.tokens[self.positions[row]].shown
+        still = f"; at {names[first - 1]} it is still {self.shown(best[first - 1])}" if first else ""
+        return f"At {after} the model's guess is {self.shown(best[-1])} from {names[first]} on{still}."
+
+    def _followed(self, row: int, i: int, names: Sequence[str]) -> str:
+        """Where a tracked token enters the first ten and the first place, to stay there."""
+        ranks = [int(stage.ranks[row, i]) for stage in self.stages]
+        first, near = (from_where_on([rank <= most for rank in ranks]) for most in (1, _NEAR))
+        token, last = self.shown(self.tracked[i]), f"number {ranks[-1]:,}"
+        if near is None:
+            best = min(range(len(ranks)), key=ranks.__getitem__)
+            return f"{token} ends as {last}" + f", after number {ranks[best]:,} at {names[best]}" * (
+                ranks[best] < ranks[-1]
+            )
+        if first == near:
+            return f"{token} is first from {names[near]} on"
+        then = f"first from {names[first]} on" if first is not None else f"ends as {last}"
+        return f"{token} is in the top {_NEAR} from {names[near]} on and {'is ' if first is not None else ''}{then}"
+
+    def _telling(self) -> int | None:
+        """The row of the position that a person asks about: the only or last one, or an encoder's first [MASK]."""
+        assert self.about is not None
+        model = self.about.model
+        if len(self.positions) == 1 or model.config.causal:
+            return len(self.positions) - 1
+        tokens, mask = self.encoding.tokens, model.tokenizer.mask_id
+        return next((row for row, at in enumerate(self.positions) if tokens[at].id == mask), None)
+
     def fields(self) -> dict[str, Any]:
         """The JSON data; entropy and KL(final ‖ here) are in nats."""
         return {
@@ -111,6 +154,13 @@ class Lens(Report):
         arrays = [Array.of(name, ["stage", "position", *axes[name]], tensor) for name, tensor in stacked.items()]
         vectors = (("positions", "position"), ("tracked", "tracked"))
         return arrays + [Array.of(name, [axis], torch.tensor(getattr(self, name))) for name, axis in vectors]
+
+
+def _called(stage: Stage, stages: Sequence[Stage]) -> str:
+    """A stage in words: its layer where each has one stage, else its address."""
+    if stage.layer is None:
+        return "the embedding"
+    return f"L{stage.layer}" if sum(other.layer == stage.layer for other in stages) == 1 else stage.name
 
 
 def require_readable(model: Transformer) -> None:

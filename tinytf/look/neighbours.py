@@ -67,6 +67,18 @@ class Neighbours(Report):
     def chance(self) -> float:
         return float(self.spaces[0].vectors.shape[1] ** -0.5)
 
+    def in_a_sentence(self) -> str:
+        """The nearest token of the first vector, and of several the two that are most alike."""
+        space, names = self.spaces[0], self.names
+        nearest, cosine = self.word(int(space.ids[0, 0])), float(space.cosines[0, 0])
+        words = f"Of all {space.title}, {nearest} is nearest to {names[0]} (cosine {cosine:.2f}, of at most 1)"
+        if len(names) > 2:
+            size = len(names)
+            pairs = space.similarity.masked_fill(torch.ones(size, size).tril().bool(), -torch.inf)
+            a, b = divmod(int(pairs.argmax()), size)
+            words += f"; of these, {names[a]} and {names[b]} are most alike ({float(pairs[a, b]):.2f})"
+        return f"{words}."
+
     def fields(self) -> dict[str, Any]:
         return {
             "at": self.at or None,

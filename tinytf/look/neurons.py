@@ -17,6 +17,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
+from tinytf.sentences import listed
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
@@ -147,6 +148,20 @@ class Neurons(Report):
     contributing: str
     examples: TopExamples | None = None
     trace: Trace | None = field(default=None, repr=False, compare=False)
+
+    def in_a_sentence(self) -> str:
+        """The first unit of the last token, and what it promotes there."""
+        last = self.tokens[-1] if self.tokens else None
+        if last is None or not last.units:
+            return ""
+        unit, at = last.units[0], self.encoding.tokens[last.position].shown
+        most = "most active" if self.by == "activation" else f"strongest for {self.shown(last.predicted or 0)}"
+        words = f"At {at}, {unit.unit} is the {most} unit ({unit.activation:+.3g})"
+        direction = next((direction for direction in self.directions if direction.unit == unit.unit), None)
+        if direction is not None:
+            ends = direction.promoted if unit.activation >= 0 else direction.suppressed
+            words += f"; it speaks for {listed([str(self.shown(i)) for i, _ in ends[:3]])}"
+        return f"{words}."
 
     def fields(self) -> dict[str, Any]:
         return {

@@ -16,6 +16,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.memory import require_free
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report
+from tinytf.sentences import percent
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import span
@@ -49,6 +50,13 @@ class Rollout(Report):
     shares: Tensor
     maps: tuple[Tensor, ...]
     query: int
+
+    def in_a_sentence(self) -> str:
+        """Of which token the position read has the largest share."""
+        tokens, share = self.encoding.tokens, self.shares[self.query].max(dim=0)
+        most = tokens[int(share.indices)].shown
+        reader, held = tokens[self.query].shown, percent(float(share.values))
+        return f"Through all layers up to L{self.layer}, attention brings {reader} most from {most} ({held})."
 
     def fields(self) -> dict[str, Any]:
         return {

@@ -13,6 +13,7 @@ from tinytf.look.parameters import Parameters, parameters
 from tinytf.look.prediction import Prediction, predictions
 from tinytf.look.values import array_at
 from tinytf.report import About, Report, derived, plain
+from tinytf.sentences import from_where_on, percent
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -63,6 +64,25 @@ class Traced(Report):
         """The pass at a glance, of a report without addresses."""
         assert self.glance is not None
         return self.glance
+
+    def in_a_sentence(self) -> str:
+        """The first prediction, from which layer on the lens reads it, and the head that adds most to its logit."""
+        if self.glance is None or not self.predictions:
+            return ""
+        best, seen = self.predictions[0], self.glance
+        share = best.top[0].probability
+        if not best.of_tokens or share is None:
+            return ""
+        where = f"after {best.shown}" if best.what == "next" else f"for {best.title}"
+        words = [f"The model expects {best.best} {where} ({percent(share)})"]
+        read = [layer.read is not None and layer.read.id == best.top[0].id for layer in seen.layers]
+        if (first := from_where_on(read)) is not None:
+            words.append(f"it is the best guess from L{first} on")
+        layer, head, added = seen.ranked[0]
+        if seen.layers[layer].direct is not None and added > 0:
+            looks = seen.most_seen(layer, head).removeprefix("→ ")
+            words.append(f"L{layer}H{head}" + f", looking at {looks}," * bool(looks) + " adds most to it")
+        return f"{'; '.join((words[0], ', and '.join(words[1:]))) if words[1:] else words[0]}."
 
     @derived
     def rows(self) -> list[StepSummary]:

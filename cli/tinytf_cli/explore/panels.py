@@ -116,4 +116,5 @@ class Panel(Pane):
         if failure is not None:
             yield Line([Span(failure.message, "bad"), Span(f"  {failure.hint}", "dim")], indent=2)
         for result in outcome.results:
-            yield from led(result.blocks(self.terminal))[1]
+            sentence, _, rest = led(result.blocks(self.terminal))
+            yield from (*sentence, *rest)

@@ -88,7 +88,8 @@ class CapturingOutput(Output):
 
     def blocks(self, shown: Shown, terminal: Terminal) -> Iterator[Block]:
         """The blocks of a result; on a screen without lines about the model that equal the last shown (``lead``)."""
-        blocks, rest = led(super().blocks(shown, terminal))
+        sentence, blocks, rest = led(super().blocks(shown, terminal))
+        yield from sentence
         visible = [block for block in blocks if block != Line("")]
         if not self.captured.isatty() or visible != self.lead:
             yield from blocks

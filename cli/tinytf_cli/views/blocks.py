@@ -41,7 +41,8 @@ class Line:
     """One line, or a paragraph that wraps; with ``single`` it is cut instead.
 
     ``said`` is the text for a screen reader. In a ``verbatim`` text, signs are not replaced by words. Wrapped lines are
-    indented by another ``hanging`` columns. A ``lead`` is one of the first lines, which describe the model.
+    indented by another ``hanging`` columns. A ``lead`` is one of the first lines, which describe the model, and the
+    ``first`` is the sentence before them.
     """
 
     words: Words
@@ -51,6 +52,7 @@ class Line:
     hanging: int = 2
     verbatim: bool = False
     lead: bool = False
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -399,11 +401,14 @@ Block: TypeAlias = (
 )
 
 
-def led(blocks: Iterable[Block]) -> tuple[list[Block], Iterator[Block]]:
-    """Split a view into its first lines, about the model, with the blank line after them, and the rest."""
-    lead, rest = list[Block](), iter(blocks)
+def led(blocks: Iterable[Block]) -> tuple[list[Block], list[Block], Iterator[Block]]:
+    """Split a view into its sentence, its first lines, about the model, with the blank line after them, and the rest."""
+    sentence, lead, rest = list[Block](), list[Block](), iter(blocks)
     for block in rest:
-        if not (isinstance(block, Line) and (block.lead or (lead and block == Line("")))):
-            return lead, itertools.chain([block], rest)
-        lead.append(block)
-    return lead, rest
+        if isinstance(block, Line) and block.first:
+            sentence.append(block)
+        elif isinstance(block, Line) and (block.lead or (lead and block == Line(""))):
+            lead.append(block)
+        else:
+            return sentence, lead, itertools.chain([block], rest)
+    return sentence, lead, rest

@@ -1,7 +1,7 @@
 """Views: functions from a report to blocks, registered by the type of the report that they draw."""
 
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -59,10 +59,14 @@ def draws(report: type[Report], display: type[Display] = Display) -> Callable[[V
     return register
 
 
-def blocks_of(report: Report, terminal: Terminal, display: Display | None = None) -> "Iterable[Block]":
-    """A report as blocks, made by the view of its type. Raises UsageError for a type without a view."""
+def blocks_of(report: Report, terminal: Terminal, display: Display | None = None) -> "Iterator[Block]":
+    """A report as blocks: its sentence, and what its view makes. Raises UsageError for a type without a view."""
+    from tinytf_cli.views.blocks import Line, Span
+
     view, options = _view_of(report)
-    return view(report, terminal, options() if display is None else display)
+    if report.sentence:
+        yield Line(Span(report.sentence, "strong"), hanging=0, first=True)
+    yield from view(report, terminal, options() if display is None else display)
 
 
 def _view_of(report: Report) -> tuple[View, type[Display]]:

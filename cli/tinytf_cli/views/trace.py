@@ -68,7 +68,7 @@ def trace(report: Traced, terminal: Terminal, display: TraceDisplay) -> Iterator
     yield from answer
     screen = Screen(model, report, (display.again or commands_about(report))(report.trace.encoding.text))
     if display.is_first_screen:
-        above = sum(_lines(block, terminal.width) for block in (*title, *answer))
+        above = sum(_lines(block, terminal.width) for block in (*title, *answer, Line(Span(report.sentence))))
         yield from screen.blocks(terminal, display.rows, above)
     else:
         yield from _parts(report, screen, terminal, display)

@@ -37,6 +37,7 @@ from tinytf.errors import UsageError
 from tinytf.model.without import left_out
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, ignore_progress
+from tinytf.sentences import changed, listed
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -45,6 +46,7 @@ from tinytf.trace.trace import Text, Trace
 
 AnyModel = TypeVar("AnyModel", bound=TextModel)
 SWEEPS = ("heads", "experts", "ffn", "layers")
+_ABLATED = {**{what: what for what in SWEEPS}, "ffn": "feed-forwards"}
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,16 @@ class Ablation(Ablated):
     loss_before: float | None
     loss_after: float | None
 
+    def in_a_sentence(self) -> str:
+        """What becomes of the target's probability, and what comes first then."""
+        sites = listed([str(site) for site in self.sites[:3]]) if len(self.sites) <= 3 else f"these {len(self.sites)}"
+        ablated = {"zero": f"Without {sites}", "mean": f"With {sites} at the mean"}.get(self.how, f"With other {sites}")
+        was = max(self.choices, key=lambda choice: choice.before).id == self.target
+        best = self.effect.best == self.target
+        now = ("is still first" if was else "is first now") if best else f"{self.shown(self.effect.best)} comes first"
+        shares = (math.exp(share) for share in (self.effect.log_p_before, self.effect.log_p_after))
+        return f"{ablated}, {self.shown(self.target)} {changed(*shares)}, and {now}."
+
     def stored(self) -> list[Array]:
         """The numbers of the effect, each a tensor of one number."""
         return [Array.of(name, (), torch.tensor(getattr(self.effect, name))) for name in ("kl", "change")]
@@ -114,6 +126,15 @@ class AblationSweep(Ablated):
     names: tuple[str, ...]
     effects: tuple[Effect | None, ...]
     counts: tuple[int, ...]
+
+    def in_a_sentence(self) -> str:
+        """Which ablation changes the target's probability most, and how."""
+        if not self.measured:
+            return ""
+        ((name, effect),) = self.strongest(1)
+        of = f"Of {len(self.measured):,} {_ABLATED[self.what]}, {name} matters most to {self.shown(self.target)}"
+        then = "" if effect.best == self.target else f", and {self.shown(effect.best)} comes first"
+        return f"{of}: without it, it {changed(math.exp(effect.log_p_before), effect.p_after)}{then}."
 
     def stored(self) -> list[Array]:
         """Both maps, (layers, heads), or (1, layers)."""

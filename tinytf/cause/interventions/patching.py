@@ -27,6 +27,7 @@ from tinytf.cause.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, ignore_progress, text_data
+from tinytf.sentences import from_where_on, listed, percent
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.tokenizer import Encoding
@@ -41,6 +42,11 @@ class PatchedRun(Report):
     contrast: Contrast
     checks: tuple[Verified, ...]
     texts: tuple[Encoding, ...] = field(repr=False)
+
+    @property
+    def lead(self) -> str:
+        """What is followed, in words."""
+        return f"the lead of {self.shown(self.contrast.answer)} over {self.shown(self.contrast.versus)}"
 
     def compared(self) -> dict[str, Any]:
         """Both texts, and the followed tokens."""
@@ -65,6 +71,13 @@ class Patched(PatchedRun):
     difference: float
     recovered: float
     choices: tuple[Choice, ...]
+
+    def in_a_sentence(self) -> str:
+        """How much of the lead the clean activations bring back."""
+        sites = listed([str(site) for site in self.sites[:3]]) if len(self.sites) <= 3 else f"these {len(self.sites)}"
+        if self.recovered < 0:
+            return f"{sites} of the clean run takes even more of {self.lead} away."
+        return f"{sites} of the clean run brings back {percent(self.recovered)} of {self.lead}."
 
     def stored(self) -> list[Array]:
         """``recovered`` and ``difference``, each a tensor of one number."""
@@ -95,6 +108,26 @@ class PatchSweep(PatchedRun):
     differences: Tensor
     patches: int
     first: int
+
+    def in_a_sentence(self) -> str:
+        """Where the lead is brought back: up to which layer where the texts differ, and from which at the prediction.
+
+        At least half of it, in all of these layers; for other sweeps, the patch that moves it most.
+        """
+        if self.interrupted or not self.measured:
+            return ""
+        half, (layer, at, most) = self.recovered >= 0.5, self.strongest(1)[0]
+        if self.what == "heads":
+            return f"L{layer}H{at} of the clean run moves {self.lead} most: it brings back {percent(most)}."
+        start, end = self.first, self.contrast.position
+        held, reached = half[:, start].tolist(), from_where_on(half[:, end].tolist())
+        until = held.index(False) if False in held else len(held)
+        tokens = self.texts[0].tokens
+        if start == end or not until or reached is None:
+            where = f"{at} {tokens[at].shown}" if at < len(tokens) else str(at)
+            return f"L{layer} of the clean run at {where} moves {self.lead} most: it brings back {percent(most)}."
+        moved = f"at {tokens[start].shown} up to L{until - 1} and at {tokens[end].shown} from L{reached} on"
+        return f"What decides {self.lead} is {moved}: patched there, at least half of it comes back."
 
     def itemised(self) -> dict[str, Any]:
         """The data with one item a layer, with its row of the map."""

@@ -1,0 +1,42 @@
+"""How a report says its answer in one sentence: shares as a person says them, lists, and from where on something holds.
+
+A sentence is a claim: what it says of a number has a definition here or in its report, and a test.
+"""
+
+from collections.abc import Sequence
+
+
+def percent(share: float) -> str:
+    """A share of 1 as a person says it: ``77 %``, ``6.5 %``, ``under 0.1 %``, ``over 99 %``."""
+    if 0 < share < 0.0005:
+        return "under 0.1 %"
+    if 0.995 <= share < 1:
+        return "over 99 %"
+    return f"{100 * share:.{0 if share >= 0.0995 or not share else 1}f} %"
+
+
+def listed(phrases: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *others, last = phrases
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def several(count: int, does: str) -> str:
+    """How many do what is said of several: ``3 look at it``, ``1 looks at it``."""
+    verb, *rest = does.split(" ", 1)
+    return " ".join((f"{count:,}", verb if count != 1 else "has" if verb == "have" else f"{verb}s", *rest))
+
+
+def from_where_on(holds: Sequence[bool]) -> int | None:
+    """The first index from which on all hold; None if the last does not."""
+    failing = [index for index, held in enumerate(holds) if not held]
+    first = failing[-1] + 1 if failing else 0
+    return first if first < len(holds) else None
+
+
+def changed(before: float, after: float) -> str:
+    """What a probability did, in words: ``falls from 77 % to 14 %``; ``stays at 77 %`` where both read the same."""
+    shares = percent(before), percent(after)
+    if shares[0] == shares[1]:
+        return f"stays at {shares[0]}"
+    return f"{'falls' if after < before else 'rises'} from {shares[0]} to {shares[1]}"
