@@ -123,7 +123,7 @@ class PatchSweep(PatchedRun):
         held, reached = half[:, start].tolist(), from_where_on(half[:, end].tolist())
         until = held.index(False) if False in held else len(held)
         tokens = self.texts[0].tokens
-        if start == end or not until or reached is None:
+        if self.what != "residual" or start == end or not until or reached is None:
             where = f"{at} {tokens[at].shown}" if at < len(tokens) else str(at)
             return f"L{layer} of the clean run at {where} moves {self.lead} most: it brings back {percent(most)}."
         moved = f"at {tokens[start].shown} up to L{until - 1} and at {tokens[end].shown} from L{reached} on"

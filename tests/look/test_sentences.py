@@ -1,0 +1,258 @@
+"""The sentence of each report says what its numbers hold, recomputed here from tensors, and stops when they do not."""
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tinytf.cause.interventions.prediction import Choice, Effect
+from tinytf.loading import Model, load
+from tinytf.sentences import changed, from_where_on, listed, percent, several
+
+TEXT = "The dog lost the red ball. The dog lost the red"
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load("tiny", device="cpu")
+
+
+def shares_by_layer(model: Model, text: str, position: int = -1) -> torch.Tensor:
+    """The probabilities that the stream after the embedding and after each layer would give, (stages, V)."""
+    trace, transformer = model.trace(text), model.transformer
+    places = [(trace.steps.embedded, None), *((trace.steps.output, n) for n in range(model.config.n_layers))]
+    rows = [transformer.unembed(transformer.final_norm(trace.step(*place)))[position] for place in places]
+    return torch.stack(rows).softmax(-1)
+
+
+def first_of_the_end(held: list[bool]) -> int:
+    """The begin of the last run of true entries, counted from the end."""
+    count = 0
+    for one in reversed(held):
+        if not one:
+            break
+        count += 1
+    return len(held) - count
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.7725, "77 %"), (0.0645, "6.5 %"), (0.0004, "under 0.1 %"), (0.0006, "0.1 %"), (0.9999, "over 99 %"),
+     (0.994, "99 %"), (1.0, "100 %"), (0.0, "0 %"), (0.0994, "9.9 %"), (0.0996, "10 %")],
+)  # fmt: skip
+def test_a_share_is_said_as_a_person_says_it(share: float, said: str) -> None:
+    assert percent(share) == said
+
+
+def test_from_where_on_something_holds_is_the_begin_of_its_last_run() -> None:
+    assert from_where_on([True, False, True, True]) == 2
+    assert from_where_on([True, True]) == 0
+    assert from_where_on([True, False]) is None
+    assert from_where_on([]) is None
+
+
+def test_one_does_what_several_do() -> None:
+    assert several(1, "look at it") == "1 looks at it"
+    assert several(1, "have no pattern") == "1 has no pattern"
+    assert several(1200, "rest") == "1,200 rest"
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+
+
+def test_a_probability_falls_rises_or_stays_as_it_reads() -> None:
+    assert changed(0.77, 0.14) == "falls from 77 % to 14 %"
+    assert changed(0.14, 0.77) == "rises from 14 % to 77 %"
+    assert changed(0.7701, 0.7699) == "stays at 77 %"
+
+
+def test_the_lens_says_from_which_layer_on_a_token_is_first(model: Model) -> None:
+    best = shares_by_layer(model, TEXT).argmax(-1).tolist()
+    first = first_of_the_end([token == best[-1] for token in best])
+    assert 0 < first < len(best)
+    names = ["the embedding", *(f"L{n}" for n in range(model.config.n_layers))]
+    after = model.encode(TEXT).tokens[-1].shown
+    assert model.lens(TEXT).sentence == (
+        f"At {after} the model's guess is {model.shown(best[-1])} from {names[first]} on; "
+        f"at {names[first - 1]} it is still {model.shown(best[first - 1])}."
+    )
+
+
+@pytest.mark.parametrize("word", [" ball", " dog", " hat", " sat"])
+def test_the_lens_says_when_a_tracked_token_comes_near(model: Model, word: str) -> None:
+    shares = shares_by_layer(model, TEXT)
+    (token,) = model.encode(word).ids
+    ranks = (1 + (shares > shares[:, token, None]).sum(-1)).tolist()
+    names = ["the embedding", *(f"L{n}" for n in range(model.config.n_layers))]
+    found = model.lens(TEXT, track=[word]).sentence
+    if ranks[-1] > 10:
+        assert f"ends as number {ranks[-1]:,}" in found
+        assert "top 10" not in found
+        assert "first from" not in found
+        return
+    near = names[first_of_the_end([rank <= 10 for rank in ranks])]
+    assert f"is in the top 10 from {near} on" in found or f"is first from {near} on" in found
+    if ranks[-1] == 1:
+        assert f"first from {names[first_of_the_end([rank == 1 for rank in ranks])]} on" in found
+    else:
+        assert f"ends as number {ranks[-1]}" in found
+
+
+def test_a_trace_says_what_is_expected_from_where_on_and_which_head_adds_most(model: Model) -> None:
+    shares, found = shares_by_layer(model, TEXT), model.traced(TEXT)
+    best = shares.argmax(-1).tolist()[1:]
+    said = re.fullmatch(
+        r"The model expects (\S+) after (\S+) \((.*)\); it is the best guess from L(\d) on, "
+        r"and L(\d)H(\d), looking at (\S+), adds most to it\.",
+        found.sentence,
+    )
+    assert said is not None, found.sentence
+    tokens = [token.shown for token in model.encode(TEXT).tokens]
+    assert said[1] == model.shown(best[-1])
+    assert said[2] == tokens[-1]
+    assert said[3] == percent(float(shares[-1].max()))
+    assert int(said[4]) == first_of_the_end([token == best[-1] for token in best])
+    parts = model.attribute(TEXT).heads()
+    layer, head = divmod(int(parts.argmax()), parts.shape[1])
+    assert (int(said[5]), int(said[6])) == (layer, head)
+    assert said[7] == tokens[int(model.trace(TEXT).step("weights", layer)[head, -1].argmax())]
+
+
+def test_attention_counts_the_heads_that_have_half_of_their_weight_at_one_place(model: Model) -> None:
+    found, trace = model.attention(TEXT), model.trace(TEXT)
+    counts = dict.fromkeys(("rests? on the first token", "looks? at the token before", "looks? at the token itself"), 0)
+    for layer in range(model.config.n_layers):
+        for head in trace.step("weights", layer).double():
+            size = len(head)
+            places = (
+                sum(head[q, 0] for q in range(1, size)) / (size - 1),
+                sum(head[q, q - 1] for q in range(1, size)) / (size - 1),
+                sum(head[q, q] for q in range(size)) / size,
+            )
+            means = dict(zip(counts, map(float, places), strict=True))
+            name = max(means, key=lambda name: means[name])
+            counts[name] += means[name] >= 0.5
+    assert sum(counts.values()) > 0
+    for name, count in counts.items():
+        said = re.search(rf"(\d+) {name}", found.sentence)
+        assert (said is not None) == bool(count), found.sentence
+        assert said is None or int(said[1]) == count
+    assert found.sentence.startswith(f"Of {model.config.n_layers * model.config.n_heads} heads ")
+    assert model.attention(TEXT, heads=((0, 0),)).sentence == ""
+    assert model.attention("The dog").sentence == ""  # of two tokens the first is also the one before
+
+
+def test_ablation_says_what_becomes_of_the_target(model: Model) -> None:
+    found = model.ablate(TEXT, "L1")
+    before, after = math.exp(found.effect.log_p_before), math.exp(found.effect.log_p_after)
+    assert before == pytest.approx(float(shares_by_layer(model, TEXT)[-1].max()), rel=1e-4)
+    assert f"{model.shown(found.target)} {changed(before, after)}" in found.sentence
+    other = next(choice.id for choice in found.choices if choice.id != found.target)
+    was = tuple(replace(choice, before=0.9 * (choice.id == found.target)) for choice in found.choices)
+    effect = Effect(0.1, math.log(0.5), math.log(0.25), found.target)
+    assert "falls from 50 % to 25 %, and is still first." in replace(found, effect=effect, choices=was).sentence
+    fallen = replace(found, effect=replace(effect, best=other), choices=was).sentence
+    assert fallen.endswith(f"and {model.shown(other)} comes first.")
+    second = (*was, Choice(other, 0.99, 0.1))
+    assert replace(found, effect=effect, choices=second).sentence.endswith("and is first now.")
+    failed = replace(found, check=replace(found.check, difference=1.0))
+    assert failed.sentence == ""  # what is not checked is not claimed
+
+
+def test_a_sweep_names_the_ablation_that_moves_the_target_most(model: Model) -> None:
+    found = model.ablation_sweep(TEXT, "heads")
+    changes = {
+        f"L{layer}H{head}": model.ablate(TEXT, f"L{layer}H{head}").effect
+        for layer in range(model.config.n_layers)
+        for head in range(model.config.n_heads)
+    }
+    most = max(changes, key=lambda name: abs(changes[name].change))
+    assert f"Of {len(changes)} heads, {most} matters most" in found.sentence
+    shares = (math.exp(value) for value in (changes[most].log_p_before, changes[most].log_p_after))
+    assert changed(*shares) in found.sentence
+
+
+def test_patching_says_up_to_where_and_from_where_on_half_comes_back(model: Model) -> None:
+    clean, corrupt = "The cat lost the ball. The cat lost the", "The cat lost the hat. The cat lost the"
+    found = model.patch_sweep(clean, corrupt)
+    said = re.search(r"is at (\S+) up to L(\d+) and at (\S+) from L(\d+) on", found.sentence)
+    assert said is not None, found.sentence
+    assert said[1] == "·ball"
+    assert said[3] == "·the"
+    half = {
+        (layer, position): model.patch(clean, corrupt, f"L{layer}.in", positions=[position]).recovered >= 0.5
+        for layer in range(model.config.n_layers)
+        for position in (found.first, found.contrast.position)
+    }
+    until, reached = int(said[2]), int(said[4])
+    assert all(half[layer, found.first] for layer in range(until + 1))
+    assert not half.get((until + 1, found.first), False)
+    assert all(half[layer, found.contrast.position] for layer in range(reached, model.config.n_layers))
+    assert not half.get((reached - 1, found.contrast.position), False)
+    single = model.patch(clean, corrupt, "L0.in", positions=[found.first])
+    assert f"brings back {percent(single.recovered)} of the lead of ·ball over ·hat" in single.sentence
+    assert "takes even more" in replace(single, recovered=-0.2).sentence
+
+
+def test_attribution_names_the_parts_that_add_and_take_away_most(model: Model) -> None:
+    found = model.attribute(TEXT)
+    values = {part.name: part.value for part in found.parts}
+    most, least = max(values, key=lambda name: values[name]), min(values, key=lambda name: values[name])
+    assert found.sentence.startswith(f"{most} adds most to the logit of {model.shown(found.token)} ")
+    assert f"; {least} takes most away" in found.sentence
+    only = replace(found, parts=tuple(part for part in found.parts if part.value > 0), allowed=1e9)
+    assert "takes" not in only.sentence
+
+
+def test_a_score_names_the_choices_and_the_surprise(model: Model) -> None:
+    text = "The dog sat on the moon."
+    found, ids = model.score(text), model.encode(text).ids
+    logits = model.trace(text).step("logits").double().log_softmax(-1)
+    losses = [-float(logits[at, ids[at + 1]]) for at in range(len(ids) - 1)]
+    assert f"among {math.exp(sum(losses) / len(losses)):,.0f} equally" in found.sentence.replace(".0 ", " ") or (
+        f"among {math.exp(sum(losses) / len(losses)):.1f} equally" in found.sentence
+    )
+    worst = max(range(len(losses)), key=losses.__getitem__)
+    assert f"{model.encode(text).tokens[worst + 1].shown} surprises it most" in found.sentence
+
+
+def test_a_gradient_names_the_hardest_target_and_the_token_that_the_loss_depends_on(model: Model) -> None:
+    found, ids = model.backward(TEXT), model.encode(TEXT).ids
+    tokens = [token.shown for token in model.encode(TEXT).tokens]
+    logits = model.trace(TEXT).step("logits").log_softmax(-1)
+    worst = min(range(len(ids) - 1), key=lambda at: float(logits[at, ids[at + 1]]))
+    share = percent(float(logits[worst, ids[worst + 1]].exp()))
+    assert found.sentence.startswith(f"Hardest to predict is {tokens[worst + 1]} after {tokens[worst]} ({share}); ")
+    largest = max(range(len(ids)), key=lambda at: abs(found.first_order[at]))
+    assert found.sentence.endswith(f"the loss depends most on {largest} {tokens[largest]}.")
+
+
+def test_the_census_counts_every_head_once(model: Model) -> None:
+    found = model.heads(random_only=True)
+    names = [named.name for row in found.labels for named in row]
+    counts = [int(number) for number in re.findall(r"(\d+) (?:\w+)", found.sentence)]
+    assert counts[0] == len(names) == sum(counts[1:])
+    assert f"{names.count('induction')} repeat" in found.sentence
+
+
+@pytest.mark.parametrize("words", [["cat", "dog", "ball"]])
+def test_neighbours_names_the_nearest_and_the_two_most_alike(model: Model, words: list[str]) -> None:
+    found: Any = model.neighbours(words)
+    table = model.transformer.embed.tokens.weight.double()
+    table = table / table.norm(dim=-1, keepdim=True)
+    ids = [token for token in found.tokens if token is not None]
+    cosines = table @ table[ids[0]]
+    cosines[ids[0]] = -1
+    assert f"{model.tokenizer.shown(int(cosines.argmax()))} is nearest to {found.names[0]}" in found.sentence
+    pairs = {(a, b): float(table[ids[a]] @ table[ids[b]]) for a in range(3) for b in range(a + 1, 3)}
+    a, b = max(pairs, key=lambda pair: pairs[pair])
+    assert f"{found.names[a]} and {found.names[b]} are most alike ({pairs[a, b]:.2f})" in found.sentence
+
+
+def test_the_sentence_is_the_first_line_and_in_the_data(model: Model) -> None:
+    found = model.lens(TEXT)
+    assert found.to_dict()["sentence"] == found.sentence
+    assert list(found.to_dict())[2] == "sentence"
+    assert next(found.events())["sentence"] == found.sentence
