@@ -100,7 +100,7 @@ def test_the_answer_is_in_the_first_ten_lines(tinytf: Tinytf) -> None:
     assert shown == [(one["token"], pytest.approx(one["probability"], abs=5e-5)) for one in best[: len(shown)]]
     total = np.cumsum([one["probability"] for one in best])
     assert len(shown) == 1 + int(np.searchsorted(total[:4], 0.999))
-    seven = tinytf("trace", "The cat sat", "--top", "7", "--width", "120").lines
+    seven = tinytf("trace", "The cat sat", "--top", "7", "--width", "200").lines
     assert seven.index("") == 1 + 3 + 7  # the sentence, the model and the text, the answer
 
 
@@ -123,13 +123,25 @@ def test_the_block_is_that_of_the_head_that_speaks_most_for_the_answer(tinytf: T
 
 def test_a_long_text_and_a_long_stack_say_how_much_is_folded(deep: Model, deep_traces: dict[str, Traced]) -> None:
     lines = screen(deep, deep_traces[LONG], PAPER)
-    folded = re.search(r"… ([0-9]+) more …", lines[2])
+    text = next(line for line in lines if " more … " in line)
+    folded = re.search(r"… ([0-9]+) more …", text)
     assert folded is not None
-    assert int(folded[1]) + lines[2].count("│·") + 1 == len(deep_traces[LONG].trace.tokens)
+    assert int(folded[1]) + text.count("│·") + 1 == len(deep_traces[LONG].trace.tokens)
     layers = section(lines, "layers")
-    assert [line.split()[0] for line in layers[1:5]] == ["L0", "L1", "L28", "L29"]
-    assert layers[5].strip() == "folded: 26 of 30 layers, L2 to L27; --all shows them"
+    assert layers[5].strip() == "folded: 26 of 30 layers; --all shows them"
     assert len(section(screen(deep, deep_traces[SENTENCE], PAPER, rows=0), "layers")) == 31
+
+
+def test_a_deep_stack_is_folded_to_the_layers_in_which_the_prediction_turns(deep_traces: dict[str, Traced]) -> None:
+    seen = deep_traces[LONG].overview
+    read = [layer.read.id for layer in seen.layers if layer.read is not None]
+    settled = max((n for n in range(1, 30) if read[n] != read[n - 1]), default=29)
+    shown = seen.telling(4)
+    assert shown == sorted(set(shown))
+    assert len(shown) == 4
+    assert {seen.ranked[0][0], 29} <= set(shown)  # the layer that is drawn, and the last
+    assert {settled, settled - 1} <= set(shown)  # the last turn, and the layer before it
+    assert seen.telling(30) == list(range(30))
 
 
 def test_more_masks_than_the_screen_has_room_for_are_shown_by_all(tinytf: Tinytf) -> None:
@@ -277,7 +289,7 @@ def test_each_option_shows_its_part_after_the_answer(tinytf: Tinytf, decoder: Pa
     def shown(*options: str) -> list[str]:
         ran = tinytf("trace", SENTENCE, "-m", decoder, *options)
         assert ran.status == 0, ran.err
-        assert "next" in "".join(ran.lines[:5])
+        assert any(line.startswith("  next ") for line in ran.lines[:7])
         assert ran.lines[-1].startswith("checked: ")
         return headings(ran)
 

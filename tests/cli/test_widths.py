@@ -15,6 +15,7 @@ from tinytf.report import Report
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.attention import AttentionDisplay
 from tinytf_cli.views.blocks import Block, Heading, Line
 from tinytf_cli.views.draw import blocks_of
 
@@ -122,7 +123,7 @@ def test_twelve_by_twelve_heads_fit_the_screen(reports: dict[str, dict[str, Repo
 def test_the_overview_of_144_heads_has_them_all_in_80_columns(reports: dict[str, dict[str, Report]]) -> None:
     screen = Terminal(80, "none", cuts=True)
     report = reports[LONG]["overview"]
-    lines = list(paint(blocks_of(report, screen), screen))
+    lines = list(paint(blocks_of(report, screen, AttentionDisplay(all=True)), screen))
     numbers = [line for line in lines if re.fullmatch(r"  L\d+ .*(\d\.\d\d.*){12}", line)]
     assert len(numbers) == 12
     start = next(i for i, line in enumerate(lines) if line.startswith("weights of every head"))

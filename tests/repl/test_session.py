@@ -70,7 +70,7 @@ def test_the_model_is_opened_once_and_when_it_is_needed(
 
 def test_another_model_is_opened_for_one_command(ran: Talk) -> None:
     assert "\ntiny-encoder " in ran("attention -m tiny-encoder")
-    assert ran("trace --dtype float64 --pipeline").splitlines()[0].find("float64") > 0
+    assert "float64" in "".join(ran("trace --dtype float64 --pipeline").splitlines()[:3])
     assert ran.session.state.spec.words == "tiny"
     assert "float32" in ran("where")
 

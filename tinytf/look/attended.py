@@ -72,7 +72,7 @@ class Attended(Report):
 
         A head is counted at a place that has half of its weight, averaged over the queries but the first.
         """
-        if self.glance is None:
+        if self.glance is None or len(self.trace.tokens) < _FEW:
             return ""
         measured = measures_of(self.trace, list(_PLACES))
         weights = torch.stack(list(measured.values())).flatten(1)  # (places, layers·heads)
@@ -217,6 +217,6 @@ def attention(
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
     expected = predictions(trace, model, 1)
     drawn = None if layer is None else layer_overview(trace, expected, layer)
-    glance = None if heads or drawn or len(trace.tokens) < _FEW else overview(trace, expected, model.shown)
+    glance = None if heads or drawn else overview(trace, expected, model.shown)
     about = About(model, trace.encoding)
     return Attended(trace, check(trace), tuple(heads), query, top, window, drawn, glance, about=about)

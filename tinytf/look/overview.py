@@ -96,6 +96,21 @@ class Overview:
         ]
         return sorted(heads, key=lambda head: -head[2])
 
+    def telling(self, most: int) -> list[int]:
+        """The layers that tell most, in order: that of the first head in ``ranked``, and the last.
+
+        Then where the lens comes to the prediction and the layer before, and where its reading changed last before
+        that; without a lens, the layers that add most to the stream.
+        """
+        count = len(self.layers)
+        wanted, read = [self.ranked[0][0], count - 1], [layer.read and layer.read.id for layer in self.layers]
+        if self.reading is not None:
+            turns = [layer for layer in range(count - 1, 0, -1) if read[layer] != read[layer - 1]]
+            wanted += [layer for turn in turns for layer in (turn, turn - 1)]
+        added = {layer.layer: sum(one.share for one in layer.added) for layer in self.layers}
+        wanted += sorted(range(count), key=lambda layer: -added[layer])
+        return sorted(list(dict.fromkeys(wanted))[:most])
+
     @derived
     def flow(self) -> Flow:
         """The flow of the block of the first head in ``ranked``."""

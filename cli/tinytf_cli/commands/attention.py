@@ -7,7 +7,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import TraceOptions
+from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.attended import Attended
@@ -40,7 +40,7 @@ class Options:
 
 
 @command("attention")
-def attention(options: Options, tracing: TraceOptions) -> int:
+def attention(options: Options, folding: FoldOptions, tracing: TraceOptions) -> int:
     """By default, shows one number and a small map for each head. --row, --top and --window need a --head."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_single_number
@@ -62,7 +62,7 @@ def attention(options: Options, tracing: TraceOptions) -> int:
         window = None if options.window is None else _window(options.window, trace)
         return model.attention(trace, heads=chosen, row=options.row, top=options.top, window=window, layer=layer)
 
-    return tracing.show(question, "attentions", AttentionDisplay(options.by, options.rows))
+    return tracing.show(question, "attentions", AttentionDisplay(options.by, options.rows, folding.all))
 
 
 def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:

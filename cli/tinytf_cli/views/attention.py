@@ -14,10 +14,13 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Heading, Heat, Line, Miniature, Span, Thumbnails, Visible
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.flow import multi_head_blocks
-from tinytf_cli.views.parts import row_limit, shortened
+from tinytf_cli.views.overview import head_maps, where_read
+from tinytf_cli.views.parts import LONG_STACK, head_map, row_limit, shortened
 from tinytf_cli.views.predictions import check_blocks
 from tinytf_cli.views.steps import as_array, labels, query_blocks, visible_array
 
+_FEW_LAYERS, _LINES = 4, 24
+"""How many layers are drawn with every head, and the lines that the strongest heads of more layers take."""
 _BOUNDED = ("previous", "first", "self")
 
 
@@ -33,9 +36,12 @@ def _full(values: Array, by: str) -> float:
     return 1.0 if by in _BOUNDED else float(np.nanmax(values, initial=0.0)) or 1.0
 
 
-def _measured(values: Array, by: str, layers: Sequence[int]) -> Iterator[Block]:
-    """A measure of every head: layers down, heads across."""
+def _measured(values: Array, by: str, layers: Sequence[int], whole: bool = True) -> Iterator[Block]:
+    """A measure of every head: layers down, heads across; of a deep model, unless ``whole``, a small map."""
     yield Heading(f"heads by {by}", MEASURES[by][1], "attention")
+    if not whole and len(layers) > LONG_STACK:
+        yield from head_map(values, "unit", _full(values, by))
+        return
     rows, columns = [f"L{layer}" for layer in layers], [f"H{head}" for head in range(values.shape[1])]
     yield Heat(values, rows, columns, "unit", None, _full(values, by), asked=True, digits=2)
 
@@ -52,10 +58,11 @@ def measured_blocks(heads: MeasuredHeads, top: int) -> Iterator[Block]:
 @dataclass(frozen=True)
 class AttentionDisplay(Display):
     """``by`` is the measure of the overview; ``rows`` the most queries of a large head: 0 for all, None for what suits
-    the terminal."""
+    the terminal. ``all`` draws every head of a deep model."""
 
     by: str = "entropy"
     rows: int | None = None
+    all: bool = False
 
 
 @draws(Attended, AttentionDisplay)
@@ -66,10 +73,13 @@ def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -
         yield from _multi_head(report, report.multi_head, terminal)
     elif not report.heads:
         layers = list(report.trace.steps.attention_layers)
-        yield from _measured(as_array(report.measured(display.by))[layers], display.by, layers)
-        larger = f"larger: --head L{layers[0]}H0, --layer {layers[0]}"
-        yield Heading("weights of every head", f"query down, key across; {larger}", "attention")
-        yield thumbnails(report.trace)
+        yield from _measured(as_array(report.measured(display.by))[layers], display.by, layers, display.all)
+        if display.all or report.glance is None or len(layers) <= _FEW_LAYERS:
+            larger = f"larger: --head L{layers[0]}H0, --layer {layers[0]}"
+            yield Heading("weights of every head", f"query down, key across; {larger}", "attention")
+            yield thumbnails(report.trace)
+        else:
+            yield from head_maps(report.glance, terminal.width, _LINES, where_read(report.glance))
     for layer, head in report.heads:
         yield from _head(report, layer, head, row_limit(terminal, display.rows, 24))
     yield from check_blocks(report.check)

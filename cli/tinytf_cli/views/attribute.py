@@ -35,7 +35,7 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
     yield _answer(report, f"{subject} at {report.position} {token}")
     yield note(f"held at its value: {report.frozen}")
     if report.versus is None:
-        yield note("a logit has no natural zero: what all tokens get alike decides nothing; --versus TOKEN compares")
+        yield note("only differences between logits matter; --versus TOKEN compares two")
     yield Heading("parts", "what each adds, the largest first", "output")
     yield _parts(report, token, None if display.all else display.top)
     yield Heading("heads", "what each adds", "attention")

@@ -402,7 +402,7 @@ Block: TypeAlias = (
 
 
 def led(blocks: Iterable[Block]) -> tuple[list[Block], list[Block], Iterator[Block]]:
-    """Split a view into its sentence, its first lines, about the model, with the blank line after them, and the rest."""
+    """Split a view into its sentence, the lines about the model with the blank line after them, and the rest."""
     sentence, lead, rest = list[Block](), list[Block](), iter(blocks)
     for block in rest:
         if isinstance(block, Line) and block.first:

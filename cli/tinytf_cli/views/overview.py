@@ -7,7 +7,7 @@ from itertools import accumulate
 from rich.cells import cell_len
 
 from tinytf.loading import Model
-from tinytf.look.overview import Added, Layer
+from tinytf.look.overview import Added, Layer, Overview
 from tinytf.look.prediction import Likely, Prediction
 from tinytf.look.traced import Traced
 from tinytf.report import Report
@@ -32,7 +32,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.flow import Drawing
-from tinytf_cli.views.parts import folded, middle_out, next_lines, numbered, shortened
+from tinytf_cli.views.parts import fold_note, next_lines, numbered, shortened
 from tinytf_cli.views.predictions import likely_blocks
 from tinytf_cli.views.steps import as_array, labels, visible_array
 from tinytf_cli.views.tokens import token_roles
@@ -42,7 +42,7 @@ _BARS, _ENOUGH = 5, 0.999
 _TAGGED = 12  # tokens whose class is shown
 _SCREEN = 45  # lines; of them those of the text, above the drawing, above the maps, and what is next
 _AROUND = 1 + 2 + 1 + 5
-_LONG = 7  # lines of title and answer, with which fewer layers are shown
+_LONG = 10  # lines of title and answer, with which fewer layers are shown
 _TITLE = 105  # columns of the longest title of the maps
 _LAYERS = 4  # shown of a deep model; twice as many where they stand beside the drawing
 _WIDE = 8  # columns that a small map takes, at least
@@ -144,6 +144,38 @@ def _shown(prediction: Prediction, top: int | None, most: int) -> Sequence[Likel
     return prediction.top
 
 
+def head_maps(overview: Overview, width: int, lines: int, where: str) -> Iterator[Block]:
+    """Small maps of the heads that add most, of those that have a map, as many as fit; ``where`` they are read."""
+    trace = overview.trace
+    steps = {layer.layer: trace.steps.map_of(layer.layer) for layer in overview.layers}
+    mapped = [(layer, head, step) for layer, head, _ in overview.ranked if (step := steps[layer])]
+    if not mapped:
+        return
+    most = max(1, width // _WIDE) * max(1, lines // (2 + min(len(trace.tokens), 5) // 2))
+    maps = [
+        Miniature(
+            f"L{layer}H{head}",
+            shortened(overview.most_seen(layer, head), 9),
+            as_array(overview.weights(layer, head)),
+            visible_array(trace, step, layer),
+        )
+        for layer, head, step in mapped[:most]
+    ]
+    target = "stream" if overview.predicted is None else "logit"
+    target, marks = f"those that add most to the {target}", f"→ what each sees most {where}"
+    yield Miniatures(maps, lines, "heads", len(mapped), target, "--all shows all", marks)
+
+
+def where_read(overview: Overview) -> str:
+    """Where the numbers of an overview are read, in words."""
+    positions, trace = overview.positions, overview.trace
+    if len(positions) == 1:
+        return f"at {trace.tokens[positions[0]].shown}"
+    noun = "[MASK]" if trace.config.predicts_tokens else "token"
+    reading = overview.reading
+    return "over all tokens" if reading is None else f"at each {noun}; the lens at {reading}"
+
+
 class Screen:
     """The first screen of one trace, below its answer."""
 
@@ -188,15 +220,6 @@ class Screen:
         more = f" · {plural(len(self.names), 'token')} × d_model {config.d_model}"
         return Heading(f"block L{layer}", subtitle + (more if width >= 100 else ""))
 
-    @property
-    def _where(self) -> str:
-        positions = self.overview.positions
-        if len(positions) == 1:
-            return f"at {self.names[positions[0]]}"
-        reading = self.overview.reading
-        noun = "[MASK]" if self.trace.config.predicts_tokens else "token"
-        return "over all tokens" if reading is None else f"at each {noun}; the lens at {reading}"
-
     def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
         """A head, what it looks at most, and how much it adds."""
         most = " ".join(("", *shortened(self.overview.most_seen(layer, head), 9).split(), ""))
@@ -238,9 +261,11 @@ class Screen:
             yield Line(Span(f"{query_range}the {len(columns)} keys seen most", "dim"), indent=2, hanging=0)
 
     def layers(self, rows: int | None) -> Iterator[Block]:
-        """A line per layer; the middle is folded to at most ``rows`` lines."""
+        """A line per layer; of a deep model, the ``rows`` that tell most."""
         layers = self.overview.layers
-        names, keep = numbered("L", len(layers)), middle_out(len(layers), rows)
+        names, keep = numbered("L", len(layers)), list(range(len(layers)))
+        if rows is not None and len(layers) > rows + 1:
+            keep = self.overview.telling(rows)
         heads = [list(self._head(layer)) if layer.layer in keep else "" for layer in layers]
         added = [[layer.added[index] for layer in layers] for index in range(len(layers[0].added))]
         columns = [
@@ -251,11 +276,12 @@ class Screen:
         if self.overview.reading is not None:
             reads = [layer.read for layer in layers if layer.read is not None]
             columns += [
-                Column("lens reads", [Span(read.token, "output") for read in reads], shrink=8),
+                Column("would predict here", [Span(read.token, "output") for read in reads], shrink=8),
                 Column("", [Meter(read.probability, Figure(read.probability, "%.3f"), "output") for read in reads]),
             ]
-        yield Heading("layers", f"norm of what is added over that of the stream, {self._where}")
-        yield from folded(Table(columns), names, rows, "layers")
+        yield Heading("layers", f"how far each half moves the vector {where_read(self.overview)} (1 = its own length)")
+        yield Table(columns).only(keep)
+        yield from fold_note(names, keep, "layers", "--all")
 
     def _sizes(self, column: Sequence[Added]) -> Column:
         """The relative sizes of what a step adds; a whole bar is as much as the stream, or more."""
@@ -271,23 +297,7 @@ class Screen:
 
     def heads(self, width: int, lines: int) -> Iterator[Block]:
         """Small maps of the strongest heads that have a map, as many as fit the lines."""
-        steps = {layer.layer: self.trace.steps.map_of(layer.layer) for layer in self.overview.layers}
-        mapped = [(layer, head, step) for layer, head, _ in self.overview.ranked if (step := steps[layer])]
-        if not mapped:
-            return
-        most = max(1, width // _WIDE) * max(1, lines // (2 + min(len(self.names), 5) // 2))
-        maps = [
-            Miniature(
-                f"L{layer}H{head}",
-                shortened(self.overview.most_seen(layer, head), 9),
-                as_array(self.overview.weights(layer, head)),
-                visible_array(self.trace, step, layer),
-            )
-            for layer, head, step in mapped[:most]
-        ]
-        target = "stream" if self.overview.predicted is None else "logit"
-        target, marks = f"those that add most to the {target}", f"→ what each sees most {self._where}"
-        yield Miniatures(maps, lines, "heads", len(mapped), target, "--all shows all", marks)
+        yield from head_maps(self.overview, width, lines, where_read(self.overview))
 
     def next(self, terminal: Terminal) -> Iterator[Block]:
         """Command lines to type next."""

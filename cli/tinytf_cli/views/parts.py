@@ -112,14 +112,15 @@ def folded(
 
 
 def fold_note(names: Sequence[object], keep: Sequence[int], noun: str, remedy: str = "--rows 0") -> Iterator[Block]:
-    """A note on the rows of the middle that are left out, if any."""
+    """A note on the rows that are left out, if any: from which to which, where they are one after the other."""
     first, count = (
         next((row for row, index in enumerate(keep) if index != row), len(keep)),
         len(names) - len(keep),
     )
     if count:
-        ends = f"{names[first]} to {names[first + count - 1]}"
-        yield note(f"folded: {count:,} of {len(names):,} {noun}, {ends}; {remedy} shows them")
+        one_run = first + count == len(names) or first + count in keep
+        ends = f", {names[first]} to {names[first + count - 1]}" if one_run else ""
+        yield note(f"folded: {count:,} of {len(names):,} {noun}{ends}; {remedy} shows them")
 
 
 def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:
