@@ -75,7 +75,7 @@ def test_the_lens_says_from_which_layer_on_a_token_is_first(model: Model) -> Non
     names = ["the embedding", *(f"L{n}" for n in range(model.config.n_layers))]
     after = model.encode(TEXT).tokens[-1].shown
     assert model.lens(TEXT).sentence == (
-        f"At {after} the model's guess is {model.shown(best[-1])} from {names[first]} on; "
+        f"After {after}, the model's guess is {model.shown(best[-1])} from {names[first]} on; "
         f"at {names[first - 1]} it is still {model.shown(best[first - 1])}."
     )
 
@@ -200,8 +200,11 @@ def test_attribution_names_the_parts_that_add_and_take_away_most(model: Model) -
     found = model.attribute(TEXT)
     values = {part.name: part.value for part in found.parts}
     most, least = max(values, key=lambda name: values[name]), min(values, key=lambda name: values[name])
-    assert found.sentence.startswith(f"{most} adds most to the logit of {model.shown(found.token)} ")
-    assert f"; {least} takes most away" in found.sentence
+    logit = float(model.trace(TEXT).step("logits")[-1, found.token])
+    assert found.sentence.startswith(
+        f"The logit of {model.shown(found.token)} is {logit:.4g}: {most} adds most to it (+"
+    )
+    assert f", {least} takes most away (-" in found.sentence
     only = replace(found, parts=tuple(part for part in found.parts if part.value > 0), allowed=1e9)
     assert "takes" not in only.sentence
 

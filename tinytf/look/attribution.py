@@ -95,9 +95,9 @@ class Attribution(Report):
         if self.versus is not None:
             what = f"lead of {self.shown(self.token)} over {self.shown(self.versus)}"
         most, least = (choose(self.parts, key=lambda part: part.value) for choose in (max, min))
-        told = [f"{most.name} adds most to the {what} ({most.value:+.3g} of {self.logit:.4g})"] * (most.value > 0)
-        told += [f"{least.name} takes most away ({least.value:+.3g})"] if least.value < 0 else []
-        return f"{'; '.join(told)}." if told else ""
+        told = [f"{most.name} adds most to it ({most.value:+.3g})"] * (most.value > 0)
+        told += [f"{least.name} takes most away ({least.value:+.3g})"] * (least.value < 0)
+        return f"The {what} is {self.logit:.4g}{': ' * bool(told)}{', '.join(told)}."
 
     def fields(self) -> dict[str, Any]:
         """The JSON data; parts are in the order in which the model adds them."""

@@ -90,7 +90,9 @@ class Lens(Report):
         assert first is not None
         after = self.encoding.tokens[self.positions[row]].shown
         still = f"; at {names[first - 1]} it is still {self.shown(best[first - 1])}" if first else ""
-        return f"At {after} the model's guess is {self.shown(best[-1])} from {names[first]} on{still}."
+        assert self.about is not None
+        where = "After" if self.about.model.config.causal else "At"
+        return f"{where} {after}, the model's guess is {self.shown(best[-1])} from {names[first]} on{still}."
 
     def _followed(self, row: int, i: int, names: Sequence[str]) -> str:
         """Where a tracked token enters the first ten and the first place, to stay there."""
@@ -104,8 +106,8 @@ class Lens(Report):
             )
         if first == near:
             return f"{token} is first from {names[near]} on"
-        then = f"first from {names[first]} on" if first is not None else f"ends as {last}"
-        return f"{token} is in the top {_NEAR} from {names[near]} on and {'is ' if first is not None else ''}{then}"
+        then = f"ends as {last}" if first is None else f"first from {names[first]} on"
+        return f"{token} is in the top {_NEAR} from {names[near]} on and {then}"
 
     def _telling(self) -> int | None:
         """The row of the position that a person asks about: the only or last one, or an encoder's first [MASK]."""

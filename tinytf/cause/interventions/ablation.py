@@ -132,9 +132,10 @@ class AblationSweep(Ablated):
         if not self.measured:
             return ""
         ((name, effect),) = self.strongest(1)
-        of = f"Of {len(self.measured):,} {_ABLATED[self.what]}, {name} matters most to {self.shown(self.target)}"
+        of = f"Of {len(self.measured):,} {_ABLATED[self.what]}, {name} matters most"
         then = "" if effect.best == self.target else f", and {self.shown(effect.best)} comes first"
-        return f"{of}: without it, it {changed(math.exp(effect.log_p_before), effect.p_after)}{then}."
+        moved = changed(math.exp(effect.log_p_before), effect.p_after)
+        return f"{of}: without it, {self.shown(self.target)} {moved}{then}."
 
     def stored(self) -> list[Array]:
         """Both maps, (layers, heads), or (1, layers)."""
