@@ -99,9 +99,12 @@ def _usage_hint(error: click.UsageError) -> str:
         for argument in error.ctx.command.params:
             if isinstance(argument, click.Argument) and argument.name == error.option_name.lstrip("-"):
                 return f"it is an argument: {error.ctx.command_path} {argument.make_metavar(error.ctx)}"
-    if isinstance(error, click.NoSuchOption) and error.possibilities:
-        return did_you_mean(error.option_name, error.possibilities)
-    return f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
+    see = f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        options = [option for option in error.ctx.command.params if isinstance(option, click.Option)]
+        names = [name for option in options if not option.hidden for name in option.opts if name.startswith("--")]
+        return did_you_mean(error.option_name, names, otherwise=see)
+    return see
 
 
 def usage_message(error: click.UsageError) -> str:

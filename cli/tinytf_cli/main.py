@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import shlex
 import signal
 import sys
 import warnings
@@ -20,6 +21,8 @@ from tinytf_cli.failing import explained, say
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import ReaderGone
 
+_QUOTED = 60
+"""The most characters of a text that a hint repeats."""
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
@@ -50,7 +53,12 @@ class Commands(click.Group):
         if args and args[0] == "help":
             args = [*args[1:2], "--help"]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise TinytfUsage(f"there is no command {args[0]!r}", did_you_mean(args[0], COMMANDS))
+            text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), args))
+            traced = shlex.join(["tinytf", "trace", text if text.isprintable() and len(text) <= _QUOTED else "TEXT"])
+            hint = did_you_mean(
+                args[0], COMMANDS, otherwise=f"{traced} traces a text; tinytf --help lists the commands"
+            )
+            raise TinytfUsage(f"there is no command {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
 
 

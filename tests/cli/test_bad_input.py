@@ -438,3 +438,19 @@ def test_the_explorer_is_refused_without_a_terminal(tinytf: Tinytf) -> None:
     assert found.status == 2
     assert "explore needs a terminal" in found.err
     assert 'tinytf trace "The cat sat"' in found.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["trace", "x", "--text", "y"], "see tinytf trace --help"),  # step has half of its letters
+        (["trace", "x", "--stpe", "y"], "did you mean --step?"),
+        (["tarce", "x"], "did you mean trace?"),
+        (["atten", "x"], "did you mean attention?"),
+        (["The", "cat", "sat", "--json"], "tinytf trace 'The cat sat' traces a text; tinytf --help lists the commands"),
+    ],
+)
+def test_a_name_is_proposed_only_where_it_is_near(tinytf: Tinytf, arguments: list[str], hint: str) -> None:
+    ran = tinytf(*arguments)
+    assert ran.status == 2
+    assert ran.err.splitlines()[1] == f"hint: {hint}"
