@@ -102,7 +102,7 @@ def _usage_hint(error: click.UsageError) -> str:
     see = f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
     if isinstance(error, click.NoSuchOption) and error.ctx:
         options = [option for option in error.ctx.command.params if isinstance(option, click.Option)]
-        names = [name for option in options if not option.hidden for name in option.opts if name.startswith("--")]
+        names = [name for option in options for name in option.opts if name.startswith("--")]
         return did_you_mean(error.option_name, names, otherwise=see)
     return see
 
