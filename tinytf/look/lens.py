@@ -83,16 +83,16 @@ class Lens(Report):
         if row is None:
             return ""
         names = [_called(stage, self.stages) for stage in self.stages]
+        assert self.about is not None
+        where = "After" if self.about.model.config.causal else "At"
+        at = f"{where} {self.encoding.tokens[self.positions[row]].shown}"
         if self.tracked:
-            return f"{listed([self._followed(row, i, names) for i in range(len(self.tracked))[:2]])}."
+            return f"{at}, {listed([self._followed(row, i, names) for i in range(len(self.tracked))[:2]])}."
         best = [int(stage.top_ids[row, 0]) for stage in self.stages]
         first = from_where_on([token == best[-1] for token in best])
         assert first is not None
-        after = self.encoding.tokens[self.positions[row]].shown
         still = f"; at {names[first - 1]} it is still {self.shown(best[first - 1])}" if first else ""
-        assert self.about is not None
-        where = "After" if self.about.model.config.causal else "At"
-        return f"{where} {after}, the model's guess is {self.shown(best[-1])} from {names[first]} on{still}."
+        return f"{at}, the model's guess is {self.shown(best[-1])} from {names[first]} on{still}."
 
     def _followed(self, row: int, i: int, names: Sequence[str]) -> str:
         """Where a tracked token enters the first ten and the first place, to stay there."""
