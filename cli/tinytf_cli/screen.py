@@ -1,7 +1,10 @@
 """A picture redrawn in place, below earlier output."""
 
+import os
 import shutil
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -11,6 +14,7 @@ from rich.text import Text
 
 from tinytf_cli.working import quiet
 
+_AGAIN_SECONDS = 0.02
 _BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 
 
@@ -62,6 +66,15 @@ def clean_exit(redraw: Callable[[], None] | None = None) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # a shell may forward a second one, which would interrupt the exit
         raise Terminated(128 + number)
 
+    def ignored(what: Any) -> None:
+        """Send the signal once more where Python drops what it raised, as it does in a finalizer."""
+        if isinstance(what.exc_value, Terminated):
+            number = what.exc_value.args[0] - 128
+            signal.signal(number, end)
+            threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
+        else:
+            unraisable(what)
+
     handlers: dict[str, Any] = {"SIGTERM": end, "SIGHUP": end}
     if redraw is not None:
         handlers["SIGCONT"] = lambda *_: redraw()
@@ -70,8 +83,10 @@ def clean_exit(redraw: Callable[[], None] | None = None) -> Iterator[None]:
         for name, handler in handlers.items()
         if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN
     }
+    unraisable, sys.unraisablehook = sys.unraisablehook, ignored
     try:
         yield
     finally:
+        sys.unraisablehook = unraisable
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,8 +1,10 @@
 """Keys at the prompt: what they run, what they leave on the line, and that none ends the session by accident."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +114,23 @@ def test_told_to_end_it_ends_also_while_python_runs(name: str, status: int, type
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_told_to_end_in_a_finalizer_where_python_drops_errors_it_ends_too() -> None:
+    class Left:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)  # the handler runs here, at the latest
+
+    before, hook = signal.signal(signal.SIGTERM, signal.SIG_DFL), sys.unraisablehook
+    try:
+        with pytest.raises(SystemExit) as ended, clean_exit():
+            time.sleep(30 if Left() else 0)
+        assert ended.value.code == 143
+        assert sys.unraisablehook is hook
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
