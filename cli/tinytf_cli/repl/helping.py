@@ -1,7 +1,9 @@
 """The pages of ``help``."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 from rich.cells import cell_len
@@ -14,7 +16,13 @@ from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 
+if TYPE_CHECKING:
+    from tinytf.trace.address import Address
+
 _COMMANDS = "commands"
+_HEADS = ("induction", "duplicate", "previous", "self", "offset", "first", "broad")
+"""The kinds of heads that ``tinytf heads`` counts."""
+_IN_LAYER = re.compile(r"L[0-9*-]")
 _MAX_INDENT = 18
 """The largest indent of a continued line, for narrow screens."""
 
@@ -89,6 +97,10 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
         return _topic_page(session, topic)
     if name := session.lexicon.meaning(topic):
         return _name_page(session, name)
+    if address := _step_address(session, topic):
+        return _step_page(session, address)
+    if (kind := topic.lower()) in _HEADS:
+        return _head_page(kind)
     known = [*dict.fromkeys((*PAGES, *TOPICS, _COMMANDS, *session.lexicon.names.values()))]
     if page := complete_name(topic, known):
         return help_blocks(session, page)
@@ -106,6 +118,9 @@ def _overview(session: Session) -> Iterator[Block]:
     yield from _pairs([(topic, ", ".join(listed)) for topic, listed in names.items()])
     yield Line("")
     yield Line("help TOPIC, such as help moving, lists its verbs; help VERB explains one;", indent=2)
+    yield Line(
+        "help L0.weights, or another step, says what it is for; help induction, what such a head does;", indent=2
+    )
     yield Line(f"see also {', '.join(f'help {page}' for page in PAGES if page not in names)}", indent=2)
 
 
@@ -154,6 +169,56 @@ def _name_page(session: Session, name: str) -> Iterator[Block]:
         if name in NOTES:
             yield Line("")
             yield Line(NOTES[name])
+
+
+def _step_address(session: Session, topic: str) -> "Address | None":
+    """The step that a topic names, with a layer or without; None where it names none."""
+    from tinytf.trace.address import Address, parse_address
+
+    table = session.table if _IN_LAYER.match(topic) else session.known_table  # a model is not opened for a wrong word
+    if table is None:
+        return None
+    if step := table.by_name.get(topic):
+        return Address(step)
+    try:
+        address = parse_address(topic, table)
+    except UsageError:
+        return None
+    return None if address.step is None else address
+
+
+def _step_page(session: Session, address: "Address") -> Iterator[Block]:
+    """What a step is: its formula, and from the lesson about it what it is for and its PyTorch line, on the text."""
+    from tinytf.lessons.course import lesson
+    from tinytf.lessons.live import Live
+    from tinytf.student.lesson import lesson_of
+
+    step = address.step
+    assert step is not None
+    yield Heading(str(address), step.title, step.role)
+    yield from _pairs([("formula", step.formula), ("shape", f"({', '.join(step.axes)})")])
+    if session.run is None:
+        yield Line("run a text, and help says what the step is for, on its numbers", indent=2)
+        yield _examples("run The cat sat")
+        return
+    number = lesson_of(session.model, session.trace, step.name)
+    if number is not None:
+        told = lesson(number, Live(session.model, session.trace.encoding.text))
+        yield from _pairs([("PyTorch", told.pytorch)])
+        yield Line("")
+        yield Line(" ".join(told.why.split()), indent=2, hanging=0)
+    yield Line("")
+    yield _examples(*([f"print {address}"] if step.is_tensor else []), *([f"learn {number}"] if number else []))
+
+
+def _head_page(kind: str) -> Iterator[Block]:
+    """What a kind of head is, and from which score on a head is counted as one."""
+    from tinytf.look.heads import LABELS
+
+    label = next(label for label in LABELS if label.name == kind)
+    yield Heading(f"{label.name} head", label.meaning, "attention")
+    yield from _pairs([("counted from", f"{label.score.replace('_', ' ')} ≥ {label.least:g}")])
+    yield _examples("heads", "attention")
 
 
 def _verb_page(verb: Verb) -> Iterator[Block]:
