@@ -188,7 +188,7 @@ class Report(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """The kind of report, its model and text, and its results."""
         of = {} if self.about is None else self.about.to_dict()
-        said = {"sentence": self.sentence} if self.sentence else {}
+        said = {"sentence": sentence} if (sentence := self.sentence) else {}
         return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **said, **of, **self.with_tokens(self.fields())}
 
     def with_tokens(self, data: dict[str, Any]) -> dict[str, Any]:

@@ -64,8 +64,8 @@ def blocks_of(report: Report, terminal: Terminal, display: Display | None = None
     from tinytf_cli.views.blocks import Line, Span
 
     view, options = _view_of(report)
-    if report.sentence:
-        yield Line(Span(report.sentence, "strong"), hanging=0, first=True)
+    if sentence := report.sentence:
+        yield Line(Span(sentence, "strong"), hanging=0, first=True)
     yield from view(report, terminal, options() if display is None else display)
 
 
