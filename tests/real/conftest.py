@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def model(path: Path) -> Model:
 @pytest.fixture(scope="session")
 def theirs(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The model of transformers, which takes ten seconds to read GGUF: one worker does, and leaves the weights."""
+    import gguf
     from transformers import AutoModelForCausalLM
 
     pytest.importorskip("accelerate", reason="transformers opens no GGUF file without it")
@@ -41,7 +43,10 @@ def theirs(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     left = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "smollm2.pt"
     with FileLock(f"{left}.lock"):
         if not left.exists():
-            read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+            with pytest.MonkeyPatch.context() as patch:
+                for name in ("GGUFReader", "get_tensor_name_map"):  # it makes both again and again
+                    patch.setattr(gguf, name, cache(getattr(gguf, name)))
+                read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
             torch.save((read.config, read.state_dict()), left)
     config, weights = torch.load(left, weights_only=False)
     del config.quantization_config  # they are quantized no longer

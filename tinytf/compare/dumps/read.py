@@ -143,20 +143,20 @@ def _parsed(words: str) -> Any:
 def _npz(path: Path) -> Dump:
     """The arrays of numpy.savez. Sizes are checked before anything is inflated; pickled objects are refused."""
     try:
-        with open_bytes(path) as file, zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            size, inflated = path.stat().st_size, sum(member.file_size for member in members)
-            if len(members) > _MOST_ARRAYS or inflated > max(_BOMB, _RATIO * size):
-                sizes = f"it has {size:,} bytes, and would inflate to {inflated:,}"
-                raise DumpError(f"{path} is refused: {sizes}", "write it again with numpy.savez, without compression")
-            headers = {member.filename.removesuffix(".npy"): _header(archive, member, path) for member in members}
+        archive = zipfile.ZipFile(path)  # open as long as the dump is: of 2,000 arrays its directory takes a while
+        members = archive.infolist()
+        size, inflated = path.stat().st_size, sum(member.file_size for member in members)
+        if len(members) > _MOST_ARRAYS or inflated > max(_BOMB, _RATIO * size):
+            sizes = f"it has {size:,} bytes, and would inflate to {inflated:,}"
+            raise DumpError(f"{path} is refused: {sizes}", "write it again with numpy.savez, without compression")
+        headers = {member.filename.removesuffix(".npy"): _header(archive, member, path) for member in members}
     except _UNREADABLE as error:
         raise damage_error(path, printable(str(error), spaces=False)) from None
 
     def array_of(name: str) -> "np.ndarray[Any, Any]":
         shape, dtype, fortran = headers[name]
         try:
-            with open_bytes(path) as file, zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
+            with archive.open(f"{name}.npy") as member:
                 _numpy_header(member)
                 data = member.read(math.prod(shape) * dtype.itemsize)
             return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
