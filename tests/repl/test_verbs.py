@@ -188,6 +188,16 @@ def test_a_stop_holds_where_its_condition_does(ran: Talk, tiny) -> None:  # type
     assert "no stop held" in ran("continue")
 
 
+def test_a_stop_that_never_held_says_how_close_it_came(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    largest = [tiny.trace(SENTENCE).step("ffn", layer).max().item() for layer in range(4)]
+    layer = int(np.argmax(largest))
+    ran(f"break L*.ffn if max > {max(largest) + 1}", "break L*.weights if max > 2 or max > 3", "tbreak L0.norm1")
+    assert "stop 3" in ran("continue")
+    *_, first, second = ran("continue").split("no stop held")[1].splitlines()[:3]
+    assert re.search(rf"has not held; closest: max {max(largest):.4g} at L{layer}\.ffn\[", first)
+    assert "closest" not in second
+
+
 def test_a_condition_on_a_head_is_about_that_head(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
     trace = tiny.trace(SENTENCE)
     entropy = [float(-(w * w.clamp_min(1e-30).log()).sum(-1).mean()) for w in trace["L0.weights"]]

@@ -17,7 +17,7 @@ from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable
 from tinytf.text.words import NUMBERS
 from tinytf.trace.address import parse_address
-from tinytf.trace.measures import MEASURES, OUTCOMES, Moment, Term, has_outcome, numbers
+from tinytf.trace.measures import MEASURES, OUTCOMES, Moment, Term, has_outcome, numbers, range_of
 from tinytf.trace.trace import Trace
 
 Measured = Callable[[Term], float]
@@ -27,6 +27,9 @@ Value = Callable[[Measured], float]
 _COMPARE: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+_TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq,
 }  # fmt: skip
 _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -46,12 +49,37 @@ _EXAMPLE = "such as: max > 0.9 and entropy < 0.5"
 
 
 @dataclass(frozen=True)
+class Bound:
+    """A comparison of a term with a number, as written."""
+
+    text: str
+    term: Term
+    sign: Callable[[float, float], bool]
+    number: float
+
+    def require_possible(self, step: Step | None) -> None:
+        """Raise UsageError if no value that the term can have at ``step`` fulfils it."""
+        least, most = range_of(self.term, step)
+        within = least <= self.number <= most
+        if not (self.sign(least, self.number) or self.sign(most, self.number) or (within and self.sign is operator.eq)):
+            ends = f"at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+            of = f" of {step.name}" if step is not None and not self.term.of else ""
+            hint = f"{self.term}{of} is {ends} in any text"
+            raise UsageError(f"{self.text} can never hold", hint)
+
+
+@dataclass(frozen=True)
 class Condition:
-    """A condition as written; ``meaning`` evaluates it from the values of its ``terms``."""
+    """A condition as written; ``meaning`` evaluates it from the values of its ``terms``.
+
+    ``bounds`` are comparisons that must all hold; ``is_bound`` says that it is one of these and nothing else.
+    """
 
     text: str
     terms: tuple[Term, ...]
     meaning: Meaning = field(compare=False)
+    bounds: tuple[Bound, ...] = field(default=(), compare=False)
+    is_bound: bool = field(default=False, compare=False)
 
     def holds(self, moment: Moment) -> bool:
         """Whether the condition holds at a step; a comparison with a measure that the step lacks is false."""
@@ -60,6 +88,11 @@ class Condition:
     def _has_value(self, moment: Moment) -> bool:
         """Whether any term has a value; without one, ``not`` must not hold either."""
         return not self.terms or not all(math.isnan(moment.value(term)) for term in self.terms)
+
+    def missed_by(self, moment: Moment) -> float:
+        """How far the one term is from its number; infinite without a value, or for another kind of condition."""
+        value = moment.value(self.bounds[0].term) if self.is_bound and moment.step.is_tensor else math.nan
+        return math.inf if math.isnan(value) else abs(value - self.bounds[0].number)
 
     def said(self, moment: Moment) -> str:
         """The terms with their values and cells, for the reader."""
@@ -71,7 +104,7 @@ class Condition:
         """Check the terms against the model and, if given, the trace.
 
         Raises AddressError or UsageError for a step, token or cell that is missing, for the entropy of a step that has
-        none, and for a cell of many numbers.
+        none, for a cell of many numbers, and for a bound that lies beyond what the term can be.
         """
         for term in self.terms:
             if term.measure in OUTCOMES:
@@ -79,6 +112,7 @@ class Condition:
                 if step is not None and not has_outcome(table, step):
                     hint = f"{term.measure} can be read from the residual stream on: L*.{table.output}, {table.final}"
                     raise UsageError(f"{step.name} predicts no token", hint)
+                self._require_possible(term, step)
                 continue
             measured_step, address = step, None
             if term.of:
@@ -94,6 +128,12 @@ class Condition:
                 numbers(trace, address.step, address.layers[0] if address.layers else None, address.heads, address.cell)
             if term.measure == "entropy" and measured_step is not None and not measured_step.holds_shares:
                 raise UsageError(f"{measured_step.name} has no entropy", "entropy is of weights and probs")
+            self._require_possible(term, measured_step)
+
+    def _require_possible(self, term: Term, step: Step | None) -> None:
+        for bound in self.bounds:
+            if bound.term == term:
+                bound.require_possible(step)
 
 
 def parse_condition(text: str, line: str = "", column: int = 0) -> Condition:
@@ -175,6 +215,24 @@ def parse_condition(text: str, line: str = "", column: int = 0) -> Condition:
                 return parse_side(inner, True)
         raise error_at(start + node.col_offset, "only measures and numbers can be compared")
 
+    def bounds_in(node: ast.expr) -> list[Bound]:
+        match node:
+            case ast.BoolOp(op=ast.And(), values=values):
+                return [bound for value in values for bound in bounds_in(value)]
+            case ast.Compare(left=ast.Name() as name, ops=[sign], comparators=[number]):
+                return bound_of(node, name, type(sign), number)
+            case ast.Compare(left=number, ops=[sign], comparators=[ast.Name() as name]):
+                return bound_of(node, name, _TURNED[type(sign)], number)
+        return []
+
+    def bound_of(node: ast.expr, name: ast.Name, sign: type[ast.cmpop], number: ast.expr) -> list[Bound]:
+        """The bound of a term by a constant; none if a side is another."""
+        try:
+            constant = float(ast.literal_eval(number))
+        except (ValueError, TypeError):
+            return []
+        return [Bound(_source(node), terms_at.get(name.col_offset) or Term(name.id), _COMPARE[sign], constant)]
+
     def of_term(term: Term) -> Value:
         terms[term] = None
         return lambda measured: measured(term)
@@ -190,7 +248,9 @@ def parse_condition(text: str, line: str = "", column: int = 0) -> Condition:
         with warnings.catch_warnings(action="ignore"):  # SyntaxWarning, as for 1or 2
             tree = ast.parse(re.sub(r"\s", " ", code.strip()), mode="eval").body
         meaning = parse_meaning(tree)
-        return Condition(" ".join(text.split()), tuple(terms), meaning)
+        bounds = tuple(bounds_in(tree))
+        is_bound = len(bounds) == 1 and isinstance(tree, ast.Compare)
+        return Condition(" ".join(text.split()), tuple(terms), meaning, bounds, is_bound)
     except SyntaxError as error:
         at = start + error.offset - 1 if error.offset else len(text)  # 0 is the end
         raise error_at(at, f"cannot read the condition: {error.msg}") from None

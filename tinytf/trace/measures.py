@@ -52,6 +52,8 @@ OUTCOMES = {
 }
 """The measures of a token, at steps of the residual stream, at the final norm, the logits and the probabilities."""
 
+_CELLS = ("mean", "max", "min", "value")
+"""The measures that lie between the least and the largest of the numbers."""
 _CELL_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda values: torch.where(torch.isfinite(values), values, -math.inf),
     "min": lambda values: -torch.where(torch.isfinite(values), values, math.inf),
@@ -160,6 +162,14 @@ def _picked(trace: Trace, word: str, axis: str, size: int) -> Sequence[int]:
 def measure(trace: Trace, name: str, step: Step, layer: int | None, heads: tuple[int, ...] | None = None) -> float:
     """One measure of a step, over all heads or some; NaN if the step lacks it."""
     return numbers(trace, step, layer, heads).measured(name) if step.is_tensor else math.nan
+
+
+def range_of(term: Term, step: Step | None) -> tuple[float, float]:
+    """The least and the largest value that a term can have at ``step``, whatever the model and the text."""
+    if term.measure == "prob" or (step is not None and step.holds_shares and term.measure in _CELLS):
+        return 0.0, 1.0
+    least = {**dict.fromkeys(("std", "norm", "entropy", "nan", "inf"), 0.0), "rank": 1.0}
+    return least.get(term.measure, -math.inf), math.inf
 
 
 def has_outcome(table: StepTable, step: Step) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,8 +16,10 @@ from tinytf_cli.repl.verbs import Answer, verb
 from tinytf_cli.views.blocks import Line, Span
 from tinytf_cli.views.draw import Shown
 
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
+
 _LISTED = 11
-NO_STOP = "no stop held; this is the last step"
 _COUNT = click.IntRange(1)
 _verb = partial(verb, topic="moving")
 
@@ -62,7 +64,7 @@ def finish(session: Session) -> Shown:
 @_verb("continue", "c", examples=("continue",), moves=True)
 def go_on(session: Session) -> Shown:
     """Go on to the next stop whose condition holds, or to the last step."""
-    return _advance(session, lambda rows, row: len(rows) - 1, NO_STOP)
+    return _advance(session, lambda rows, row: len(rows) - 1, no_stop_held)
 
 
 @_verb("goto", "g", takes=("step",), examples=("goto L3H1.weights", "goto L2", "goto 17"))
@@ -119,15 +121,34 @@ def list_steps(session: Session, count: int) -> Shown:
     return Shown(Answer(kind="steps", data=data, draw=lambda terminal: list_blocks(rows, present, marks)))
 
 
-def _advance(session: Session, target: Callable[[Rows, int], int], end_message: str = "") -> Shown:
+def _advance(
+    session: Session, target: Callable[[Rows, int], int], unstopped: Callable[[Session], str] = lambda _: ""
+) -> Shown:
     """Go to the first stop that holds, else to the row that ``target`` computes from the present one, or to the last.
 
-    ``end_message`` is shown if no stop held. Raises UsageError at the last step.
+    ``unstopped`` gives the message if no stop held. Raises UsageError at the last step.
     """
     row, rows = session.require_row(), session.table.rows
     if row >= len(rows) - 1:
         raise UsageError("this is the last step", "back goes back, goto goes to any step, run starts again")
-    return step_result(session, run_to_stop(session, row + 1, target(rows, row)) or end_message)
+    return step_result(session, run_to_stop(session, row + 1, target(rows, row)) or unstopped(session))
+
+
+def no_stop_held(session: Session) -> str:
+    """The message that no stop held, with how close each came that has not held in this run."""
+    trace, rows = session.trace, session.trace.steps.rows
+    previous = _previous(session)
+    close = {
+        stop.words: stop.closest(trace, rows, previous, session.model) for stop in session.state.stops if not stop.hits
+    }
+    closest = [f"{words} has not held; closest: {place}" for words, place in close.items() if place]
+    return "\n".join(["no stop held; this is the last step", *closest])
+
+
+def _previous(session: Session) -> "Trace | None":
+    """The trace of the run before, if a stop looks back at it."""
+    looks_back = any(term.last for stop in session.state.stops if stop.condition for term in stop.condition.terms)
+    return session.models.trace(session.state.runs[0]) if looks_back and len(session.state.runs) > 1 else None
 
 
 def _end_of_part(rows: Rows, row: int) -> int:
@@ -139,8 +160,7 @@ def run_to_stop(session: Session, start: int, end: int) -> str:
     """Go to the first stop that holds from ``start`` to ``end``, else to ``end``; return its message, or ''."""
     trace, rows = session.trace, session.trace.steps.rows
     end, model = min(end, len(rows) - 1), session.model
-    looks_back = any(term.last for stop in session.state.stops if stop.condition for term in stop.condition.terms)
-    previous = session.models.trace(session.state.runs[0]) if looks_back and len(session.state.runs) > 1 else None
+    previous = _previous(session)
     for row in range(start, end + 1):
         present = [stop for stop in session.state.stops if stop.applies_at(rows, row)]
         messages = {

@@ -11,7 +11,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.command import FloatRange
 from tinytf_cli.inputs import read_conversations
 from tinytf_cli.options import FoldOptions
-from tinytf_cli.repl.moving import NO_STOP, run_to_stop, step_result
+from tinytf_cli.repl.moving import no_stop_held, run_to_stop, step_result
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run
 from tinytf_cli.repl.verbs import answer, verb
@@ -38,7 +38,8 @@ def run(session: Session, words: tuple[str, ...], truncate: bool, force: bool, q
     else:
         session.models.trace(session.require_run())
     session.change(row=0, stops=tuple(replace(stop, hits=0) for stop in session.state.stops))
-    message = (run_to_stop(session, 0, len(session.table.rows) - 1) or NO_STOP) if session.state.stops else ""
+    last, stops = len(session.table.rows) - 1, session.state.stops
+    message = (run_to_stop(session, 0, last) or no_stop_held(session)) if stops else ""
     return None if quiet else step_result(session, message, new_run=True)
 
 

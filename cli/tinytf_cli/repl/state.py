@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tinytf.loading import Model
     from tinytf.text.chat import Written
     from tinytf.trace.conditions import Condition
+    from tinytf.trace.measures import Moment
     from tinytf.trace.trace import Trace
 
 Rows = Sequence[tuple[Step, int | None]]
@@ -163,21 +164,36 @@ class Stop:
 
         If the address names several heads, each is measured alone.
         """
-        from tinytf.trace.measures import Moment
-
         label = f"stop {self.number}: {self.words}"
         if self.condition is None:
             return label
-        heads = self.address.parts_of(step) if self.address is not None else None
-        cell = self.address.cell if self.address is not None else ()
-        groups = [heads] if heads is None or len(heads) == 1 else [(head,) for head in heads]
-        find_token = partial(model.find_outcome, option="the token")
-        moments = [Moment(trace, step, layer, group, cell, previous, find_token, model.shown) for group in groups]
-        hits = [moment for moment in moments if self.condition.holds(moment)]
+        hits = [one for one in self._moments(trace, step, layer, previous, model) if self.condition.holds(one)]
         if not hits:
             return None
         rest = f" and in {plural(len(hits) - _MOST_HEADS, 'more head')}" if len(hits) > _MOST_HEADS else ""
         return f"{label}: {'; '.join(self.condition.said(moment) for moment in hits[:_MOST_HEADS])}{rest}"
+
+    def closest(self, trace: "Trace", rows: Rows, previous: "Trace | None", model: "Model") -> str:
+        """Where the one term of a condition came nearest to its number in a pass; empty for another kind of stop."""
+        condition = self.condition
+        if condition is None or not condition.is_bound:
+            return ""
+        places = [place for row, place in enumerate(rows) if self.applies_at(rows, row)]
+        moments = [moment for place in places for moment in self._moments(trace, *place, previous, model)]
+        nearest = min(moments, key=condition.missed_by, default=None)
+        return "" if nearest is None else condition.said(nearest)
+
+    def _moments(
+        self, trace: "Trace", step: Step, layer: int | None, previous: "Trace | None", model: "Model"
+    ) -> "list[Moment]":
+        """Where the condition is evaluated at a step: once, or for each head that the address names."""
+        from tinytf.trace.measures import Moment
+
+        heads = self.address.parts_of(step) if self.address is not None else None
+        cell = self.address.cell if self.address is not None else ()
+        groups = [heads] if heads is None or len(heads) == 1 else [(head,) for head in heads]
+        find_token = partial(model.find_outcome, option="the token")
+        return [Moment(trace, step, layer, group, cell, previous, find_token, model.shown) for group in groups]
 
 
 @dataclass(frozen=True)
