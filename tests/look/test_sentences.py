@@ -259,3 +259,35 @@ def test_the_sentence_is_the_first_line_and_in_the_data(model: Model) -> None:
     assert found.to_dict()["sentence"] == found.sentence
     assert list(found.to_dict())[2] == "sentence"
     assert next(found.events())["sentence"] == found.sentence
+
+
+def test_activations_say_how_much_is_below_0_and_how_much_is_nearly_0(model: Model) -> None:
+    trace = model.trace(TEXT)
+    before, after = trace.step("ffn.gate", 1), trace.step("ffn.act", 1)
+    below, silent = (before < 0).double().mean().item(), (after.abs() < 0.01).double().mean().item()
+    said = model.activations(TEXT, layer=1).sentence
+    assert said == (
+        f"Of the {before.numel():,} inputs of L1's units {percent(below)} are below 0, "
+        f"and of the outputs {percent(silent)} within 0.01 of 0."
+    )
+
+
+def test_a_difference_says_from_where_on_and_what_comes_next(model: Model) -> None:
+    other = TEXT.replace("dog", "cat")
+    found = model.diff(TEXT, other)
+    best = [
+        (model.shown(int(probabilities.argmax())), percent(probabilities.max().item()))
+        for probabilities in (shares_by_layer(model, text)[-1] for text in (TEXT, other))
+    ]
+    (one, p), (two, q) = best
+    if one == two:
+        assert found.sentence == (
+            f"They differ from embed.tokens on; {one} is the most probable next in both, {p} and {q}."
+        )
+    else:
+        assert (
+            found.sentence
+            == f"They differ from embed.tokens on; most probable next is {one} ({p}) in A, {two} ({q}) in B."
+        )
+    assert model.diff(TEXT, TEXT).sentence == "No number differs."
+    assert model.diff(TEXT, other, fail_over=0.001).sentence == ""

@@ -19,6 +19,7 @@ from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.report import About, Report, plain
+from tinytf.sentences import percent
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
 from tinytf.text.chat import Conversation, Written
@@ -83,6 +84,39 @@ class Difference(Report):
         """Whether steps were compared, and none differs by more than ``fail_over`` (None: no limit)."""
         limit, worst = self.fail_over, self.worst
         return worst is not None and (limit is None or worst.relative <= limit)
+
+    @property
+    def sentence(self) -> str:
+        """As of any report; its models and texts are its ``sides``."""
+        return self.in_a_sentence() if self.sides and self.holds else ""
+
+    def in_a_sentence(self) -> str:
+        """From which step on they differ, why if that is known, and what is most probable next in either."""
+        first, worst = self.first, self.worst
+        if worst is None:
+            return ""
+        if first is None:
+            furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"
+            return f"All {len(self.steps):,} steps agree; {furthest}." if worst.relative else "No number differs."
+        why = f": {self.cause.words}" if self.cause and self.cause.found else ""
+        return f"They differ from {first.name} on{why}{self._next()}."
+
+    def _next(self) -> str:
+        """What is most probable next in either; empty where nothing is predicted."""
+        at = self.predictions[-1].position if self.predictions else None
+        found = next((position for position in self.positions if position.index == at), None)
+        if found is None:
+            return ""
+        (one, p), (other, q) = found.first, found.second
+        if one == other:
+            return f"; {self._named(one)} is the most probable next in both, {percent(p)} and {percent(q)}"
+        return (
+            f"; most probable next is {self._named(one)} ({percent(p)}) in A, {self._named(other)} ({percent(q)}) in B"
+        )
+
+    def _named(self, outcome: int) -> str:
+        side = self.sides[0]
+        return side.model.shown(outcome) if isinstance(side, About) else f"#{outcome}"
 
     def telling(self, count: int | None) -> list[int]:
         """The indices of the ``count`` positions that differ most (None: all), in order."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from tinytf.look.neurons import require_units
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.report import About, Data, Report
+from tinytf.sentences import percent
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -69,6 +70,14 @@ class Activations(Report):
     def beyond(self) -> int:
         """The number of inputs outside the curves."""
         return int((self.inputs.abs() > REACH).sum())
+
+    def in_a_sentence(self) -> str:
+        """Which shares of the inputs are below 0, and of the outputs within 0.01 of it."""
+        silent = sum(place.silent for place in self.places) / len(self.places)
+        inputs = f"{self.inputs.numel():,} inputs of L{self.layer}'s units"
+        return (
+            f"Of the {inputs} {percent(self.below)} are below 0, and of the outputs {percent(silent)} within 0.01 of 0."
+        )
 
     def fields(self) -> dict[str, Any]:
         quantiles = [{"share": q, "value": value} for q, value in zip(QUANTILES, self.quantiles, strict=True)]

@@ -30,13 +30,11 @@ def activations(report: Activations, terminal: Terminal, display: ActivationsDis
     """The curves with the text's points, a table of values, and a row for each token."""
     yield from banner(model_of(report))
     yield pieces(report.encoding)
-    count = report.inputs.numel()
-    below = f": {report.formula}; {100 * report.below:.0f} % of its {count:,} inputs are below 0"
-    yield titled(f"L{report.layer} uses {report.gated or report.name}", below)
+    yield titled(f"L{report.layer} uses {report.gated or report.name}", f": {report.formula}")
     yield Heading("curves", "lines: the functions; points: the units of this text", "ffn")
     yield Curves([*_points(report), *_curves(report)], "input", "output", height=14)
     if report.beyond:
-        yield note(f"{report.beyond:,} of {count:,} inputs lie beyond ±{REACH:g}, out of the picture")
+        yield note(f"{report.beyond:,} of {report.inputs.numel():,} inputs lie beyond ±{REACH:g}, out of the picture")
     yield from _values(report)
     yield from _tokens(report, row_limit(terminal, display.rows, screen=8))
 
