@@ -23,7 +23,7 @@ def explore(folder: Path, more: str = "", size: tuple[int, int] = (100, 30)) -> 
     """The explorer on a terminal, drawn, and the number of its process."""
     seen = _begin(*size, folder, f"{_BEGINS}\n{more}")
     number = int(seen.until(lambda shown: bool(re.match(r"\d+\s", shown)), "its number").split()[0])
-    seen.shows("L3H0.weights", "·sat")
+    seen.shows("L0H3.weights", "·sat")
     return seen, number
 
 
