@@ -175,3 +175,11 @@ def test_a_step_that_only_one_layer_lacks_is_not_compared_there(model: tinytf.Mo
     assert [step.name for step in difference.incomparable] == ["L1.scaled"]
     assert difference.first is not None
     assert difference.first.name == "L1.masked"
+
+
+def test_a_set_query_is_not_set_in_the_distances_that_share_its_matrix() -> None:
+    transformer = lively(config_of("deberta v3, distances through the matrices of tokens")).eval()
+    model = tinytf.Model("small", transformer, tinytf.load("tiny").tokenizer, "")
+    changed = model.with_numbers({"L0.q[5,0]": 0.3}).trace(ids=range(6))
+    assert check(changed).holds
+    assert torch.equal(changed["L0.pos_q"], model.trace(ids=range(6))["L0.pos_q"])

@@ -37,6 +37,12 @@ def test_the_probabilities_in_the_sentence_are_those_of_both_models(ran: Talk) -
     assert line == f"{falls}, and {plain.shown(now)} comes first."
 
 
+def test_generate_says_what_is_set(ran: Talk) -> None:
+    ran("set L1H2.weights[4,1] = 0.5", "without L3H1", "generate --max-tokens 2")
+    first = "tinytf: the model ran without L3H1.head_out\n"
+    assert ran.err.text == first + "tinytf: the model ran with L1H2.weights[4,1] = 0.5\n"
+
+
 def test_a_prediction_that_stays_first_is_said_to() -> None:
     change = BothPredict(4, 4, 0.1, (7, 8), (0.75, 0.125), (0.5, 0.25))
     assert prediction_change(change, str) == "7 falls from 75 % to 50 %, and is still first."
@@ -94,8 +100,8 @@ def test_parameters_and_divisors_are_set_before_any_text(ran: Talk) -> None:
     [
         ("set L1H2.weights[4,1] = nan", "nan is not a finite number of float32", "L1H2.weights[4,1] = 0"),
         ("set L1H2.weights[4,1] = 1e39", "1e+39 is not a finite number of float32", "L1H2.weights[4,1] = 0"),
-        ("set L1H2.weights[4,1] = much", "'much' is not a number", "set L1H2.weights[4,1] = 0.5"),
-        ("set L1H2.weights[4,1] =", "'' is not a number", "set L1H2.weights[4,1] = 0.5"),
+        ("set L1H2.weights[4,1] = much", "'much' is not a number", "L1H2.weights[4,1] = 0.5"),
+        ("set L1H2.weights[4,1] =", "'' is not a number", "L1H2.weights[4,1] = 0.5"),
         ("set L1H2.weights[4,1] 0", "a number of the model is set with =", "set L1H2.weights[4,1] = 0"),
         ("set L1H2.weights[1,4] = 1", "L1H2.weights[1,4] is masked", "a cell that its query sees"),
         ("set L1H2.weights[dog,1] = 1", "no token is 'dog'", "tokens:"),
@@ -120,3 +126,16 @@ def test_what_cannot_be_set_is_one_line_with_a_hint(ran: Talk, line: str, messag
 def test_settings_take_an_equals_sign_too(ran: Talk) -> None:
     ran("set precision = 2")
     assert ran.session.settings.precision == 2
+
+
+def test_python_in_a_session_gets_the_numbers_of_a_model_that_it_changes(ran: Talk) -> None:
+    same = "torch.equal(changed, trace['logits'])"
+    for changed in ("model.without('L1H2')", "model.with_numbers({'√d': 1})"):
+        ran(f"! changed = {changed}.trace('{SENTENCE}')['logits']")
+        assert ran(f"! {same}") == "False\n"
+    text = "The dog ran"
+    edit = "{'L1.weights': lambda weights: weights * 0}"
+    ran(f"! with model.edited({edit}):\n    changed = model.trace('{text}')['logits']")
+    ran(f"run {text}")
+    assert ran(f"! {same}") == "False\n"
+    assert torch.equal(ran.session.trace["logits"], load("tiny").trace(text)["logits"])

@@ -9,6 +9,7 @@ import torch
 
 from tinytf.cause.interventions.numbers import is_divisor
 from tinytf.loading import Model, load
+from tinytf.model.transformer import Transformer
 from tinytf.text.chat import Written
 from tinytf.trace.trace import Text, Trace
 from tinytf_cli.options import SMALL
@@ -23,9 +24,13 @@ _THREADS = torch.get_num_threads()
 
 @dataclass(frozen=True)
 class SessionModel(Model):
-    """A model whose traces the session caches: ``session_trace`` takes a text, truncate and force."""
+    """A model whose traces the session caches.
 
-    session_trace: Callable[[Written, bool, bool], Trace] | None = None
+    ``session_trace`` takes the transformer, a text, truncate and force, and gives None for a transformer that Python in
+    the session has changed.
+    """
+
+    session_trace: Callable[[Transformer, Written, bool, bool], Trace | None] | None = None
 
     def trace(
         self,
@@ -37,9 +42,12 @@ class SessionModel(Model):
         force: bool = False,
     ) -> Trace:
         """The cached trace of a text; with ``layers`` it is recorded anew. Raises what ``Model.trace`` does."""
-        if text is None or isinstance(text, Trace) or layers is not None or self.session_trace is None:
-            return super().trace(text, ids=ids, truncate=truncate, layers=layers, force=force)
-        return self.session_trace(text, truncate, force)
+        cached = None
+        if not (text is None or isinstance(text, Trace) or layers is not None or self.session_trace is None):
+            cached = self.session_trace(self.transformer, text, truncate, force)
+        if cached is not None:
+            return cached
+        return super().trace(text, ids=ids, truncate=truncate, layers=layers, force=force)
 
 
 class Models:
@@ -75,9 +83,11 @@ class Models:
 
     def add(self, spec: Spec, model: Model) -> None:
         """Cache an open model, with its traces cached by the session."""
+        own = model.transformer, model.transformer.exchanged
 
-        def session_trace(text: Written, truncate: bool, force: bool) -> Trace:
-            return self.trace(Run(spec, text, truncate, force))
+        def session_trace(transformer: Transformer, text: Written, truncate: bool, force: bool) -> Trace | None:
+            is_own = own == (transformer, transformer.exchanged)
+            return self.trace(Run(spec, text, truncate, force)) if is_own else None
 
         torch.set_num_threads(1 if model.n_parameters < SMALL else _THREADS)
         wrapped = SessionModel(

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tinytf.errors import UsageError
 from tinytf.sentences import changed
 from tinytf_cli.numbers import plural
 from tinytf_cli.repl.session import Session
@@ -19,17 +18,14 @@ if TYPE_CHECKING:
     from tinytf.compare.measures import BothPredict
 
 
-def set_number(session: Session, at: str, word: str) -> Shown:
+def set_number(session: Session, text: str) -> Shown:
     """Set a number of the present model, run the present text again, and compare both runs."""
-    from tinytf.cause.interventions import number_at, number_before
+    from tinytf.cause.interventions import assignment, number_at, number_before
     from tinytf.trace.address import Address
 
-    try:
-        number = float(word)
-    except ValueError:
-        raise UsageError(f"{word!r} is not a number", f"such as: set {at or '√d'} = 0.5") from None
+    at, number = assignment(text)
     model, trace = session.model, None if session.run is None else session.trace
-    target = number_at(at, session.table, trace)
+    target = number_at(at, session.table, None if trace is None else trace.encoding)
     if isinstance(target, Address):
         session.require_run()
     before, address = number_before(model, target, trace).flatten(), str(target)

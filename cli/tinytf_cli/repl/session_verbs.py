@@ -142,7 +142,7 @@ def set_value(session: Session, words: tuple[str, ...]) -> Shown:
         return _settings_result(session, *SETTINGS)
     name, equals, value = "".join(words).rpartition("=")
     if equals and name not in SETTINGS:
-        return set_number(session, name, value)
+        return set_number(session, "".join(words))
     if words == (_NO_NUMBER,):
         return set_no_number(session)
     if equals:

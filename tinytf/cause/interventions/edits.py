@@ -117,8 +117,8 @@ def hook_edits(model: Transformer, edits_at: Iterable[tuple[Address, Edit]]) -> 
             hook = partial(_edit_output, partial(_edit_batch, step, config, heads, str(address), edit))
             parts = [f"{step.letter}{number}" for number in heads or ()] if step.core else []
             names = [f"L{layer}{n}.{step.name}" for n in parts] or [step.full_name(layer)]
-            model.edited = tuple(dict.fromkeys((*model.edited, step.full_name(layer))))
-            model.exchanged = tuple(dict.fromkeys((*model.exchanged, *names)))
+            model.edited += (step.full_name(layer),)
+            model.exchanged += tuple(names)
             yield module_of(model, step, layer).register_forward_hook(hook)
 
 

@@ -3,7 +3,7 @@
 import copy
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -19,6 +19,7 @@ from tinytf.model.without import with_config
 from tinytf.short_repr import brief
 from tinytf.steps.operations import Sight
 from tinytf.steps.table import StepTable, table_of
+from tinytf.text.tokenizer import Encoding
 from tinytf.text.words import NUMBERS, AxisNames, as_slice, find_index, is_selection
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address, parse_numbers, span
@@ -28,7 +29,6 @@ from tinytf.trace.trace import Text, Trace, is_masked
 AnyModel = TypeVar("AnyModel", bound=TextModel)
 _DIVISOR = re.compile(rf"(?:L({NUMBERS})\.)?(?:√d(?:_head)?|scale)")
 _DIVISOR_SETTING = "attention_divisor"
-_OF_TEXT = ("token", "query", "key")
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ Target = Address | ParameterAddress | Divisor
 """What a number is set at."""
 
 
-def number_at(text: str, table: StepTable, trace: Trace | None = None) -> Target:
+def number_at(text: str, table: StepTable, encoding: Encoding | None = None) -> Target:
     """Read where a number is set: ``L1H2.weights[mat,cat]``, ``L0.W_Q[0,3]``, ``√d``, ``L1.√d``; ``scale`` is √d.
 
-    Tokens of ``trace`` become their positions, so that the address means the same cell in every text. Raises
+    Tokens of the text become their positions, so that the address means the same cell in every text. Raises
     AddressError for an address that does not exist, and for a step that cannot be edited.
     """
     if not isinstance(text, str):
@@ -77,22 +77,32 @@ def number_at(text: str, table: StepTable, trace: Trace | None = None) -> Target
         return target
     target = target.plain(table)
     require_edit(target, table)
-    return target if trace is None else replace(target, cell=tuple(_positions(target, trace)))
+    return target if encoding is None else replace(target, cell=tuple(_positions(target, encoding)))
 
 
-def _positions(address: Address, trace: Trace) -> "list[str]":
+def _positions(address: Address, encoding: Encoding) -> Iterator[str]:
     """The words of a cell, with numbers for tokens."""
-    axes, length = _axes(address), len(trace.tokens)
-    return [
-        str(trace.index(word, axes[axis], length)) if axes[axis] in _OF_TEXT and not is_selection(word) else word
-        for axis, word in address.words(len(axes))
-    ]
+    axes, shown = _axes(address), [token.shown for token in encoding.tokens]
+    for axis, word in address.words(len(axes)):
+        is_position = axes[axis] in ("token", "query", "key") and not is_selection(word)
+        yield str(find_index(word, axes[axis], len(shown), AxisNames(shown))) if is_position else word
 
 
 def _axes(address: Address) -> tuple[str, ...]:
     """The axes of the numbers that the cell is in."""
     assert address.step is not None
     return address.step.axes[1:] if address.heads is not None and len(address.heads) == 1 else address.step.axes
+
+
+def assignment(text: str) -> tuple[str, float]:
+    """The address and the number of ``ADDRESS = NUMBER``. Raises UsageError for anything else."""
+    at, equals, word = (part.strip() for part in text.rpartition("="))
+    if not equals:
+        raise UsageError(f"{text!r} gives no number", "such as: √d = 1")
+    try:
+        return at, float(word)
+    except ValueError:
+        raise UsageError(f"{word!r} is not a number", f"such as: {at or '√d'} = 0.5") from None
 
 
 def number_before(model: TextModel, target: Target, trace: Trace | None) -> Tensor:
@@ -123,7 +133,7 @@ def with_numbers(model: AnyModel, numbers: Mapping[str, float], *, text: Text | 
     Raises the errors of ``number_at``; UsageError for a number that is not finite in the model's dtype, for a divisor
     that is not above 0, and for one in a model with replaced steps. A text without a set cell raises AddressError.
     """
-    trace = None if text is None else model.trace(text)
+    encoding = text.encoding if isinstance(text, Trace) else None if text is None else model.encode(text, truncate=True)
     parsed = [(at, number_at(at, table_of(model.config)), number) for at, number in numbers.items() if is_divisor(at)]
     transformer, config = model.transformer, model.config
     for _, divisor, number in parsed:
@@ -132,7 +142,7 @@ def with_numbers(model: AnyModel, numbers: Mapping[str, float], *, text: Text | 
     if parsed:
         transformer = with_config(transformer, config)
     table = table_of(config)
-    parsed += [(at, number_at(at, table, trace), number) for at, number in numbers.items() if not is_divisor(at)]
+    parsed += [(at, number_at(at, table, encoding), number) for at, number in numbers.items() if not is_divisor(at)]
     targets = {at: (target, _finite(number, str(target), transformer)) for at, target, number in parsed}
     transformer = _copied(transformer, [target for target, _ in targets.values()])
     edits: list[tuple[Address, Edit]] = []
@@ -146,8 +156,9 @@ def with_numbers(model: AnyModel, numbers: Mapping[str, float], *, text: Text | 
                     place = target if layer is None else replace(target, layers=(layer,))
                     edits.append((place, partial(_fill, place, number, sight)))
     list(hook_edits(transformer, edits))  # the hooks stay
-    words = [f"{targets[at][0]} = {number:g}" for at, number in numbers.items()]
-    return replace(model, transformer=transformer, file_notes=(*model.file_notes, f"with {', '.join(words)}"))
+    words = tuple(f"{targets[at][0]} = {number:g}" for at, number in numbers.items())
+    notes = (*model.file_notes, f"with {', '.join(words)}")
+    return replace(model, transformer=transformer, numbers=(*model.numbers, *words), file_notes=notes)
 
 
 def is_divisor(at: str) -> bool:
