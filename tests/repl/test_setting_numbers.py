@@ -139,3 +139,17 @@ def test_python_in_a_session_gets_the_numbers_of_a_model_that_it_changes(ran: Ta
     ran(f"run {text}")
     assert ran(f"! {same}") == "False\n"
     assert torch.equal(ran.session.trace["logits"], load("tiny").trace(text)["logits"])
+
+
+def test_a_map_with_a_set_number_no_longer_says_that_its_rows_sum_to_one(ran: Talk) -> None:
+    lines = ("heat L1H2", "print L1H2.weights[4,:]", "attention --head L1H2", "trace --block L1H2", "print L1.weights")
+    for line in lines:
+        assert "each row sums to 1" in ran(line)
+    ran("set L1H2.weights[4,1] = 0.9")
+    for line in lines[:-1]:
+        text = ran(line)
+        assert "each row sums to 1" not in text
+        assert "with numbers that were put there" in text
+    headings = [text for text in ran("print L1.weights").splitlines() if text.startswith("L1H")]
+    assert [("put there" in heading) for heading in headings] == [False, False, True, False]
+    assert "each row sums to 1" in ran("heat L0H2")

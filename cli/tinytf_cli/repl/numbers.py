@@ -67,9 +67,9 @@ def _consequence(report: "Difference", shown: Callable[[int], str], terminal: Te
     if report.predictions:
         yield Line(prediction_change(report.predictions[0], shown))
         yield note("A is the run before, and B this one")
-    yield from Shown(report, DifferenceDisplay(brief=True)).blocks(terminal)
+    yield from Shown(report, DifferenceDisplay(top=3, brief=True)).blocks(terminal)
     if not report.equal:
-        yield note("diff shows the positions too, and takes --full and --all; undo takes the number back")
+        yield note("diff shows more, with --full or --all everything; undo takes the number back")
 
 
 def prediction_change(prediction: "BothPredict", shown: Callable[[int], str]) -> str:

@@ -142,7 +142,8 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
         return
     yield from _settings(report, display)
     yield from _first(report, runs, display)
-    yield from _outcome(report, runs)
+    if not display.brief:
+        yield from _outcome(report, runs)
     yield from _predictions(report, runs, display)
     if display.all:
         yield from _map(report)
