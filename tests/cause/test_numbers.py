@@ -139,6 +139,7 @@ def test_a_sliding_window_stays_closed_in_its_layer() -> None:
         ({"L1H2.weights[2,1]": math.nan}, "nan is not a finite number of float64"),
         ({"L1H2.weights[2,1]": math.inf}, "inf is not a finite number"),
         ({"L1H2.weights[2,1]": "0"}, "'0' is not a number"),
+        ({}, "numbers are set by address"),
         ({"√d": 0}, "√d divides the scores, and 0 is not above 0"),
         ({"L9.√d": 1}, "there is no layer 9"),
         ({"logits[0,0]": 1}, r"logits\[0,0\] is not a step that can be edited"),

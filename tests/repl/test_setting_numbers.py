@@ -103,7 +103,7 @@ def test_parameters_and_divisors_are_set_before_any_text(ran: Talk) -> None:
         ("set L1H2.weights[4,1] = much", "'much' is not a number", "L1H2.weights[4,1] = 0.5"),
         ("set L1H2.weights[4,1] =", "'' is not a number", "L1H2.weights[4,1] = 0.5"),
         ("set L1H2.weights[4,1] 0", "a number of the model is set with =", "set L1H2.weights[4,1] = 0"),
-        ("set L1H2.weights[1,4] = 1", "L1H2.weights[1,4] is masked", "a cell that its query sees"),
+        ("set L1H2.weights[1,4] = 1", "L1H2.weights[1,4] is masked", "a cell that is not masked"),
         ("set L1H2.weights[dog,1] = 1", "no token is 'dog'", "tokens:"),
         ("set L1H2.weights[9,1] = 1", "query 9 is out of range", "numbers or by tokens"),
         ("set logits[4,1] = 1", "logits[4,1] is not a step that can be edited", "such as"),

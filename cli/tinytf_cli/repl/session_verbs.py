@@ -59,15 +59,14 @@ def without(session: Session, addresses: tuple[str, ...], how: str | None, refer
     is run again, so diff compares it with the run before. A second without replaces the first; none restores the whole
     model, and undo the previous one. A command with its own --model, --device or --dtype opens an unablated model.
     """
+    spec = session.state.spec
     if addresses or how or reference:
-        spec = replace(session.state.spec, without=_read_ablation(session, addresses, how, reference))
+        spec = replace(spec, without=_read_ablation(session, addresses, how, reference))
         session.set_spec(spec)
-    spec_now = session.state.spec
-    ablation = spec_now.without
-    if ablation is None:
+    if spec.without is None:
         return answer("without", {"without": None}, Line("the model is whole"))
     hint = [] if session.run is None else [Line(Span("diff compares this run with the one before", "dim"))]
-    return answer("without", {"without": ablation.to_dict()}, *change_lines(replace(spec_now, numbers=())), *hint)
+    return answer("without", {"without": spec.without.to_dict()}, *change_lines(replace(spec, numbers=())), *hint)
 
 
 def _read_ablation(
@@ -135,7 +134,7 @@ def set_value(session: Session, words: tuple[str, ...]) -> Shown:
     A number is a cell, a row or a slice of a step (L1H2.weights[mat,cat], L1H2.weights[mat,:]) or of a parameter
     (L1H2.W_Q[0,3], E[cat]), or the divisor of attention scores, √d or scale, in all layers or in one (L1.√d = 1). The
     present text is run again, and the answer compares it with the run before. A token in an address becomes its
-    position, in later texts too. Masked cells of a row stay masked. Numbers add up; set none takes all of them back,
+    position, in later texts too. Masked cells of a row stay masked. Numbers accumulate; set none takes all of them back,
     and undo the last one.
     """
     if not words:
@@ -190,7 +189,7 @@ def _settings_result(session: Session, *names: str) -> Shown:
 def undo(session: Session) -> Shown:
     """Undo the last line that changed the session.
 
-    undo restores the model, text, ablations, kept runs, settings, stops, displays and aliases, but not the step: back
+    undo restores the model, text, ablations, set numbers, kept runs, settings, stops, displays and aliases, but not the step: back
     undoes a movement. redo undoes an undo.
     """
     return _undo_result(session, "undone", session.undo())

@@ -119,7 +119,7 @@ def number_before(model: TextModel, target: Target, trace: Trace | None) -> Tens
     if seen is not None:
         numbers = numbers[seen]
         if not len(numbers):
-            raise AddressError(f"{target} is masked: no query sees a later token", "set a cell that its query sees")
+            raise AddressError(f"{target} is masked: its query does not see its key", "set a cell that is not masked")
     return numbers
 
 
@@ -133,6 +133,9 @@ def with_numbers(model: AnyModel, numbers: Mapping[str, float], *, text: Text | 
     Raises the errors of ``number_at``; UsageError for a number that is not finite in the model's dtype, for a divisor
     that is not above 0, and for one in a model with replaced steps. A text without a set cell raises AddressError.
     """
+    if not isinstance(numbers, Mapping) or not numbers:
+        message = f"numbers are set by address, and this is {brief(numbers)}"
+        raise UsageError(message, 'pass a dict, such as {"L1H2.weights[2,1]": 0}')
     encoding = text.encoding if isinstance(text, Trace) else None if text is None else model.encode(text, truncate=True)
     parsed = [(at, number_at(at, table_of(model.config)), number) for at, number in numbers.items() if is_divisor(at)]
     transformer, config = model.transformer, model.config
