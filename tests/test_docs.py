@@ -88,7 +88,7 @@ def _rounded(text: str) -> list[str]:
 def test_the_session_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (session,) = code_blocks("tinytf", "session.md")
     lines = [line.removeprefix("tinytf> ") for line in session.splitlines()]
-    assert len(lines) == 9
+    assert len(lines) == 10
     # What stops, and what compares two runs, comes before there is anything to stop at or a second run.
     again = [*lines[:5], "run The dog sat on the", *lines[5:]]
     assert run(["repl", *(word for line in again for word in ("-c", line))]) == 0

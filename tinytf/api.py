@@ -22,6 +22,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
         patch,
         patch_sweep,
         reference,
+        with_numbers,
         without,
     )
     from tinytf.cause.restoring import restoring
@@ -95,6 +96,7 @@ class Model(TextModel):
     ablated = ablated
     edited = edited
     without = without
+    with_numbers = with_numbers
     compare_without = compare_without
     patch = patch
     patch_sweep = patch_sweep

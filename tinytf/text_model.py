@@ -29,7 +29,8 @@ class TextModel(ShortRepr):
 
     ``source`` says where it comes from, ``tokenizer_note`` where the vocabulary does, ``file_notes`` what was ignored
     in its files. ``corpus`` is a text of the kind that it was trained on, if known; ``lacks`` are the parts of
-    attention that were left out; ``table`` is the family table of its files, if they are another program's.
+    attention that were left out, ``numbers`` what was set, such as ``√d = 1``; ``table`` is the family table of its
+    files, if they are another program's.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TextModel(ShortRepr):
     file_notes: tuple[str, ...] = ()
     corpus: Path | None = None
     lacks: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:

@@ -202,3 +202,29 @@ def test_hostile_texts_do_not_act_on_the_terminal(tinytf: Tinytf, decoder: Path)
     assert ran.status == 0, ran.err
     assert "\x1b" not in ran.out
     assert "\u202e" not in ran.out
+
+
+def test_a_number_that_is_set_is_compared_with_the_model_as_it_is(tinytf: Tinytf) -> None:
+    numbers = ("--set", "L1H2.weights[sat,cat]=0.5", "--set", "√d = 2")
+    told = json.loads(tinytf("diff", "The cat sat", *numbers, "--json").out)
+    model = load("tiny")
+    expected = model.diff("The cat sat", model.with_numbers({"L1H2.weights[2,1]": 0.5, "√d": 2}))
+    assert told["first_difference"] == "L0.scaled"
+    assert told["predictions"][0]["kl"] == pytest.approx(expected.predictions[0].kl)
+    assert "note: with L1H2.weights[2,1] = 0.5, √d = 2" in tinytf("diff", "The cat sat", *numbers).out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--set", "√d"), "'√d' gives no number"),
+        (("--set", "√d=one"), "'one' is not a number"),
+        (("--set", "√d=1", "--versus", "tiny"), "--set compares a model without and with it"),
+        (("--set", "L1H2.weights[dog,0]=1"), "no token is 'dog'"),
+    ],
+)
+def test_a_number_that_cannot_be_set_says_why(tinytf: Tinytf, words: tuple[str, ...], message: str) -> None:
+    ran = tinytf("diff", "The cat sat", *words)
+    assert ran.status == 2
+    assert message in ran.err
+    assert ran.err.count("\n") == 2

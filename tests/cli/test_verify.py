@@ -235,3 +235,62 @@ claim = 2e-12
 @pytest.mark.parametrize("seconds", ["nan", "0", "-1"])
 def test_a_limit_that_is_none_is_refused(tinytf: Tinytf, seconds: str) -> None:
     assert is_a_clean_error(tinytf("verify", "cat-sat", "--seconds", seconds))
+
+
+EDITED = """
+[given]
+S = [[12.0, 8.0], [9.0, 15.0]]
+d = 64
+
+[[step]]
+name = "scaled"
+value = "scale(S, d)"
+claim = [[1.50, 1.00], [1.20, 1.88]]
+
+[[step]]
+name = "sums"
+value = "sum(scaled, -1)"
+columns = ["The", "cat"]
+
+[[step]]
+name = "root"
+value = "sqrt(d)"
+claim = 8
+"""
+
+
+def test_an_edit_shows_the_claim_the_truth_and_the_number_after_it(tinytf: Tinytf, tmp_path: Path) -> None:
+    example, edit = tmp_path / "own.toml", tmp_path / "edit.toml"
+    example.write_text(EDITED, "utf-8")
+    edit.write_text('"S[0,1]" = 20', "utf-8")
+    words = ("verify", example, "--edit", edit)
+    ran = tinytf(*words)
+    assert ran.status == 1, "a claim is wrong, whatever is edited"
+    assert "edited S[0,1] = 20: 2 numbers in 2 steps of 3 move" in ran.lines
+    rows = [line.split() for line in ran.lines if line.startswith("  s")]
+    assert rows[1:] == [
+        ["scaled", "1", "of", "4", "[0,1]", "1.00✓", "1.0000", "2.5000"],
+        ["sums", "1", "of", "2", "[The]", "2.5", "4"],
+    ]
+    assert "\n".join(tinytf(*words, "--full").lines).count("•") == 2
+    assert "2.5000 moved" in tinytf(*words, "--full", "--plain").out
+    data = json.loads(tinytf(*words, "--json").out)
+    assert data["edits"] == ["S[0,1] = 20"]
+    assert data["steps"][0]["after"] == [[1.5, 2.5], [1.125, 1.875]]
+    assert data["steps"][0]["moved"] == [[False, True], [False, False]]
+
+
+def test_a_whole_number_that_moves_to_a_fraction_is_not_cut(tinytf: Tinytf, tmp_path: Path) -> None:
+    example, edit = tmp_path / "own.toml", tmp_path / "edit.toml"
+    example.write_text(EDITED, "utf-8")
+    edit.write_text("d = 60", "utf-8")
+    (row,) = [line.split() for line in tinytf("verify", example, "--edit", edit).lines if line.startswith("  root")]
+    assert row == ["root", "1", "of", "1", "8✓", "8.00", "7.75"]
+
+
+@pytest.mark.parametrize(("names", "count"), [((), "none is"), (("cat-sat", "notebook"), "2 are")])
+def test_an_edit_is_of_one_example(tinytf: Tinytf, names: tuple[str, ...], count: str) -> None:
+    ran = tinytf("verify", *names, "--edit", "x.toml")
+    assert ran.status == 2
+    assert f"--edit changes one example, and {count} named" in ran.err
+    assert "hint: such as: tinytf verify cat-sat --edit" in ran.err

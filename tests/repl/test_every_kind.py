@@ -5,13 +5,12 @@ import covering
 import pytest
 
 from tinytf.config import ModelConfig
+from tinytf.loading import Model
 from tinytf.model.transformer import Transformer
 from tinytf.text.train import train_characters
-from tinytf.trace.trace import Trace
-from tinytf_cli.repl.models import SessionModel
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
-from tinytf_cli.repl.state import Run, Spec
+from tinytf_cli.repl.state import Spec
 from tinytf_cli.repl.streams import Capture
 
 SPEC = Spec("made")
@@ -24,12 +23,8 @@ def session(request: pytest.FixtureRequest) -> Session:
     sizes = {**architectures.SIZES, **architectures.KINDS[request.param]}
     config = ModelConfig.of(**{**sizes, "vocab_size": max(sizes["vocab_size"], tokenizer.vocab_size)})
     begun = Session(VERBS, SPEC, stdout=Capture(), stderr=Capture())
-
-    def recorded(text: str, truncate: bool, force: bool) -> Trace:
-        return begun.models.trace(Run(SPEC, text, truncate, force))
-
     transformer = Transformer.initialised(config, 0)
-    begun.models.add(SPEC, SessionModel("made", transformer, tokenizer, "random weights", session_trace=recorded))
+    begun.models.add(SPEC, Model("made", transformer, tokenizer, "random weights"))
     return begun
 
 

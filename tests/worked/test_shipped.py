@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from tinytf.errors import UsageError
 from tinytf.sources import find_source
-from tinytf.worked import CheckedStep, Verification, open_example, shipped, verify
+from tinytf.worked import CheckedStep, Verification, edited, open_example, shipped, verify
 from tinytf.worked.example import ExampleError
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -269,10 +269,14 @@ def test_the_table_of_operations_is_that_of_the_code() -> None:
 
 
 def test_the_example_of_the_readme_is_right_where_it_says_so(tmp_path: Path) -> None:
-    (block,) = re.findall(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    example, edits = re.findall(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     path = tmp_path / "readme.toml"
-    path.write_text(block, "utf-8")
+    path.write_text(example, "utf-8")
     assert verify(open_example(str(path))).holds
+    path.write_text(edits, "utf-8")
+    assert [str(edit) for edit in edited(open_example("cat-sat"), path).edits] == [
+        "d_k = 16", "S[0,1] = 5", "weights[cat,The] = 0"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

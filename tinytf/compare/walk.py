@@ -146,7 +146,7 @@ class Walk:
     def _compare(self, steps: Sequence[Step], both: Both, layer: int | None) -> None:
         for step in steps:
             name = step.full_name(layer)
-            without = next((i for i, part in enumerate(both) if step.name not in part.steps.by_name), None)
+            without = next((i for i, part in enumerate(both) if not part.steps.has(step.name, layer)), None)
             if without is not None:
                 self._skip([name], f"the {('first', 'second')[without]} model has no such step")
                 continue

@@ -25,16 +25,23 @@ def removable(config: ModelConfig) -> tuple[str, ...]:
 def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
     """A model without ``parts`` that shares the weights of ``model``, in evaluation mode.
 
-    Raises UsageError for a part that the model does not have, and for a model with ablated steps, whose hooks would be
-    lost.
+    Raises UsageError for a part that the model does not have, and the error of ``with_config``.
     """
     config, has = model.config, removable(model.config)
     for part in parts:
         if part not in has:
             raise UsageError(f"this model has no {part} to leave out", f"it has {' and '.join(has)}" if has else "")
         config = without_part(config, part)
+    return with_config(model, config)
+
+
+def with_config(model: Transformer, config: ModelConfig) -> Transformer:
+    """The weights of ``model`` under a configuration with the same parameters, in evaluation mode; they are shared.
+
+    Raises UsageError for a model with replaced steps, whose hooks would be lost.
+    """
     if model.exchanged:
-        raise UsageError("the model has ablated steps already", "name everything to leave out at once")
+        raise UsageError("the model has ablated steps already", "change the computation first, then ablate its steps")
     with torch.device("meta"):
         result = Transformer(config)
     for name in list(result.state_dict()):

@@ -123,6 +123,11 @@ def find_index(word: str, axis: str, size: int, named: AxisNames) -> int | range
     return _position_of_token(word, named.tokens)
 
 
+def as_slice(picked: int | range) -> int | slice:
+    """An index or the indices of ``find_index`` to index an array with, in ascending order."""
+    return picked if isinstance(picked, int) else slice(min(picked), max(picked) + 1, abs(picked.step))
+
+
 def _position_of_token(word: str, shown: Sequence[str]) -> int:
     """The position of the token that ``word`` means in a text."""
     nth = None if word in shown else _NTH.fullmatch(word)

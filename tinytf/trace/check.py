@@ -143,5 +143,6 @@ def check(trace: Trace) -> Check:
             for number, ways in enumerate(_recompute(trace, step, layer)):
                 items.append(compare(ways, dtype, coarse, partial(_comparison, underived, step, layer, number)))
     recorded = {f"L{layer}" for layer in trace.recording.layers}
-    skipped = tuple(exchanged for exchanged in trace.recording.exchanged if re.split("[.H]", exchanged)[0] in recorded)
+    replaced = dict.fromkeys(trace.recording.exchanged)
+    skipped = tuple(exchanged for exchanged in replaced if re.split("[.H]", exchanged)[0] in recorded)
     return Check(tuple(items), skipped)

@@ -17,7 +17,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Parameter
 from tinytf.steps.table import StepTable
-from tinytf.text.words import AxisNames, find_index, is_selection
+from tinytf.text.words import AxisNames, as_slice, find_index, is_selection
 from tinytf.trace.address import (
     PARTS,
     Address,
@@ -116,7 +116,19 @@ class ParameterAddress:
         tensors = tensors.unflatten(0, (len(layers), len(heads)))
         return tensors[(0 if len(layers) == 1 else slice(None), 0 if len(heads) == 1 else slice(None))]
 
-    def _single(self, model: Transformer, layer: int | None, head: int | None, find_token: FindToken | None) -> Tensor:
+    def fill(self, model: Transformer, number: float, find_token: FindToken | None = None) -> None:
+        """Write ``number`` into every cell at the address. Raises like ``tensor``."""
+        for layer in self.layers or (None,):
+            for head in self.heads or (None,):
+                view = self._uncut(model, layer, head)
+                index: list[int | slice] = [slice(None)] * view.dim()
+                for axis, word in zip(self._cell_axes, self.cell, strict=True):
+                    names = AxisNames(find=find_token)
+                    index[axis] = as_slice(find_index(word, self.uncut_axes[axis], view.shape[axis], names))
+                view[tuple(index)] = number
+
+    def _uncut(self, model: Transformer, layer: int | None, head: int | None) -> Tensor:
+        """A view of the parameter of one layer and head, before the cell is applied."""
         tensor, config = model.get_parameter(self.path(layer)).detach(), model.config.at(layer)
         tensor = tensor.transpose(-2, -1) if self.parameter.transposed else tensor
         if head is not None and self.letter == "E":
@@ -126,6 +138,10 @@ class ParameterAddress:
                 part = head // config.heads_per_kv if name.startswith("n_kv_heads") else head
                 width = config.sizes[name.partition("·")[2]]
                 tensor = tensor.narrow(axis, part * width, width)
+        return tensor
+
+    def _single(self, model: Transformer, layer: int | None, head: int | None, find_token: FindToken | None) -> Tensor:
+        tensor = self._uncut(model, layer, head)
         # from the last axis, so that earlier axes keep their index
         for axis, word in zip(reversed(self._cell_axes), reversed(self.cell), strict=True):
             picked = find_index(word, self.uncut_axes[axis], tensor.shape[axis], AxisNames(find=find_token))

@@ -389,9 +389,12 @@ class Trace:
 
 def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
     """Which cells (Q, K) of a masked attention step are visible; None for any other step, or if all are."""
-    if not step.is_map or not (step.holds_shares or step.operation.hides_ahead or isinstance(step.operation, Mask)):
-        return None
-    return trace.allowed(layer)
+    return trace.allowed(layer) if is_masked(step) else None
+
+
+def is_masked(step: Step) -> bool:
+    """Whether a step is an attention map after the mask."""
+    return step.is_map and (step.holds_shares or step.operation.hides_ahead or isinstance(step.operation, Mask))
 
 
 def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> StepSummary:

@@ -45,6 +45,8 @@ class Evaluation:
         """The value of a name. Raises LanguageError if it cannot be computed or the budget is spent."""
         if name not in self.values:
             value = self.formulas[name].compute(self)
+            for edit in self.example.edits:
+                value = edit.applied(value, self.copied, self.convert) if edit.name == name else value
             self.n_kept += math.prod(np.shape(value))
             require_room(self.n_kept)
             self.values[name] = value
@@ -92,6 +94,10 @@ class Evaluation:
         """A given value in the arithmetic of this class."""
         return value
 
+    def copied(self, value: Any) -> Any:
+        """A copy of a value, to write into."""
+        return np.array(value, dtype=np.float64)
+
     def stacked(self, parts: list[Any]) -> Any:
         return np.stack([np.asarray(part, dtype=np.float64) for part in parts])
 
@@ -135,6 +141,9 @@ class ByTinytf(Evaluation):
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
             return torch.tensor(value, dtype=torch.float64, requires_grad=True)
         return value
+
+    def copied(self, value: Any) -> Any:
+        return torch.as_tensor(value, dtype=torch.float64).clone()
 
     def stacked(self, parts: list[Any]) -> Any:
         return torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])

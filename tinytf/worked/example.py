@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tinytf.errors import UsageError
+from tinytf.errors import AddressError, UsageError
 from tinytf.files import SMALL, read_bytes
 from tinytf.nearest import did_you_mean
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.words import AxisNames, as_slice, find_index
 from tinytf.worked.claims import Claim, read_claim
 from tinytf.worked.language import Formula, LanguageError
 from tinytf.worked.operations import CONSTANTS, OPERATIONS
@@ -23,7 +24,7 @@ from tinytf.worked.operations import CONSTANTS, OPERATIONS
 _SHIPPED = Path(__file__).parents[1] / "assets" / "worked"
 MOST_RANDOM = 20_000_000
 """The most numbers of a given random tensor."""
-_TOO_LARGE = 2**63
+TOO_LARGE = 2**63
 """Whole numbers of this size and above do not fit a tensor."""
 
 
@@ -65,10 +66,64 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """A number that replaces one of an example, or a tensor that replaces a whole value; see ``edits``.
+
+    ``words`` are those of a cell, None for the whole; ``labels`` name its rows and columns. ``where`` is the line.
+    """
+
+    name: str
+    words: tuple[str, ...] | None
+    number: Any
+    where: str
+    labels: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def __str__(self) -> str:
+        cell = "" if self.words is None else f"[{','.join(self.words)}]"
+        return f"{self.name}{cell} = {self.number:g}" if np.ndim(self.number) == 0 else f"{self.name} = …"
+
+    def applied(self, value: Any, copied: Callable[[Any], Any], convert: Callable[[Any], Any]) -> Any:
+        """The value with the number in it. ``copied`` makes an array of a value, ``convert`` one of a number.
+
+        Raises ExampleError for a cell that does not exist, and for another shape.
+        """
+        shape = np.shape(value)
+        if isinstance(value, str) or getattr(getattr(value, "dtype", None), "kind", "f") in "US":
+            raise ExampleError(f"{self.where}: {self.name} is a text, and has no numbers")
+        if self.words is None:
+            if np.shape(self.number) != shape:
+                sizes = (in_words(np.shape(self.number)), in_words(shape))
+                message = f"{self.where}: {self.name} would be {sizes[0]}, and is {sizes[1]}"
+                raise ExampleError(message, "give as many numbers as it has")
+            return convert(self.number)
+        if len(self.words) > len(shape):
+            raise ExampleError(f"{self.where}: {self.name} has {len(shape)} axes, and {len(self.words)} are named")
+        last = list(zip(("row", "column"), self.labels, strict=True))[2 - min(2, len(shape)) :]
+        kinds = [*[("index", tuple[str, ...]())] * (len(shape) - 2), *last]
+        array, index = copied(value), list[int | slice]()
+        for word, size, (axis, names) in zip(self.words, shape, kinds, strict=False):
+            number = str(names.index(word)) if word in names else word
+            try:
+                index.append(as_slice(find_index(number, axis, size, AxisNames())))
+            except AddressError as error:
+                names_too = f", or by name: {', '.join(names)}" if names else ""
+                hint = f"count from 0, such as {self.name}[{','.join('0' * len(shape))}]{names_too}"
+                raise ExampleError(f"{self.where}: {error.message}", hint) from None
+        array[tuple(index)] = self.number
+        return array
+
+
+def in_words(shape: tuple[int, ...]) -> str:
+    """A shape in words."""
+    return " × ".join(map(str, shape)) if len(shape) > 1 else f"{shape[0]} cells" if shape else "one number"
+
+
+@dataclass(frozen=True)
 class Example:
     """A worked example; ``path`` is its file, ``source`` the author's title.
 
-    ``given`` holds the author's starting values by name: numbers, texts, and tensors (float64).
+    ``given`` holds the author's starting values by name: numbers, texts, and tensors (float64). ``edits`` are numbers
+    put in their place and in that of computed ones.
     """
 
     name: str
@@ -80,6 +135,7 @@ class Example:
     path: Path
     seed: int = 0
     vocabulary: Vocabulary | None = None
+    edits: tuple[Edit, ...] = ()
 
 
 def shipped() -> tuple[str, ...]:
@@ -101,6 +157,11 @@ def open_example(name: str) -> Example:
 
 def parse(path: Path) -> Example:
     """Read a worked example. Raises ExampleError with the line and the field."""
+    return _Reader(path, *read_toml(path)).example()
+
+
+def read_toml(path: Path) -> "tuple[Mapping[str, Any], _Lines]":
+    """The data of a file, with Decimals, and its line numbers. Raises ExampleError."""
     try:
         text = read_bytes(path, SMALL).decode("utf-8-sig")
     except OSError as error:
@@ -115,7 +176,7 @@ def parse(path: Path) -> Example:
         raise ExampleError(f"{path} is not TOML: {str(error)[:1].lower()}{str(error)[1:]}") from None
     except (RecursionError, ValueError) as error:
         raise ExampleError(f"cannot read {path} as TOML: {error}") from None
-    return _Reader(path, data, _Lines(text)).example()
+    return data, _Lines(text)
 
 
 def _decimal(text: str) -> Decimal:
@@ -126,7 +187,7 @@ class _Lines:
     """The line numbers of tables and fields; multi-line strings are skipped."""
 
     _TABLE = re.compile(r"\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
-    _FIELD = re.compile(r"\s*([\w-]+)\s*=")
+    _FIELD = re.compile(r"""\s*["']?([\w-]+(?:\[[^"'\]]*\])?)["']?\s*=""")
 
     def __init__(self, text: str) -> None:
         self.at: dict[tuple[str, int, str], int] = {}
@@ -227,7 +288,7 @@ class _Reader:
     def _given(self, name: str, value: Any, generator: np.random.Generator) -> Any:
         fault = partial(self.fault, table="given", field=name)
         _require_name(name, CONSTANTS, fault)
-        if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+        if isinstance(value, int) and abs(value) >= TOO_LARGE:
             raise fault("is too large a whole number")
         if isinstance(value, (str, bool, int)):
             return value

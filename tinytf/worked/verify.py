@@ -14,7 +14,7 @@ from tinytf.report import Report
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.worked.claims import Claim, Numbers, compare
 from tinytf.worked.evaluate import ByTinytf, Evaluation, cells, largest_difference
-from tinytf.worked.example import ClaimedStep, Example, ExampleError
+from tinytf.worked.example import ClaimedStep, Edit, Example, ExampleError, in_words
 from tinytf.worked.language import BUDGET, Budget, LanguageError, NeedsTokenizer
 
 AGREEMENT = 1e-9
@@ -31,7 +31,7 @@ class CheckedStep:
 
     ``carried`` is true for a cell that does not hold but follows from the author's own earlier numbers. ``apart`` is
     the difference of the two computations, and ``allowed`` its limit. A step that could not be checked has no cells,
-    and ``skipped`` says why.
+    and ``skipped`` says why. ``after`` are the cells with the edits of an edited example.
     """
 
     step: ClaimedStep
@@ -42,6 +42,16 @@ class CheckedStep:
     apart: float = 0.0
     allowed: float = AGREEMENT
     skipped: str = ""
+    after: NDArray[Any] | None = None
+
+    @cached_property
+    def moved(self) -> NDArray[np.bool_]:
+        """Which cells an edit moves: by more than the two computations may differ."""
+        if self.after is None or self.true is None:
+            return np.zeros(0, dtype=np.bool_)
+        if self.true.dtype.kind in "US":
+            return np.asarray(self.after != self.true)
+        return ~np.isclose(self.after, self.true, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
 
     @property
     def claims(self) -> int:
@@ -98,6 +108,7 @@ class CheckedStep:
             "skipped": self.skipped or None,
             "note": step.note or None,
             "line": step.line,
+            **({} if self.after is None else {"after": listed(self.after), "moved": listed(self.moved)}),
         }
 
 
@@ -110,6 +121,7 @@ class Verification(Report):
 
     example: Example
     steps: tuple[CheckedStep, ...]
+    edits: tuple[Edit, ...] = ()
 
     @cached_property
     def claims(self) -> int:
@@ -139,6 +151,11 @@ class Verification(Report):
         return max(self.steps, key=lambda step: step.apart / step.allowed)
 
     @property
+    def moved(self) -> list[CheckedStep]:
+        """The steps with cells that the edits move."""
+        return [step for step in self.steps if step.moved.any()]
+
+    @property
     def holds(self) -> bool:
         """Whether every claim that could be checked holds, and both computations agree on every step."""
         return all(step.right for step in self.steps) and self.worst.agrees
@@ -162,6 +179,7 @@ class Verification(Report):
         worst = self.worst
         return {
             **self.summary(),
+            **({"edits": [str(edit) for edit in self.edits]} if self.edits else {}),
             "steps": [checked.to_dict() for checked in self.steps],
             "check": {
                 "holds": self.holds,
@@ -186,9 +204,16 @@ class ExampleScores(Report):
 
 
 def verify(
-    example: Example, tokenizer: Tokenizer | None = None, *, seconds: float = SECONDS, budget: int = BUDGET
+    example: Example,
+    tokenizer: Tokenizer | None = None,
+    *,
+    seconds: float = SECONDS,
+    budget: int = BUDGET,
+    edit: Example | None = None,
 ) -> Verification:
     """Recompute every step, with tinytf and with numpy, and compare the claims with the result.
+
+    ``edit`` is the example with other numbers (``edited``), which is computed beside it.
 
     ``tokenizer`` is for steps that need token ids; without one those are skipped. Raises ExampleError, with line and
     field, for a step that cannot be computed within ``seconds`` and ``budget`` numbers (both for the whole example,
@@ -202,13 +227,34 @@ def verify(
         )
         raise UsageError(message, "leave out --tokenizer to skip the steps with token ids")
     total_budget = Budget(budget, time.monotonic() + seconds)
+    edit_budget = replace(total_budget)
     claims = {step.name: step.claim for step in example.steps if step.claim is not None}
     claimed = {name: claim.values for name, claim in claims.items() if not claim.words}
     ours, theirs = (evaluation(example, tokenizer, budget=total_budget) for evaluation in (ByTinytf, Evaluation))
     author = Evaluation(example, tokenizer, claimed, budget=replace(total_budget))
     with np.errstate(all="ignore"), warnings.catch_warnings():  # infinities and NaN are shown as such
         warnings.simplefilter("ignore")
-        return Verification(example, tuple(_check(step, ours, theirs, author) for step in example.steps))
+        steps = tuple(_check(step, ours, theirs, author) for step in example.steps)
+        if edit is None:
+            return Verification(example, steps)
+        ours, theirs = (evaluation(edit, tokenizer, budget=edit_budget) for evaluation in (ByTinytf, Evaluation))
+        return Verification(example, tuple(_with_edit(checked, ours, theirs) for checked in steps), edit.edits)
+
+
+def _with_edit(checked: CheckedStep, ours: Evaluation, theirs: Evaluation) -> CheckedStep:
+    """The step with its cells in an edited example."""
+    name, where = checked.step.name, ours.example.edits[0].where
+    if checked.true is None:
+        return checked
+    try:
+        after, by_numpy = cells(ours[name]), cells(theirs[name])
+    except LanguageError as error:
+        hint = error.hint or "take the number back, or change others with it"
+        raise ExampleError(f"{where}: with this, {name} cannot be computed: {error.message}", hint) from None
+    if after.shape != checked.true.shape:
+        message = f"{where}: with this, {name} is {in_words(after.shape)}, and was {in_words(checked.true.shape)}"
+        raise ExampleError(message, "change numbers that are not sizes")
+    return replace(checked, after=after, apart=max(checked.apart, largest_difference(after, by_numpy)))
 
 
 def _check(step: ClaimedStep, ours: Evaluation, theirs: Evaluation, author: Evaluation) -> CheckedStep:
@@ -223,7 +269,7 @@ def _check(step: ClaimedStep, ours: Evaluation, theirs: Evaluation, author: Eval
     if step.claim is None:
         return checked
     if step.claim.surplus(true.shape):
-        message = f"{_size(step.claim.shape)} claimed, but the value is {_size(true.shape)}"
+        message = f"{in_words(step.claim.shape)} claimed, but the value is {in_words(true.shape)}"
         raise _fault(ours.example, step, "claim", message)
     holds, off = compare(step.claim, true)
     carried = ~holds if holds.all() else ~holds & _follows(step, step.claim, author)
@@ -233,10 +279,6 @@ def _check(step: ClaimedStep, ours: Evaluation, theirs: Evaluation, author: Eval
 def _fault(example: Example, step: ClaimedStep, field: str, message: str, hint: str = "") -> ExampleError:
     line = step.claim_line if field == "claim" else step.line
     return ExampleError(f"{example.path}, line {line}, field {field!r} of step {step.name!r}: {message}", hint)
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape)) if len(shape) > 1 else f"{shape[0]} cells" if shape else "one number"
 
 
 def _follows(step: ClaimedStep, claim: Claim, author: Evaluation) -> NDArray[np.bool_]:

@@ -37,6 +37,11 @@ class Options:
         type=click.Path(path_type=Path), metavar="TABLE.toml",
         help='Map the names in that FILE to steps, such as "enc.{n}.query" = "L{n}.q".',
     )  # fmt: skip
+    numbers: tuple[str, ...] = option(
+        "--set", multiple=True, metavar="ADDRESS=NUMBER",
+        help="Compare with the same model in which this number is set: 'L1H2.weights[sat,cat]=0', 'L0.W_Q[0,3]=0', "
+        "'√d=1'. Repeatable.",
+    )  # fmt: skip
     versus_dtype: str | None = option(type=click.Choice(DTYPES), help="Compare with the same model in this dtype.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
     tolerance: float | None = option(
@@ -65,6 +70,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
     Another program        tinytf diff -m DIR --versus port.npz "The cat sat"
     What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
+    What a number does     tinytf diff --set √d=1 "The cat sat"
     Two recordings         tinytf diff a.safetensors b.safetensors
 
     One of the texts may be -, which reads a pipe.
@@ -78,6 +84,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
 
 def _compared(options: Options, model_options: ModelOptions) -> "Difference":
     """The requested difference: of two texts, two models, or a file of activations."""
+    from tinytf.cause.interventions import assignment
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump
 
@@ -100,6 +107,12 @@ def _compared(options: Options, model_options: ModelOptions) -> "Difference":
     if options.names is not None:
         raise UsageError("--names maps the names in a file, and there is no file", "name it with --versus")
     has_other = options.versus is not None or options.versus_dtype is not None
+    if options.numbers:
+        if has_other:
+            raise UsageError("--set compares a model without and with it", "leave out --versus and --versus-dtype")
+        first, model = _texts(options, True)[0], model_options.open()
+        numbers = dict(assignment(text) for text in options.numbers)
+        return model.diff(first, model.with_numbers(numbers, text=first), **settings)
     if is_typed("adapter"):
         if has_other:
             raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")

@@ -309,6 +309,9 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
     ),
     "condition": _conditions,
     "setting": _settings,
+    "target": lambda session, prefix, words: itertools.chain(
+        _settings(session, prefix, words), () if words or not prefix else OFFERS["number"](session, prefix, words)
+    ),
     "value": _values,
     "model": _models,
     "file": _files,

@@ -2,12 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import torch
 
+from tinytf.cause.interventions.numbers import is_divisor
 from tinytf.loading import Model, load
+from tinytf.model.transformer import Transformer
 from tinytf.text.chat import Written
 from tinytf.trace.trace import Text, Trace
 from tinytf_cli.options import SMALL
@@ -22,9 +24,13 @@ _THREADS = torch.get_num_threads()
 
 @dataclass(frozen=True)
 class SessionModel(Model):
-    """A model whose traces the session caches: ``session_trace`` takes a text, truncate and force."""
+    """A model whose traces the session caches.
 
-    session_trace: Callable[[Written, bool, bool], Trace] | None = None
+    ``session_trace`` takes the transformer, a text, truncate and force, and gives None for a transformer that Python in
+    the session has changed.
+    """
+
+    session_trace: Callable[[Transformer, Written, bool, bool], Trace | None] | None = None
 
     def trace(
         self,
@@ -36,49 +42,62 @@ class SessionModel(Model):
         force: bool = False,
     ) -> Trace:
         """The cached trace of a text; with ``layers`` it is recorded anew. Raises what ``Model.trace`` does."""
-        if text is None or isinstance(text, Trace) or layers is not None or self.session_trace is None:
-            return super().trace(text, ids=ids, truncate=truncate, layers=layers, force=force)
-        return self.session_trace(text, truncate, force)
+        cached = None
+        if not (text is None or isinstance(text, Trace) or layers is not None or self.session_trace is None):
+            cached = self.session_trace(self.transformer, text, truncate, force)
+        if cached is not None:
+            return cached
+        return super().trace(text, ids=ids, truncate=truncate, layers=layers, force=force)
 
 
 class Models:
     """Models by spec and traces by run, each made on first access and then cached."""
 
     def __init__(self) -> None:
-        self._unablated: OrderedDict[Spec, Model] = OrderedDict()
-        self._ablated: OrderedDict[Spec, Model] = OrderedDict()
+        self._whole: OrderedDict[Spec, Model] = OrderedDict()
+        self._changed: OrderedDict[Spec, Model] = OrderedDict()
         self._traces: OrderedDict[Run, Trace] = OrderedDict()
 
     def model(self, spec: Spec) -> Model:
-        """The model of a spec, opened if it is not cached. Raises what ``load`` and ``Model.without`` do."""
-        cache, ablation = self._unablated, spec.without
-        if ablation is not None:
-            cache, unablated = self._ablated, self.model(replace(spec, without=None))  # they share weights
+        """The model of a spec, opened if it is not cached.
+
+        Raises what ``load``, ``Model.without`` and ``Model.with_numbers`` do.
+        """
+        cache = self._whole
+        if spec.changes:
+            cache, model = self._changed, self.model(spec.whole)  # they share weights
             if spec not in cache:
-                self.add(spec, unablated.without(ablation.at, how=ablation.how, reference=ablation.reference))
+                divisors = {at: number for at, number in spec.numbers if is_divisor(at)}
+                others = {at: number for at, number in spec.numbers if at not in divisors}
+                model = model.with_numbers(divisors) if divisors else model
+                if (ablation := spec.without) is not None:
+                    model = model.without(ablation.at, how=ablation.how, reference=ablation.reference)
+                self.add(spec, model.with_numbers(others) if others else model)
         elif spec not in cache:
             loaded = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed, adapter=spec.adapter)
             self.add(spec, loaded)
         _touch(cache, spec)
-        for ablated in [ablated for ablated in self._ablated if replace(ablated, without=None) not in self._unablated]:
-            del self._ablated[ablated]
+        for orphan in [changed for changed in self._changed if changed.whole not in self._whole]:
+            del self._changed[orphan]
         return cache[spec]
 
     def add(self, spec: Spec, model: Model) -> None:
         """Cache an open model, with its traces cached by the session."""
+        own = model.transformer, model.transformer.exchanged
 
-        def session_trace(text: Written, truncate: bool, force: bool) -> Trace:
-            return self.trace(Run(spec, text, truncate, force))
+        def session_trace(transformer: Transformer, text: Written, truncate: bool, force: bool) -> Trace | None:
+            is_own = own == (transformer, transformer.exchanged)
+            return self.trace(Run(spec, text, truncate, force)) if is_own else None
 
         torch.set_num_threads(1 if model.n_parameters < SMALL else _THREADS)
         wrapped = SessionModel(
             **{field.name: getattr(model, field.name) for field in fields(Model)}, session_trace=session_trace
         )
-        (self._unablated if spec.without is None else self._ablated)[spec] = wrapped
+        (self._changed if spec.changes else self._whole)[spec] = wrapped
 
     def is_open(self, spec: Spec) -> bool:
         """Whether the model of a spec is open."""
-        return spec in self._unablated or spec in self._ablated
+        return spec in self._whole or spec in self._changed
 
     def trace(self, run: Run) -> Trace:
         """The trace of a run, recorded if it is not cached."""
@@ -100,7 +119,7 @@ class Models:
     @property
     def nbytes(self) -> int:
         """Bytes of the open weights and recorded traces."""
-        weights = sum(p.nbytes for model in self._unablated.values() for p in model.transformer.parameters())
+        weights = sum(p.nbytes for model in self._whole.values() for p in model.transformer.parameters())
         return weights + sum(trace.recorded_bytes for trace in self._traces.values())
 
 

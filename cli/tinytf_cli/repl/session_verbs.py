@@ -23,6 +23,7 @@ from tinytf_cli.repl.log import Entry
 from tinytf_cli.repl.looking import LOOKING
 from tinytf_cli.repl.moving import MOVING
 from tinytf_cli.repl.naming import NAMING
+from tinytf_cli.repl.numbers import set_no_number, set_number
 from tinytf_cli.repl.python import script_lines, statements
 from tinytf_cli.repl.running import diff, keep, run, use
 from tinytf_cli.repl.session import Leave, Outcome, Session
@@ -30,13 +31,14 @@ from tinytf_cli.repl.settings import SETTINGS, find_setting
 from tinytf_cli.repl.state import Ablation
 from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.trust import Trust
-from tinytf_cli.repl.verbs import Verb, ablation_line, answer, verb
+from tinytf_cli.repl.verbs import Verb, answer, change_lines, verb
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 from tinytf_cli.views.draw import Shown
 
 _MAX_DEPTH = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again, with --allow-code if it has a ! or a |"
-_NO_ABLATION = "none"
+_NO_ABLATION = _NO_NUMBER = "none"
+_ADDRESS = re.compile(r"L[0-9*]|√|.*\[")
 _INTEGER = re.compile(r"-?[0-9]+")
 _NAMES_A_STOP = re.compile(r"\s*(?:del[a-z]*|ig[a-z]*)\s+[0-9]")
 _verb = partial(verb, topic="session")
@@ -59,12 +61,12 @@ def without(session: Session, addresses: tuple[str, ...], how: str | None, refer
     """
     spec = session.state.spec
     if addresses or how or reference:
-        session.set_spec(replace(spec, without=_read_ablation(session, addresses, how, reference)))
-    ablation = session.state.spec.without
-    if ablation is None:
+        spec = replace(spec, without=_read_ablation(session, addresses, how, reference))
+        session.set_spec(spec)
+    if spec.without is None:
         return answer("without", {"without": None}, Line("the model is whole"))
     hint = [] if session.run is None else [Line(Span("diff compares this run with the one before", "dim"))]
-    return answer("without", {"without": ablation.to_dict()}, ablation_line(ablation), *hint)
+    return answer("without", {"without": spec.without.to_dict()}, *change_lines(replace(spec, numbers=())), *hint)
 
 
 def _read_ablation(
@@ -109,8 +111,9 @@ def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
     spec = replace(base, **{key: value for key, value in options.items() if value is not None})
     try:
         loaded = session.models.model(spec)
-    except AddressError as error:  # this model lacks an ablated step
-        raise AddressError(error.message, "some steps are ablated; restore them first: without none") from None
+    except AddressError as error:  # this model lacks an ablated step or a set number
+        hint = "the open model is changed; restore it first: without none, set none"
+        raise AddressError(error.message, hint) from None
     if spec != session.state.spec:
         session.set_spec(spec)
         session.change(row=0 if session.run else None, head=None)
@@ -118,14 +121,33 @@ def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
 
 
 @_verb(
-    "set", takes=("setting", "value"),
-    examples=("set precision 2", "set dims 16", "set colormap cividis", "set width 120", "set pager on"),
+    "set", takes=("target", "value"),
+    examples=(
+        "set precision 2", "set colormap cividis", "set pager on", "set L1H2.weights[2,1] = 0", "set L0.W_Q[0,3] = 0",
+        "set √d = 1", "set none",
+    ),
 )  # fmt: skip
-@click.argument("words", nargs=-1, metavar="NAME VALUE")
+@click.argument("words", nargs=-1, metavar="NAME VALUE | ADDRESS = NUMBER | none")
 def set_value(session: Session, words: tuple[str, ...]) -> Shown:
-    """Change a setting; show lists the settings."""
+    """Change a setting, or a number of the model and all that follows.
+
+    A number is a cell, a row or a slice of a step (L1H2.weights[mat,cat], L1H2.weights[mat,:]) or of a parameter
+    (L1H2.W_Q[0,3], E[cat]), or the divisor of attention scores, √d or scale, in all layers or in one (L1.√d = 1). The
+    present text is run again, and the answer compares it with the run before. A token in an address becomes its
+    position, in later texts too. Masked cells of a row stay masked. Numbers accumulate; set none takes all of them back,
+    and undo the last one.
+    """
     if not words:
         return _settings_result(session, *SETTINGS)
+    name, equals, value = "".join(words).rpartition("=")
+    if equals and name not in SETTINGS:
+        return set_number(session, "".join(words))
+    if words == (_NO_NUMBER,):
+        return set_no_number(session)
+    if equals:
+        words = (name, value)
+    if _ADDRESS.match(words[0]):
+        raise UsageError("a number of the model is set with =", f"such as: set {words[0]} = 0")
     setting = find_setting(words[0])
     if len(words) != 2:
         raise UsageError(f"set takes a name and a value; {setting.name} takes {setting.takes}",
@@ -142,7 +164,7 @@ def set_value(session: Session, words: tuple[str, ...]) -> Shown:
 @_verb("show", takes=("setting",), examples=("show", "show precision"))
 @click.argument("name", required=False, metavar="[NAME]")
 def show(session: Session, name: str | None) -> Shown:
-    """Show the settings and the ablated steps, or one setting."""
+    """Show the settings and what is changed in the model, or one setting."""
     return _settings_result(session, *(SETTINGS if name is None else (find_setting(name).name,)))
 
 
@@ -157,17 +179,17 @@ def _settings_result(session: Session, *names: str) -> Shown:
         ],
         header=len(names) > 1,
     )
-    ablation = session.state.spec.without
-    if ablation is None or len(names) < len(SETTINGS):
+    if len(names) < len(SETTINGS):
         return answer("settings", {"settings": values}, table)
-    return answer("settings", {"settings": values, "without": ablation.to_dict()}, table, ablation_line(ablation))
+    spec = session.state.spec
+    return answer("settings", {"settings": values, **spec.changes_data}, table, *change_lines(spec))
 
 
 @_verb("undo", "u", examples=("undo",))
 def undo(session: Session) -> Shown:
     """Undo the last line that changed the session.
 
-    undo restores the model, text, ablations, kept runs, settings, stops, displays and aliases, but not the step: back
+    undo restores the model, text, ablations, set numbers, kept runs, settings, stops, displays and aliases, but not the step: back
     undoes a movement. redo undoes an undo.
     """
     return _undo_result(session, "undone", session.undo())

@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ class Ablation:
 
 @dataclass(frozen=True)
 class Spec:
-    """How a model is opened, and which of its steps are ablated."""
+    """How a model is opened, which of its steps are ablated, and which ``numbers`` are set, by address."""
 
     name: str = "tiny"
     device: str = "auto"
@@ -71,6 +71,25 @@ class Spec:
     seed: int = 0
     adapter: Path | None = None
     without: Ablation | None = None
+    numbers: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def whole(self) -> "Spec":
+        """The model as it was opened."""
+        return replace(self, without=None, numbers=())
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What is changed in the model: ``without`` and ``set``, each in words."""
+        set_words = ", ".join(f"{at} = {number:g}" for at, number in self.numbers)
+        changes = {"without": self.without.words if self.without else "", "set": set_words}
+        return {name: words for name, words in changes.items() if words}
+
+    @property
+    def changes_data(self) -> dict[str, Any]:
+        """The same as JSON data."""
+        data = {"without": self.without and self.without.to_dict(), "set": dict(self.numbers)}
+        return {name: data[name] for name in self.changes}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -85,9 +104,9 @@ class Spec:
 
     @property
     def words(self) -> str:
-        """The name of the model as typed, its adapter, and its ablations."""
+        """The name of the model as typed, its adapter, and its changes."""
         adapter = f" + {self.adapter.name}" if self.adapter else ""
-        return self.name + adapter + (f" without {self.without.words}" if self.without else "")
+        return self.name + adapter + "".join(f" {name} {words}" for name, words in self.changes.items())
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tinytf_cli.host import Host
 from tinytf_cli.main import COMMANDS, cli
 from tinytf_cli.output import Output
 from tinytf_cli.repl.line import complete_name
-from tinytf_cli.repl.state import Ablation
+from tinytf_cli.repl.state import Spec
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 from tinytf_cli.views.draw import Display, Shown, draws
@@ -82,7 +82,7 @@ def verb(
     """Turn a function of the session and its click parameters into a verb, with the output options of every command.
 
     ``fields`` are further fields of Verb; ``usage`` defaults to the metavars of the arguments. A verb that moves or
-    looks also reports the ablated steps, unless it ``names_models`` itself.
+    looks also reports what is changed in the model, unless it ``names_models`` itself.
     """
 
     def decorate(function: Callable[..., Shown | None]) -> Verb:
@@ -92,8 +92,8 @@ def verb(
             with working(name):
                 result = function(session, **{key: value for key, value in values.items() if key not in shared})
                 if result is not None:
-                    ablated = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
-                    output.show(result if ablated is None else Shown(AblatedAnswer(whole=result, ablation=ablated)))
+                    spec, says = session.state.spec, not names_models and topic in ("moving", "looking")
+                    output.show(Shown(ChangedAnswer(whole=result, spec=spec)) if says and spec.changes else result)
             return 0
 
         shared = {parameter.name for parameter in OUTPUT_OPTIONS}
@@ -260,26 +260,26 @@ def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Shown:
     return Shown(Answer(kind=kind, data=data, draw=lambda terminal: blocks))
 
 
-def ablation_line(ablation: Ablation) -> Line:
-    """The line that names the ablated steps."""
-    return Line(Span(f"without {ablation.words}", "dim"))
+def change_lines(spec: Spec) -> list[Line]:
+    """The lines that name the ablated steps and the numbers that are set."""
+    return [Line(Span(f"{name} {words}", "dim")) for name, words in spec.changes.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblatedAnswer(Report):
-    """An answer about a trace, and the steps that were ablated in it."""
+class ChangedAnswer(Report):
+    """An answer about a trace of a changed model, and the changes."""
 
-    KIND = "ablated_answer"
+    KIND = "changed_answer"
 
     whole: Shown
-    ablation: Ablation
+    spec: Spec
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.whole.report.to_dict(), "without": self.ablation.to_dict()}
+        return {**self.whole.report.to_dict(), **self.spec.changes_data}
 
     def events(self) -> Iterator[dict[str, Any]]:
         for event in self.whole.report.events():
-            yield {**event, "without": self.ablation.to_dict()}
+            yield {**event, **self.spec.changes_data}
 
     def stored(self) -> list[Array]:
         return self.whole.report.stored()
@@ -291,8 +291,8 @@ class AblatedAnswer(Report):
         return self.whole.report.sheet(long=long)
 
 
-@draws(AblatedAnswer)
-def draw_ablated_answer(report: AblatedAnswer, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """The answer, and the line that names the ablated steps."""
+@draws(ChangedAnswer)
+def draw_changed_answer(report: ChangedAnswer, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """The answer, and the lines that name the changes."""
     yield from report.whole.blocks(terminal)
-    yield ablation_line(report.ablation)
+    yield from change_lines(report.spec)

@@ -84,7 +84,7 @@ def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Bl
         step, layer = address.step, address.layers[0] if address.layers else None
         assert step is not None
         if address.cell or (address.lens is not None and not address.lens.is_step):
-            yield address_heading(address)
+            yield address_heading(trace, address)
             values, chosen = np.atleast_1d(as_array(trace[address])), trace.places(address)
             sizes = dict(zip(address.axes, values.shape, strict=False))
             values = values.reshape(-1, values.shape[-1])

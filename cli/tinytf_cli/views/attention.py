@@ -17,7 +17,7 @@ from tinytf_cli.views.flow import multi_head_blocks
 from tinytf_cli.views.overview import head_maps, where_read
 from tinytf_cli.views.parts import LONG_STACK, head_map, row_limit, shortened
 from tinytf_cli.views.predictions import check_blocks
-from tinytf_cli.views.steps import as_array, labels, query_blocks, visible_array
+from tinytf_cli.views.steps import as_array, labels, meaning, query_blocks, visible_array
 
 _FEW_LAYERS, _LINES = 4, 24
 """How many layers are drawn with every head, and the lines that the strongest heads of more layers take."""
@@ -106,7 +106,8 @@ def _head(report: Attended, layer: int, head: int, most: int | None) -> Iterator
     """One head: a query, the strongest pairs, or a map; below the map of a whole head, at most ``most`` queries."""
     step, names = report.step, labels(report.trace)
     weights = as_array(report.trace.step(step.name, layer, (head,)))[0]
-    yield Heading(f"L{layer}H{head}.{step.name}", step.formula, "attention")
+    words = meaning(report.trace, step, (layer,), (head,)).removeprefix(" = ").removeprefix(", ")
+    yield Heading(f"L{layer}H{head}.{step.name}", words, "attention")
     if report.query is not None:
         yield from _one_query(weights, report.query, names, visible_array(report.trace, step, layer))
     elif report.top is not None:

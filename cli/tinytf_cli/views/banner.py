@@ -1,5 +1,6 @@
 """The first lines of every view: the model, its tokenizer, and the tokens added to the text."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -68,7 +69,10 @@ def notes(source: Model | Info) -> Iterator[Line]:
 
 
 def exchanged(model: Model) -> Iterator[str]:
-    """A line that names the parts left out or replaced, for a view without a banner."""
-    names = (*model.lacks, *model.transformer.exchanged)
-    if names:
+    """Lines that name the parts left out or replaced and the numbers set, for a view without a banner."""
+    edited = model.transformer.edited
+    replaced = [name for name in model.transformer.exchanged if re.sub(r"H\d+\.", ".", name) not in edited]
+    if names := (*model.lacks, *replaced):
         yield f"the model ran without {first_of(names, 6)}"
+    if model.numbers:
+        yield f"the model ran with {first_of(model.numbers, 6)}"

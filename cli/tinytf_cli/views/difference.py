@@ -52,13 +52,15 @@ _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 class DifferenceDisplay(Display):
     """``rows`` is the most positions: 0 shows all of them and everything else too, None for what suits a screen.
 
-    ``full`` shows every step, ``head`` the weights of the head, ``top`` limits the tokens of each prediction.
+    ``full`` shows every step, ``head`` the weights of the head, ``top`` limits the tokens of each prediction. ``brief``
+    is only where the runs begin to differ, the predictions and the steps.
     """
 
     rows: int | None = None
     full: bool = False
     head: bool = False
     top: int = 5
+    brief: bool = False
 
     @property
     def all(self) -> bool:
@@ -131,19 +133,23 @@ class _Runs:
 def difference(report: Difference, terminal: Terminal, display: DifferenceDisplay) -> Iterator[Block]:
     """The two sides, the first difference and its outcome, the steps, and the other tables."""
     runs = _Runs.of(report)
-    yield from _banner(report, runs, display)
-    yield Line("")
+    if not display.brief:
+        yield from _banner(report, runs, display)
+        yield Line("")
     if report.equal:
         yield titled("nothing differs", f": all {len(report.steps)} steps are the same", "good")
         yield from _limit(report)
         return
     yield from _settings(report, display)
     yield from _first(report, runs, display)
-    yield from _outcome(report, runs)
+    if not display.brief:
+        yield from _outcome(report, runs)
     yield from _predictions(report, runs, display)
     if display.all:
         yield from _map(report)
     yield from _steps(report, runs, display)
+    if display.brief:
+        return
     if report.attention is not None:
         if display.all:
             yield from _head_distances(report.attention)

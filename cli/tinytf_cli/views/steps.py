@@ -69,7 +69,17 @@ def query_blocks(weights: Array, names: Sequence[str], seen: Visible, most: int 
 
 def step_heading(trace: Trace, step: Step, layer: int | None, head: int | None) -> Heading:
     name = f"L{layer}{step.letter}{head}.{step.name}" if head is not None and step.is_split else step.full_name(layer)
-    return Heading(name, f"{step.title} = {step.formula}" if step.formula else step.title, step.role)
+    words = meaning(trace, step, (layer,), None if head is None else (head,))
+    return Heading(name, f"{step.title}{words}", step.role)
+
+
+def meaning(trace: Trace, step: Step, layers: Sequence[int | None], heads: Sequence[int] | None) -> str:
+    """`` = `` and the formula of a step; where an intervention replaced some of its numbers, that it did."""
+    for layer in layers:
+        parts = heads or step.part_numbers(trace.config.at(layer))
+        if any(trace.is_exchanged(step.name, layer, part) for part in (None, *parts)):
+            return ", with numbers that were put there"
+    return f" = {step.formula}" if step.formula else ""
 
 
 def block_blocks(trace: Trace, layer: int, head: int, *, dims: int, rows: int | None, width: int) -> Iterator[Block]:
@@ -91,7 +101,7 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int 
     """From scores to weights, step by step: formulas, maps, and what each query looks at in the last map."""
     names = labels(trace)
     yield Line("")
-    formulas = [(Span(step.name, step.role), Span(f" = {step.formula}", "dim")) for step in steps]
+    formulas = [(Span(step.name, step.role), Span(meaning(trace, step, (layer,), (head,)), "dim")) for step in steps]
     yield Line([span for index, pair in enumerate(formulas) for span in (Span("   " if index else ""), *pair)])
     maps: list[list[Block]] = []
     for step in steps:
@@ -198,7 +208,7 @@ def address_blocks(
     yield from address_note(where)
     if where.cell or (where.lens is not None and not where.lens.is_step):
         assert where.step is not None
-        yield address_heading(where)
+        yield address_heading(trace, where)
         yield cell_block(trace, trace[where], where, dims, word, trace.seen(where))
         return
     for step, layer, part in tensors_at(trace, where, head):
@@ -214,11 +224,12 @@ def address_note(where: Address) -> Iterator[Line]:
         yield Line(Span(where.note, "dim"))
 
 
-def address_heading(where: Address) -> Heading:
+def address_heading(trace: Trace, where: Address) -> Heading:
     """The heading of a part of a step, or of its TransformerLens counterpart."""
     assert where.step is not None
     of_step = where.lens is None or where.lens.is_step
-    title = f"{where.step.title} = {where.step.formula}" if of_step else f"of the {where.step.title}"
+    words = meaning(trace, where.step, where.layers or (None,), where.heads)
+    title = f"{where.step.title}{words}" if of_step else f"of the {where.step.title}"
     return Heading(str(where), title, where.step.role)
 
 

@@ -10,11 +10,11 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Figure, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import next_lines, verdict
-from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, safe
+from tinytf_cli.views.parts import first_of, next_lines, note, titled, verdict
+from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, most_moved, safe
 
-_MOST_STEPS = 16
-"""The most faulty steps in the digest."""
+_MOST_STEPS, _EDITS = 16, 4
+"""The most faulty or moved steps in the digest, and the most edits that are named."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ def verification(report: Verification, terminal: Terminal, display: Verification
     source = f", after {safe(example.source)}" if example.source else ""
     yield Line([Span(safe(example.title)), Span(source, "dim")])
     yield _checked(report)
+    if report.edits:
+        yield from _edits(report)
     if display.full or display.wrong:
         if example.about:
             yield Line("")
@@ -41,7 +43,7 @@ def verification(report: Verification, terminal: Terminal, display: Verification
             if display.full or not _is_sound(checked):
                 yield from _step(checked, terminal)
         return
-    yield from _digest(report, terminal)
+    yield from _moved(report, terminal) if report.edits else _digest(report, terminal)
 
 
 @draws(ExampleScores)
@@ -83,6 +85,41 @@ def _checked(report: Verification) -> Line:
     outcome = "agree on every step" if worst.agrees else "disagree"
     words, size = f"tinytf and float64 numpy {outcome}, largest difference ", Figure(worst.apart, "%.1e")
     return verdict(worst.agrees, [words, size, f" at {worst.step.name}"])
+
+
+def _edits(report: Verification) -> Iterator[Block]:
+    """The numbers that are edited, and how many others move with them."""
+    moved = report.moved
+    count = sum(int(checked.moved.sum()) for checked in moved)
+    moves = f": {plural(count, 'number')} in {plural(len(moved), 'step')} of {len(report.steps)} move"
+    yield titled("edited", f" {first_of([safe(str(edit)) for edit in report.edits], _EDITS)}{moves if count else ''}")
+    if not count:
+        yield note("no number of a step moves")
+
+
+def _moved(report: Verification, terminal: Terminal) -> Iterator[Block]:
+    """For each step that moves, the cell that moves most: as it is claimed, as it is, and after the edit."""
+    steps = report.moved[:_MOST_STEPS]
+    cells = [most_moved(checked, terminal) for checked in steps]
+    if steps:
+        yield Line("")
+        yield Table(
+            [
+                Column("step", [Span(safe(checked.step.name), "strong") for checked in steps]),
+                Column(
+                    "move", [f"{int(checked.moved.sum()):,} of {checked.moved.size:,}" for checked in steps], "right"
+                ),
+                Column("most", [Span(cell.place, "dim") for cell in cells], said="the one that moves most"),
+                Column("claimed", [cell.claimed for cell in cells], "right"),
+                Column("true", [cell.true for cell in cells], "right"),
+                Column("after", [[Span(cell.after, "strong")] for cell in cells], "right", said="after the edit"),
+                Column("", [safe(checked.step.title) for checked in steps], shrink=20, drop=2),
+            ]
+        )
+    if len(report.moved) > len(steps):
+        yield note(f"{plural(len(report.moved) - len(steps), 'more step')} with numbers that move")
+    yield Line("")
+    yield from next_lines(terminal, ("--full", f"every number of all {plural(len(report.steps), 'step')}"))
 
 
 def _is_sound(checked: CheckedStep) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ _GAP = 2
 MARKS = ("✓", "→", "✗")
 """A cell that holds, one that is carried, one that is wrong."""
 _SPOKEN = (" right", " carried", " wrong")
+_MOVED = ("•", " moved")
+"""A cell that an edit moves, drawn and spoken."""
 _ROLES = ("good", "k", "bad")
 
 Cells = list[list[list[Span]]]
@@ -59,6 +62,32 @@ def faulty_cells(checked: CheckedStep, terminal: Terminal) -> list[list[Span]]:
     return cells
 
 
+@dataclass(frozen=True)
+class MovedCell:
+    """The cell of a step that an edit moves most, in words; ``claimed`` is empty where nothing is claimed."""
+
+    place: str
+    claimed: list[Span]
+    true: str
+    after: str
+
+
+def most_moved(checked: CheckedStep, terminal: Terminal) -> MovedCell:
+    """The cell that an edit moves most."""
+    claim, true, after, form = checked.step.claim, checked.true, checked.after, _form(checked)
+    assert true is not None
+    assert after is not None
+    with np.errstate(invalid="ignore"):
+        sizes = checked.moved.astype(float) if true.dtype.kind in "US" else np.nan_to_num(abs(after - true))
+    index = tuple(int(i) for i in np.unravel_index((sizes * checked.moved).argmax(), true.shape))
+    claimed: list[Span] = []
+    if claim is not None and len(index) == len(claim.shape) and all(np.array(index) < claim.shape):
+        state = int(_states(checked)[index])
+        claimed = [Span(f"{safe(str(claim.shown[index]))}{_marks(terminal)[state]}", _ROLES[state])]
+    place = f"[{','.join(_names(checked, index))}]" if index else ""
+    return MovedCell(place, claimed, _true(true[index], form), _true(after[index], form))
+
+
 def _names(checked: CheckedStep, index: tuple[int, ...]) -> Iterator[str]:
     """The label of a cell along each axis: the name of its row or column, or a number."""
     step = checked.step
@@ -81,7 +110,7 @@ def _matrix(checked: CheckedStep, index: tuple[int, ...], terminal: Terminal) ->
     """Claimed, true and difference side by side, or below each other if the width is too small."""
     step = checked.step
     names = [safe(name) for name in step.columns]
-    cells_of = _parts(checked, index, _marks(terminal))
+    cells_of = _parts(checked, index, terminal)
     parts: list[Part] = [(title, cells, names) for title, cells in cells_of if cells]
     rows = max(len(cells) for _, cells, _ in parts)
     labels = [safe(label) for label in step.rows[:rows]] or [""] * (rows == 1)
@@ -134,14 +163,25 @@ def _table(labels: Sequence[str], parts: Sequence[Part], *, rule: bool = True) -
     return Table(columns, header=any(column.title for column in columns))
 
 
-def _parts(checked: CheckedStep, index: tuple[int, ...], marks: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
-    """The matrices of the claims, of the truth, and of the differences that matter."""
+def _parts(checked: CheckedStep, index: tuple[int, ...], terminal: Terminal) -> Iterator[tuple[str, Cells]]:
+    """The matrices of the claims, of the truth, after an edit, and of the differences that matter."""
     claim, form = checked.step.claim, _form(checked)
     true = _two_axes(checked.true, index)
+
+    def shown(value: Any) -> list[Span]:
+        return [Span(_true(value, form))]
+
+    def after(value: Any, moved: bool) -> list[Span]:
+        return [Span(_true(value, form), "strong"), Span(_MOVED[terminal.plain], "strong")] if moved else shown(value)
+
+    edited = (
+        [] if checked.after is None else _cells(after, _two_axes(checked.after, index), _two_axes(checked.moved, index))
+    )
     if claim is None:
-        yield "", _cells(lambda value: [Span(_true(value, form))], true)
+        yield "true" if edited else "", _cells(shown, true)
+        yield "after", edited
         return
-    states = _two_axes(_states(checked), index)
+    states, marks = _two_axes(_states(checked), index), _marks(terminal)
 
     def marked(text: Any, state: int) -> list[Span]:
         return [Span(safe(str(text)), _ROLES[state]), Span(marks[state], _ROLES[state])]
@@ -150,7 +190,8 @@ def _parts(checked: CheckedStep, index: tuple[int, ...], marks: tuple[str, ...])
         return [Span(_off(float(value), not state, form), _ROLES[state] if state else "dim")]
 
     yield "claimed", _cells(marked, _two_axes(claim.shown, index), states)
-    yield "true", _cells(lambda value: [Span(_true(value, form))], true)
+    yield "true", _cells(shown, true)
+    yield "after", edited
     if not (claim.words or true.dtype.kind in "US" or claim.truths or checked.off is None):
         yield "off by", _cells(difference, _two_axes(checked.off, index), states)
 
@@ -174,7 +215,8 @@ def _form(checked: CheckedStep) -> str:
         return ""
     if claim is not None and claim.truths:
         return "yes or no"
-    finite = true[np.isfinite(true)]
+    values = true if checked.after is None else np.stack([true, checked.after])
+    finite = values[np.isfinite(values)]
     if finite.size and (finite == np.rint(finite)).all() and np.abs(finite).max() < 1e15:
         return "whole"
     if claim is None or claim.words:

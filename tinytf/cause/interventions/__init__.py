@@ -3,6 +3,7 @@
 from tinytf.cause.interventions.ablation import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
 from tinytf.cause.interventions.edits import edited
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
+from tinytf.cause.interventions.numbers import Target, assignment, number_at, number_before, with_numbers
 from tinytf.cause.interventions.patching import Patched, PatchSweep, patch, patch_sweep
 from tinytf.cause.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
 from tinytf.cause.interventions.values import Reference, reference, reference_of
@@ -18,18 +19,23 @@ __all__ = [
     "PatchSweep",
     "Patched",
     "Reference",
+    "Target",
     "UnevenTexts",
     "ablate",
     "ablated",
     "ablation_sweep",
+    "assignment",
     "edited",
     "hook_points",
     "intervened",
     "intervening",
+    "number_at",
+    "number_before",
     "patch",
     "patch_sweep",
     "reference",
     "reference_of",
     "require_even",
+    "with_numbers",
     "without",
 ]

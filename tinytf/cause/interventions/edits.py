@@ -3,13 +3,14 @@
 The module of each step gets a hook. Edited steps are recorded, since they do not follow from the steps before them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
@@ -50,18 +51,23 @@ def _parse_target(text: str, table: StepTable) -> Address:
     if not isinstance(text, str):
         raise AddressError(f"an address is a text, and this is {brief(text)}", "such as L1.weights")
     address = parse_tensor(text, table)
-    if address.step is None:
-        raise AddressError(f"{address} names no step", f"for example {address}.weights")
     if address.cell:
         raise AddressError(f"{address} is a cell, and a step is edited whole", "choose the cell inside the function")
     address.plain(table)  # raises for a name of TransformerLens that is no step
+    require_edit(address, table)
+    return address
+
+
+def require_edit(address: Address, table: StepTable) -> None:
+    """Raise AddressError for an address that names no step, or one that cannot be edited."""
+    if address.step is None:
+        raise AddressError(f"{address} names no step", f"for example {address}.weights")
     for layer in address.layers or (None,):
         if table.has(address.step.name, layer) and not _can_edit(table.at(address.step.name, layer)):
             raise AddressError(
                 f"{address} is not a step that can be edited: no module returns it by itself",
                 "such as L1.attn, L1.out, L1.weights, or final.norm",
             )
-    return address
 
 
 def _in_our_axes(lens: Lens | None, edit: Edit) -> Edit:
@@ -90,23 +96,30 @@ def _can_edit(step: Step) -> bool:
 
 @contextmanager
 def _edited(model: Transformer, edits_at: list[tuple[Address, Edit]]) -> Iterator[None]:
-    table = table_of(model.config)
     with ExitStack() as stack:
         for name in ("exchanged", "edited"):
             stack.callback(setattr, model, name, getattr(model, name))
-        for address, edit in edits_at:
-            assert address.step is not None
-            name = address.step.name
-            for layer in [n for n in address.layers or (None,) if table.has(name, n)]:
-                step = table.at(name, layer)
-                config = model.config.at(layer)
-                heads = address.heads if step.is_split else None
-                hook = partial(_edit_output, partial(_edit_batch, step, config, heads, str(address), edit))
-                stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
-                parts = [f"{step.letter}{number}" for number in heads or ()] if step.core else []
-                model.edited += (step.full_name(layer),)
-                model.exchanged += tuple(f"L{layer}{n}.{step.name}" for n in parts) or model.edited[-1:]
+        for handle in hook_edits(model, edits_at):
+            stack.callback(handle.remove)
         yield
+
+
+def hook_edits(model: Transformer, edits_at: Iterable[tuple[Address, Edit]]) -> Iterator[RemovableHandle]:
+    """Hook each edit on the modules of its step, and list the step as edited."""
+    table = table_of(model.config)
+    for address, edit in edits_at:
+        assert address.step is not None
+        name = address.step.name
+        for layer in [n for n in address.layers or (None,) if table.has(name, n)]:
+            step = table.at(name, layer)
+            config = model.config.at(layer)
+            heads = address.heads if step.is_split else None
+            hook = partial(_edit_output, partial(_edit_batch, step, config, heads, str(address), edit))
+            parts = [f"{step.letter}{number}" for number in heads or ()] if step.core else []
+            names = [f"L{layer}{n}.{step.name}" for n in parts] or [step.full_name(layer)]
+            model.edited += (step.full_name(layer),)
+            model.exchanged += tuple(names)
+            yield module_of(model, step, layer).register_forward_hook(hook)
 
 
 def _edit_output(edit: Callable[[Tensor], Tensor], module: Any, args: Any, result: Tensor) -> Tensor:

@@ -60,7 +60,8 @@ class Linear(Operation):
         return linear.Linear(sizes[step.reads], out, bias=self.bias)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        output = site.module(site.input())
+        # the hooks on another step's module are not of this one
+        output = (site.module if site.step.path == site.step.module else site.module.forward)(site.input())
         if not site.step.has_heads:
             return output
         return of_query_heads(into_heads(output, width_of(site)), site, heads)
