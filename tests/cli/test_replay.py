@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,21 @@ def test_the_chosen_token_shows_what_the_model_thought_came_next(film: Film) -> 
     for word in frame.words[probe.name][5][:3]:
         assert word in line
     assert f"{frame.loss[probe.name][5]:.2f} nats" in line
+
+
+def test_a_frame_shows_what_the_model_writes_and_an_older_run_shows_the_rest(film: Film) -> None:
+    older = replace(film, history=replace(film.history, samples=film.history.samples[-1:]))
+    for recorded, steps in ((film, STEPS), (older, STEPS[-1:])):
+        one = player(recorded)
+        shown = {}
+        for step in STEPS:
+            lines = seen(one.lines(100, 45)).splitlines()
+            shown.update((step, line) for line in lines if line.startswith("  writes  "))
+            one.press("next")
+        assert list(shown) == steps
+        for step in steps:
+            sample = film.samples[step]
+            assert f"{sample.prompt}│{sample.text}"[:40].replace("\n", "↵") in shown[step]
 
 
 def test_a_frame_without_weights_says_which_have_them(film: Film) -> None:

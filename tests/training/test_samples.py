@@ -45,7 +45,7 @@ def test_a_run_with_samples_learns_what_one_without_does_to_the_bit(changes: dic
     with_, without = tmp_path / "40", tmp_path / "0"
     for name in ("metrics.jsonl", "model.safetensors", "checkpoints/step-000010/optimizer.safetensors"):
         assert (with_ / name).read_bytes() == (without / name).read_bytes()
-    assert [sample.step for sample in samples_of(with_)] == [4, 8, 10]
+    assert [sample.step for sample in samples_of(with_)] == [0, 1, 2, 4, 8, 10]
     assert not (without / "samples.jsonl").exists()
 
 

@@ -25,7 +25,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.parts import coloured_text
-from tinytf_cli.views.run import KINDS
+from tinytf_cli.views.run import KINDS, sample_line
 
 _WORST = 8.0
 """The loss at the end of the colour scale, in nats; fixed, so that frames and runs are comparable."""
@@ -122,6 +122,8 @@ class FrameView:
         token = min(self.sight.token, len(probe.tokens) - 1)
         yield self._text(probe, frame, token)
         yield self._next(probe, frame, token)
+        if (sample := film.samples.get(frame.step)) is not None:
+            yield sample_line(sample, "writes", single=not self.layout.layers)
         yield Scale("unit", _WORST, "nats or more: the loss of each token")
         yield self._maps(film, probe, frame)
 

@@ -30,7 +30,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import row_limit
+from tinytf_cli.views.parts import row_limit, spread
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
 """The scores of a head in the order shown, each with the role that colours it."""
@@ -49,14 +49,15 @@ _QUIET = 30.0
 class Layout:
     """``chart`` rows for the curves; with ``meters``, a line per head if they are few, else a line per layer.
 
-    The last ``milestones`` are shown; ``tight`` omits gaps and what follows from the rest.
+    The last ``milestones`` are shown, and ``samples`` from the first to the latest; ``tight`` omits gaps and what
+    follows from the rest.
     """
 
     chart: int = 12
     meters: bool = True
     milestones: int = 3
     tight: bool = False
-    sample: bool = True
+    samples: int = 4
 
 
 LAYOUTS = (
@@ -64,10 +65,11 @@ LAYOUTS = (
     Layout(8),
     Layout(12, False),
     Layout(8, False),
-    Layout(8, False, 1),
-    Layout(7, False, 1, True),
-    Layout(5, False, 1, True),
-    Layout(5, False, 1, True, False),
+    Layout(8, False, 1, samples=2),
+    Layout(7, False, 1, True, 2),
+    Layout(7, False, 1, True, 1),
+    Layout(5, False, 1, True, 1),
+    Layout(5, False, 1, True, 0),
 )
 """From the largest to the smallest."""
 
@@ -117,10 +119,12 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
         yield from _heads(*history.heads[-1], terminal, layout)
     if history.health and not layout.tight:
         yield from _layers(*history.health[-1])
-    if history.sample is not None and layout.sample:
+    if history.samples and layout.samples:
         if not layout.tight:
             yield Line("")
-        yield sample_line(history.sample)
+        at = spread(len(history.samples), layout.samples) if layout.samples > 1 else [-1]
+        shown = [history.samples[index] for index in at]
+        yield from (sample_line(sample, f"sample, step {sample.step:,}") for sample in shown)
     if history.milestones:
         last = layout.milestones
         if not layout.tight:
@@ -297,12 +301,11 @@ def _largest(scores: np.ndarray) -> str:
     return f"L{layer}H{head} {number(float(scores[layer, head]), '%.2f')}"
 
 
-def sample_line(sample: Sample) -> Line:
-    """The prompt, a bar and the model's continuation, in one line."""
-    lead = f"sample, step {sample.step:,}"
+def sample_line(sample: Sample, lead: str, *, single: bool = True) -> Line:
+    """The prompt, a bar and the model's continuation; in one line if ``single``."""
     prompt, text = printable(sample.prompt, spaces=False), printable(sample.text, spaces=False)
     words = [Span(f"{lead}  ", "dim"), Span(prompt, "dim"), Span("│", "dim"), Span(text)]
-    return Line(words, indent=2, said=f"{lead}: {prompt}; the model says: {text}.", single=True)
+    return Line(words, indent=2, said=f"{lead}: {prompt}; the model says: {text}.", single=single)
 
 
 def spike_line(history: History, lead: str = "") -> Line:

@@ -86,7 +86,7 @@ class History:
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
     ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts
     lines that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the
-    first checkpoint, ``sample`` before the first sample. ``stopped`` says why the run ended before its last step.
+    first checkpoint. ``stopped`` says why the run ended before its last step.
     """
 
     directory: Path
@@ -103,7 +103,7 @@ class History:
     speed: Speed = field(
         default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
     )
-    sample: Sample | None = None
+    samples: Sequence[Sample] = ()
     checkpoints: Sequence[SavedModel] = ()
     config: ModelConfig | None = None
     parameters: int | None = None
@@ -114,6 +114,11 @@ class History:
     def steps(self) -> int:
         """Steps that the recipe plans."""
         return int(self.recipe["steps"])
+
+    @property
+    def sample(self) -> Sample | None:
+        """The latest sample; None before the first."""
+        return self.samples[-1] if self.samples else None
 
     @property
     def last(self) -> int:

@@ -78,7 +78,7 @@ class RunReader:
             health=[(line_step, extra["health"]) for line_step, extra in extras if "health" in extra],
             sizes=_read_sizes(self.directory / SIZES),
             speed=_read_speed(self.directory / SPEED),
-            sample=samples[-1] if samples else None,
+            samples=samples,
             checkpoints=checkpoints,
             config=read_config(checkpoints[-1].path) if checkpoints else None,
             parameters=read_parameter_count(checkpoints[-1].path) if checkpoints else None,

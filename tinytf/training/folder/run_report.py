@@ -249,7 +249,8 @@ def _news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
         events.append((int(history.step[row]), 0, {"type": "step", **_row(history, row), **pace}))
     events += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
     events += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
-    if history.sample is not None and history.sample.step > after:
-        events.append((history.sample.step, 3, {"type": "sample", **vars(history.sample)}))
+    events += [
+        (sample.step, 3, {"type": "sample", **vars(sample)}) for sample in history.samples if sample.step > after
+    ]
     for step, _, event in sorted(events, key=lambda item: item[:2]):
         yield {"type": event["type"], "step": step, "steps": history.steps, **event}
