@@ -150,6 +150,9 @@ def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
         "held-out": loss_in_words(held_out[-1][1]) if held_out else "",
         "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
         **_held_out_numbers(history),
+        "training text": loss_in_words(history.seen[-1][1]) if history.seen else "",
+        "gap": f"{history.gap:.3f}" if history.gap is not None else "",
+        "copying": f"{history.copying[-1][1]:.2f} nats" if history.copying else "",
         "lr": number(float(history.lr[-1]), "%.2e") if logged else "",
         "gradient norm": number(float(history.grad_norm[-1]), "%.3f") if logged else "",
         "clipped": f"{100 * history.clip_rate:.0f} %" if history.clip_rate is not None else "",
@@ -237,10 +240,15 @@ def _curves(history: History, first: int = 0) -> list[Curve]:
         Curve(f"loss, {MEANS_LABEL}", step[late], loss[late], "q"),
         Curve("each step", step[late], raw[late], "dim", band=True),
     ]
-    if held_out := [(at, value) for at, value in history.held_out if at >= first]:
-        steps, values = zip(*held_out, strict=True)
-        curves.insert(0, Curve("held-out loss", np.array(steps, dtype=np.int64), np.array(values), "k", points=True))
-    return curves
+    measured = {"held-out loss": (history.held_out, "k"), "training text": (history.seen, "ffn")}
+    points = [_points(name, [point for point in series if point[0] >= first], role)
+              for name, (series, role) in measured.items()]  # fmt: skip
+    return [curve for curve in points if curve.x.size] + curves
+
+
+def _points(name: str, series: Sequence[tuple[int, float]], role: str) -> Curve:
+    steps, values = zip(*series, strict=True) if series else ((), ())
+    return Curve(name, np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64), role, points=True)
 
 
 def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: Layout) -> Iterator[Block]:

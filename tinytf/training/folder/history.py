@@ -84,7 +84,8 @@ class History:
     """A run so far. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry per logged step, (S,).
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
-    ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts
+    ``seen`` are losses of the training text in evaluation mode, and ``copying`` the gains on repeated random tokens, both
+    with their step; older runs have none. ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts
     lines that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the
     first checkpoint. ``stopped`` says why the run ended before its last step.
     """
@@ -96,6 +97,8 @@ class History:
     lr: Series
     grad_norm: Series
     held_out: Sequence[tuple[int, float]] = ()
+    seen: Sequence[tuple[int, float]] = ()
+    copying: Sequence[tuple[int, float]] = ()
     heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
@@ -159,6 +162,12 @@ class History:
         """The share of the last 100 steps or fewer whose gradients were clipped; None before the first step."""
         norms = self.grad_norm[-_RECENT:]
         return float(np.mean(norms > float(self.recipe.get("clip", math.inf)))) if norms.size else None
+
+    @property
+    def gap(self) -> float | None:
+        """The last held-out loss minus the loss of the training text at that step; None unless both were measured."""
+        seen = dict(self.seen).get(self.held_out[-1][0]) if self.held_out else None
+        return None if seen is None else self.held_out[-1][1] - seen
 
     @property
     def risen(self) -> float | None:

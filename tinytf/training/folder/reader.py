@@ -73,6 +73,8 @@ class RunReader:
                 for name in (BEFORE, "held_out_loss")
                 if name in extra
             ],
+            seen=[(line_step, extra["seen_loss"]) for line_step, extra in extras if "seen_loss" in extra],
+            copying=[(line_step, extra["copying"]) for line_step, extra in extras if "copying" in extra],
             heads=[(line_step, extra["heads"]) for line_step, extra in extras if "heads" in extra],
             milestones=[(line_step, text) for line_step, extra in extras for text in extra.get("milestones", ())],
             health=[(line_step, extra["health"]) for line_step, extra in extras if "health" in extra],
@@ -207,9 +209,9 @@ class _MetricsReader:
 def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
     """The valid fields that only some lines have."""
     extras: dict[str, Any] = {}
-    for name in (BEFORE, "held_out_loss"):
-        if not math.isnan(held_out := number_or_nan(row.get(name))):
-            extras[name] = held_out
+    for name in (BEFORE, "held_out_loss", "seen_loss", "copying"):
+        if not math.isnan(value := number_or_nan(row.get(name))):
+            extras[name] = value
     if isinstance(row.get("stopped"), str):
         extras["stopped"] = row["stopped"]
     if isinstance(row.get("heads"), dict) and (scores := _scores(row["heads"])):

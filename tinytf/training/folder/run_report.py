@@ -45,6 +45,8 @@ class RunReport(Report):
             "config": None if history.config is None else history.config.to_dict(),
             "metrics": {"step": history.step.tolist(), **columns},
             "held_out": [_held_out(history, *point) for point in history.held_out],
+            "seen": [{"step": step, "loss": loss} for step, loss in history.seen],
+            "copying": [{"step": step, "gain": gain} for step, gain in history.copying],
             "heads": [_heads_data(step, scores) for step, scores in history.heads],
             "health": [
                 {"step": step, **{name: series.tolist() for name, series in numbers.items()}}
@@ -73,6 +75,7 @@ class RunReport(Report):
             "epochs": history.epochs,
             "clip_rate": history.clip_rate,
             "risen": history.risen,
+            "gap": history.gap,
             "spikes": [vars(spike) for spike in history.spikes],
             "elapsed_seconds": history.elapsed,
             "parameters": history.parameters,

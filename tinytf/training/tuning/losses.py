@@ -98,6 +98,14 @@ def held_out_batches(recipe: Recipe) -> int:
     return max(FEW_BATCHES, recipe.steps // 4)
 
 
+def seen_batches(recipe: Recipe) -> int:
+    """Batches of the training text to measure beside the held-out text: about a hundredth of the steps' work.
+
+    A step costs three forward passes, and these come every ``eval_every`` steps.
+    """
+    return max(1, min(FEW_BATCHES, 3 * recipe.eval_every // 100))
+
+
 def held_out_loss(
     model: Transformer,
     examples: Examples,
