@@ -1,4 +1,4 @@
-"""What a run watches beside its loss, recomputed by numpy from its checkpoints; it changes no number of the training."""
+"""What a run watches beside its loss: recomputed by numpy from its checkpoints, and without a trace in the training."""
 
 import json
 import math

@@ -84,10 +84,10 @@ class History:
     """A run so far. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry per logged step, (S,).
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
-    ``seen`` are losses of the training text in evaluation mode, and ``copying`` the gains on repeated random tokens, both
-    with their step; older runs have none. ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts
-    lines that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the
-    first checkpoint. ``stopped`` says why the run ended before its last step.
+    ``seen`` are losses of the training text in evaluation mode, and ``copying`` gains on repeated random tokens, each
+    with its step; older runs have none. ``heads`` are scores by their kind, (layers, heads) each, with the step of the
+    measurement. ``skipped`` counts lines that are not metrics, but not a torn last line, which may still be incomplete.
+    ``config`` is None before the first checkpoint. ``stopped`` says why the run ended before its last step.
     """
 
     directory: Path

@@ -277,7 +277,9 @@ class Trainer:
             self._note_best(held_out, done)
             seen = map(self.setup.examples.seen, range(seen_batches(recipe)))
             seen_loss = measured_loss(self.model, seen, recipe.accumulate, self.group)
-            metrics = replace(metrics, held_out_loss=held_out, seen_loss=seen_loss, stopped=None if last else self._stop_reason())
+            metrics = replace(
+                metrics, held_out_loss=held_out, seen_loss=seen_loss, stopped=None if last else self._stop_reason()
+            )
             self.group.wait()
         sample = self._sample(done)  # before the metrics that announce it
         reshard_model(self.model)
