@@ -17,7 +17,7 @@ from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.losses import FEW_BATCHES, seen_batches
 
-WATCHED = changed(CAUSAL, steps=8, keep=9, probe_every=4, lr=1e-2, repeats_first=2)
+WATCHED = changed(CAUSAL, steps=8, keep=9, save_every=1, probe_every=4, lr=1e-2, repeats_first=2)
 run = run_once(WATCHED)
 
 
@@ -40,17 +40,16 @@ def test_the_loss_of_the_training_text_is_that_of_the_first_windows_without_drop
 
 def test_the_gap_is_held_out_minus_training_text_and_older_runs_have_none(run: Path) -> None:
     history = read_history(run)
-    last = metrics_of(run)[-1]
-    assert history.gap == pytest.approx(last["held_out_loss"] - last["seen_loss"])
-    assert replace(history, seen=()).gap is None
-    assert replace(history, seen=history.seen[:1]).gap is None
+    rows = [row for row in metrics_of(run) if row["step"] in (4, 8)]
+    assert history.gaps == [(row["step"], row["held_out_loss"] - row["seen_loss"]) for row in rows]
+    assert replace(history, seen=()).gaps == []
 
 
 @pytest.mark.parametrize("every", [1, 4, 50, 100, 250, 1000])
-def test_measuring_the_training_text_costs_about_a_hundredth_of_the_steps(every: int) -> None:
+def test_measuring_the_training_text_costs_at_most_a_fiftieth_of_the_steps(every: int) -> None:
     batches = seen_batches(Recipe(eval_every=every))
     assert 1 <= batches <= FEW_BATCHES
-    assert batches == 1 or batches / (3 * every) <= 0.01
+    assert batches == 1 or batches / (3 * every) <= 0.02
 
 
 @pytest.mark.parametrize("step", [4, 8])
@@ -63,8 +62,18 @@ def test_copying_is_how_much_less_the_second_copy_costs(run: Path, step: int) ->
     assert dict(read_history(run).copying)[step] == pytest.approx(expected, abs=1e-5)
 
 
+def test_update_ratios_are_those_of_the_matrices_in_the_checkpoints(run: Path) -> None:
+    (_, ratios), _ = read_history(run).updates
+    before, after = (load_run(run / "checkpoints" / f"step-00000{step}") for step in (3, 4))
+    names = {name for name, parameter in before.named_parameters() if parameter.dim() > 1}
+    assert set(ratios) == names
+    for name in names:
+        old, new = (model.get_parameter(name).detach().double().numpy() for model in (before, after))
+        assert ratios[name] == pytest.approx(np.linalg.norm(new - old) / np.linalg.norm(old), rel=2e-3)
+
+
 def test_what_is_watched_changes_no_loss_and_no_weight(run: Path, tmp_path: Path) -> None:
-    blind = changed(WATCHED, eval_every=8, probe_every=0, sample_tokens=0)
+    blind = changed(WATCHED, eval_every=8, save_every=8, probe_every=0, sample_tokens=0)
     train(STORY, blind, tmp_path)
     for name in ("loss", "grad_norm"):
         assert [row[name] for row in metrics_of(run)] == [row[name] for row in metrics_of(tmp_path)]

@@ -33,7 +33,7 @@ def range_test(report: RangeTest, terminal: Terminal, display: Display) -> Itera
     yield Curves(curves, "power of ten of the learning rate", "loss", cursor=cursor)
     yield note(
         f"{len(rates)} steps in memory, with exponentially growing rates and no warm-up (Smith 2015); nothing is "
-        "written. A run's best rate also depends on its length and schedule: try a few around this one"
+        "written. A run with a warm-up often bears more, up to the rate of the lowest loss"
     )
     if suggested is not None:
         yield Line("")

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tinytf.text.printable import printable
+from tinytf.training.film.film import HEAD_THRESHOLD
 from tinytf.training.folder.history import MEANS_LABEL, History, Sample, Series
 from tinytf.training.folder.run_report import FollowedRun, RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
@@ -31,6 +32,7 @@ from tinytf_cli.views.blocks import (
 )
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import row_limit, spread
+from tinytf_cli.views.watched import watched
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
 """The scores of a head in the order shown, each with the role that colours it."""
@@ -49,8 +51,8 @@ _QUIET = 30.0
 class Layout:
     """``chart`` rows for the curves; with ``meters``, a line per head if they are few, else a line per layer.
 
-    The last ``milestones`` are shown, and ``samples`` from the first to the latest; ``tight`` omits gaps and what
-    follows from the rest.
+    ``watched`` are the rows of the small charts. The last ``milestones`` are shown, and ``samples`` from the first to
+    the latest; ``tight`` omits gaps and what follows from the rest.
     """
 
     chart: int = 12
@@ -58,9 +60,12 @@ class Layout:
     milestones: int = 3
     tight: bool = False
     samples: int = 4
+    watched: int = 0
 
 
 LAYOUTS = (
+    Layout(watched=6),
+    Layout(8, watched=5),
     Layout(),
     Layout(8),
     Layout(12, False),
@@ -69,6 +74,7 @@ LAYOUTS = (
     Layout(7, False, 1, True, 2),
     Layout(7, False, 1, True, 1),
     Layout(5, False, 1, True, 1),
+    Layout(4, False, 1, True, 1),
     Layout(5, False, 1, True, 0),
 )
 """From the largest to the smallest."""
@@ -93,7 +99,7 @@ class RunDisplay(Display):
 
     seconds_left: float | None = None
     quiet: float | None = 0.0
-    layout: Layout = LAYOUTS[0]
+    layout: Layout = field(default_factory=Layout)
     doing: str = ""
     log: bool = False
 
@@ -112,11 +118,14 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
     if not layout.tight:
         yield Line("")
     yield from _charts(history, terminal, display)
+    yield from watched(history, layout.watched)
     yield from _risen(history)
     if history.spikes:
         yield spike_line(history)
     if history.heads:
         yield from _heads(*history.heads[-1], terminal, layout)
+    if not layout.tight:
+        yield from _copying_recipe(history)
     if history.health and not layout.tight:
         yield from _layers(*history.health[-1])
     if history.samples and layout.samples:
@@ -151,7 +160,7 @@ def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
         "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
         **_held_out_numbers(history),
         "training text": loss_in_words(history.seen[-1][1]) if history.seen else "",
-        "gap": f"{history.gap:.3f}" if history.gap is not None else "",
+        "gap": _gap_in_words(history),
         "copying": f"{history.copying[-1][1]:.2f} nats" if history.copying else "",
         "lr": number(float(history.lr[-1]), "%.2e") if logged else "",
         "gradient norm": number(float(history.grad_norm[-1]), "%.3f") if logged else "",
@@ -164,6 +173,14 @@ def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
         "left": duration(seconds_left) if seconds_left is not None and not history.finished else "",
     }
     return [(title, shown) for title, shown in numbers.items() if shown]
+
+
+def _gap_in_words(history: History) -> str:
+    """The last gap between held-out and training text, and the first: a gap that grows is memorising."""
+    if not history.gaps:
+        return ""
+    (first, first_gap), (last, gap) = history.gaps[0], history.gaps[-1]
+    return f"{gap:.3f}" + (f", {first_gap:.3f} at {first:,}" if last > first else "")
 
 
 def _number_lines(numbers: Sequence[tuple[str, str]], terminal: Terminal) -> Iterator[Line]:
@@ -283,6 +300,15 @@ def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: L
         named = [kind for kind in kinds if kind != "entropy"]
         if words := [f"{printable(kind, spaces=False)} {_largest(heads[kind])}" for kind in named]:
             yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
+
+
+def _copying_recipe(history: History) -> Iterator[Line]:
+    """What grows induction heads, where none has appeared and the recipe has no repeated tokens."""
+    scores = history.heads[-1][1].get("induction") if history.heads else None
+    repeats = history.recipe.get("repeats") or history.recipe.get("repeats_first")
+    if scores is not None and not repeats and not (scores >= HEAD_THRESHOLD).any():
+        words = "no induction head so far: tinytf train TEXT --recipe induction grows some within minutes"
+        yield Line(Span(words, "dim"), indent=2)
 
 
 def _layers(step: int, health: Mapping[str, Series]) -> Iterator[Block]:

@@ -84,9 +84,10 @@ class History:
     """A run so far. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry per logged step, (S,).
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
-    ``seen`` are losses of the training text in evaluation mode, and ``copying`` gains on repeated random tokens, each
-    with its step; older runs have none. ``heads`` are scores by their kind, (layers, heads) each, with the step of the
-    measurement. ``skipped`` counts lines that are not metrics, but not a torn last line, which may still be incomplete.
+    ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
+    ``updates`` ratios of update and weights by matrix, each with its step; older runs have none. ``heads`` are scores
+    by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts lines that are not
+    metrics, without a torn last line, which may still be incomplete.
     ``config`` is None before the first checkpoint. ``stopped`` says why the run ended before its last step.
     """
 
@@ -99,6 +100,7 @@ class History:
     held_out: Sequence[tuple[int, float]] = ()
     seen: Sequence[tuple[int, float]] = ()
     copying: Sequence[tuple[int, float]] = ()
+    updates: Sequence[tuple[int, Mapping[str, float]]] = ()
     heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
@@ -164,10 +166,10 @@ class History:
         return float(np.mean(norms > float(self.recipe.get("clip", math.inf)))) if norms.size else None
 
     @property
-    def gap(self) -> float | None:
-        """The last held-out loss minus the loss of the training text at that step; None unless both were measured."""
-        seen = dict(self.seen).get(self.held_out[-1][0]) if self.held_out else None
-        return None if seen is None else self.held_out[-1][1] - seen
+    def gaps(self) -> Sequence[tuple[int, float]]:
+        """The steps where both were measured, and the held-out loss minus the loss of the training text there."""
+        seen = dict(self.seen)
+        return [(step, held_out - seen[step]) for step, held_out in self.held_out if step in seen]
 
     @property
     def risen(self) -> float | None:

@@ -47,6 +47,8 @@ class RunReport(Report):
             "held_out": [_held_out(history, *point) for point in history.held_out],
             "seen": [{"step": step, "loss": loss} for step, loss in history.seen],
             "copying": [{"step": step, "gain": gain} for step, gain in history.copying],
+            "gaps": [{"step": step, "gap": gap} for step, gap in history.gaps],
+            "updates": [{"step": step, "ratios": dict(ratios)} for step, ratios in history.updates],
             "heads": [_heads_data(step, scores) for step, scores in history.heads],
             "health": [
                 {"step": step, **{name: series.tolist() for name, series in numbers.items()}}
@@ -75,7 +77,6 @@ class RunReport(Report):
             "epochs": history.epochs,
             "clip_rate": history.clip_rate,
             "risen": history.risen,
-            "gap": history.gap,
             "spikes": [vars(spike) for spike in history.spikes],
             "elapsed_seconds": history.elapsed,
             "parameters": history.parameters,

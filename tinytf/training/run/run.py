@@ -48,15 +48,7 @@ from tinytf.training.run.speed import Speed, candidates, fastest
 from tinytf.training.run.tensorboard import FOLDER, EventFiles
 from tinytf.training.tuning.health import Health, StepHealth, groups_of
 from tinytf.training.tuning.lora import Adapters
-from tinytf.training.tuning.losses import (
-    FEW_BATCHES,
-    BatchLoss,
-    backward,
-    held_out_batches,
-    held_out_loss,
-    measured_loss,
-    seen_batches,
-)
+from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss, seen_loss
 from tinytf.training.tuning.optimiser import describe_changes, learning_rate, make_optimiser
 from tinytf.training.tuning.parts import freeze, recompute
 from tinytf.training.tuning.processes import Processes
@@ -254,8 +246,9 @@ class Trainer:
             self.updates = watch.updates(norm, recipe.clip)
         self.progress.step, self.progress.pending = done, {}
         looked = self._look(done, None if health is None else health.after())
-        copying = None if looked[0] is None else self.probe.copying(self.model)
-        metrics = Metrics(done, loss, lr, norm, None, *looked, None, held_out_before, copying=copying)
+        metrics = Metrics(done, loss, lr, norm, None, *looked, None, held_out_before)
+        if health is not None and metrics.heads is not None:
+            metrics = replace(metrics, copying=self.probe.copying(self.model), updates=health.by_matrix() or None)
         if done == recipe.steps:  # save before the longest measurement
             reshard_model(self.model)
             self.progress.pending = metrics.to_dict()
@@ -275,10 +268,9 @@ class Trainer:
             if held_out is not None and not math.isfinite(held_out):
                 self._stop(f"the held-out loss is {held_out}", batch, done - 1)
             self._note_best(held_out, done)
-            seen = map(self.setup.examples.seen, range(seen_batches(recipe)))
-            seen_loss = measured_loss(self.model, seen, recipe.accumulate, self.group)
+            seen = seen_loss(self.model, self.setup.examples, recipe, self.group)
             metrics = replace(
-                metrics, held_out_loss=held_out, seen_loss=seen_loss, stopped=None if last else self._stop_reason()
+                metrics, held_out_loss=held_out, seen_loss=seen, stopped=None if last else self._stop_reason()
             )
             self.group.wait()
         sample = self._sample(done)  # before the metrics that announce it
