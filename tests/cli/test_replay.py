@@ -157,6 +157,21 @@ def test_a_screen_of_any_size_is_filled_and_not_overrun(film: Film, columns: int
         assert "step 6 of 6" in seen(lines[:1])
 
 
+def test_maps_fill_a_large_window_and_none_is_lost_for_it(film: Film) -> None:
+    heights, pools = [], []
+    for columns, rows in ((80, 24), (120, 45), (200, 60)):
+        lines = seen(player(film).lines(columns, rows)).splitlines()
+        title = next(number for number, line in enumerate(lines) if line.startswith("attention of unseen"))
+        top = "".join(lines[title : title + 4])
+        assert all(f"L{layer}H{head}" in top for layer in (0, 1) for head in (0, 1))
+        pool = re.search(r"strongest of (\d+)", "".join(lines[title : title + 2]))
+        pools.append(int(pool[1]) if pool else 1)
+        heights.append(sum("▀" in line or "▄" in line for line in lines[title:]))
+    assert heights == sorted(heights)
+    assert pools[0] > pools[-1] == 1  # 24 tokens, two in a line
+    assert heights[-1] == 12
+
+
 def test_the_chosen_token_shows_what_the_model_thought_came_next(film: Film) -> None:
     one = player(film)
     one.press("last")
