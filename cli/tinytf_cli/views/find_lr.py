@@ -28,7 +28,9 @@ def range_test(report: RangeTest, terminal: Terminal, display: Display) -> Itera
         yield Line([Span("suggested lr ", "output"), Span(f"{suggested:.1e}", "strong"), words])
     end = "the loss is lowest at the largest rate" if lowest == len(rates) - 1 else "it rises with larger rates"
     end = end if report.complete else f"it diverges from {rates[-1]:.1e} on"
-    yield Line([Span("lowest loss ", "output"), f"{smoothed[lowest]:+.3f} nats at {rates[lowest]:.1e}; {end}"])
+    yield Line(
+        [Span("lowest loss ", "output"), f"{smoothed[lowest]:+.3f} nats since the start, at {rates[lowest]:.1e}; {end}"]
+    )
     exponent = np.log10(rates)
     curves = [
         Curve(f"means of up to {2 * AROUND + 1} steps", exponent, smoothed, "q"),
