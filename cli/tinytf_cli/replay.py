@@ -95,7 +95,8 @@ class Player:
         """The screen: exactly as many lines as it has."""
         self._tick()
         terminal = replace(self.terminal, width=max(20, columns))
-        layouts = (FrameView(self.films, self.sight, layout).blocks(terminal) for layout in LAYOUTS)
+        tried = (layout for layout in LAYOUTS if layout.maps <= max(rows, LAYOUTS[-1].maps))
+        layouts = (FrameView(self.films, self.sight, layout).blocks(terminal) for layout in tried)
         visible = fitting(layouts, terminal, rows - 1)
         visible += [""] * (rows - 1 - len(visible))
         return [*visible, *paint([self._foot()], terminal)][:rows]

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,21 @@ def test_a_screen_of_any_size_is_filled_and_not_overrun(film: Film, columns: int
         assert "step 6 of 6" in seen(lines[:1])
 
 
+def test_maps_fill_a_large_window_and_none_is_lost_for_it(film: Film) -> None:
+    heights, pools = [], []
+    for columns, rows in ((80, 24), (120, 45), (200, 60)):
+        lines = seen(player(film).lines(columns, rows)).splitlines()
+        title = next(number for number, line in enumerate(lines) if line.startswith("attention of unseen"))
+        top = "".join(lines[title : title + 4])
+        assert all(f"L{layer}H{head}" in top for layer in (0, 1) for head in (0, 1))
+        pool = re.search(r"strongest of (\d+)", "".join(lines[title : title + 2]))
+        pools.append(int(pool[1]) if pool else 1)
+        heights.append(sum("▀" in line or "▄" in line for line in lines[title:]))
+    assert heights == sorted(heights)
+    assert pools[0] > pools[-1] == 1  # 24 tokens, two in a line
+    assert heights[-1] == 12
+
+
 def test_the_chosen_token_shows_what_the_model_thought_came_next(film: Film) -> None:
     one = player(film)
     one.press("last")
@@ -167,6 +183,21 @@ def test_the_chosen_token_shows_what_the_model_thought_came_next(film: Film) -> 
     for word in frame.words[probe.name][5][:3]:
         assert word in line
     assert f"{frame.loss[probe.name][5]:.2f} nats" in line
+
+
+def test_a_frame_shows_what_the_model_writes_and_an_older_run_shows_the_rest(film: Film) -> None:
+    older = replace(film, history=replace(film.history, samples=film.history.samples[-1:]))
+    for recorded, steps in ((film, STEPS), (older, STEPS[-1:])):
+        one = player(recorded)
+        shown = {}
+        for step in STEPS:
+            lines = seen(one.lines(100, 45)).splitlines()
+            shown.update((step, line) for line in lines if line.startswith("  writes  "))
+            one.press("next")
+        assert list(shown) == steps
+        for step in steps:
+            sample = film.samples[step]
+            assert f"{sample.prompt}│{sample.text}"[:40].replace("\n", "↵") in shown[step]
 
 
 def test_a_frame_without_weights_says_which_have_them(film: Film) -> None:

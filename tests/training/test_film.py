@@ -12,6 +12,8 @@ from training_runs import FILMED, MODEL, RECIPE, STORY, changed, run_once
 
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.generate.loop import stream
+from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
 from tinytf.look.heads import repeated_tokens
 from tinytf.text.tokenizer import Encoding, Token
@@ -220,6 +222,17 @@ def test_what_a_token_costs_without_context_is_by_its_frequency_or_uniform(film:
 def test_a_model_that_was_never_trained_has_learned_nothing(film: Film) -> None:
     for kind in film.positions:
         assert film.gain_of(kind, film.frames[0]) < 0.1
+
+
+def test_each_frame_has_what_the_model_of_its_step_writes(run: Path, film: Film) -> None:
+    assert list(film.samples) == [frame.step for frame in film.frames]
+    for step in (1, 6):
+        model = load(str(run / "checkpoints" / f"step-{step:06d}"))
+        ids = model.tokenizer.encode(film.samples[step].prompt).ids
+        sampling = Sampling(temperature=0.8)
+        steps = stream(model.transformer, ids, max_tokens=40, sampling=sampling, seed=0, use_cache=False)
+        assert film.samples[step].text == model.tokenizer.decode([token.id for token in steps])
+    assert len({sample.text for sample in film.samples.values()}) > 1
 
 
 def test_an_encoder_has_a_film_too(tmp_path: Path) -> None:

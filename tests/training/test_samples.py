@@ -1,6 +1,7 @@
 """Samples on the way: they change nothing, none is lost or doubled, and they are what the model says."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_a_run_with_samples_learns_what_one_without_does_to_the_bit(changes: dic
     with_, without = tmp_path / "40", tmp_path / "0"
     for name in ("metrics.jsonl", "model.safetensors", "checkpoints/step-000010/optimizer.safetensors"):
         assert (with_ / name).read_bytes() == (without / name).read_bytes()
-    assert [sample.step for sample in samples_of(with_)] == [4, 8, 10]
+    assert [sample.step for sample in samples_of(with_)] == [0, 1, 2, 4, 8, 10]
     assert not (without / "samples.jsonl").exists()
 
 
@@ -125,6 +126,14 @@ def test_samples_of_work_that_was_lost_come_again_and_none_is_doubled(stop: int,
     train(STORY, recipe(), tmp_path / "run", interrupted=stopping_after(stop))
     with (tmp_path / "run" / "samples.jsonl").open("a") as lines:
         lines.write('{"step": 10, "prompt": "a", "text": "lost"}\n{"step": 11, "pro')
+    train(STORY, recipe(), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
+
+
+def test_a_run_that_begins_again_from_its_first_step_has_its_first_sample_once(tmp_path: Path) -> None:
+    train(STORY, recipe(), tmp_path / "whole")
+    train(STORY, recipe(), tmp_path / "run", interrupted=stopping_after(3))
+    shutil.rmtree(tmp_path / "run" / "checkpoints")  # as if it had been killed before the first
     train(STORY, recipe(), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
 

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
@@ -20,15 +17,12 @@ from tinytf.report import Report
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
-from tinytf.training.data.setup import Setup, prepare
 from tinytf.training.data.tokens import Stage
 from tinytf.training.loop import require_free
 from tinytf.training.recipe import Recipe
+from tinytf.training.rehearsal import Rehearsal, rehearse
 from tinytf.training.run.peak import matrix_peak, training_flops
-from tinytf.training.tuning.lora import Adapters
-from tinytf.training.tuning.losses import BatchLoss, backward
-from tinytf.training.tuning.optimiser import clip_factor, learning_rate, make_optimiser
-from tinytf.training.tuning.parts import freeze
+from tinytf.training.tuning.optimiser import clip_factor, learning_rate
 
 _POINTS = 512
 """The largest number of steps whose learning rate is listed."""
@@ -167,25 +161,13 @@ def plan(
     first step.
     """
     require_free(out, resume=False, overwrite=overwrite)
-    with TemporaryDirectory(prefix="tinytf-plan-") as folder:
-        torch.manual_seed(recipe.seed)
-        setup = prepare(corpus, recipe, Path(folder), tokenizer, model, on_progress)
-        token_bytes = sum(path.stat().st_size for path in Path(folder).glob("*.bin"))
+    with rehearse(corpus, recipe, device, tokenizer, model, on_progress) as rehearsal:
+        setup, trained = rehearsal.setup, rehearsal.trained
+        token_bytes = sum(path.stat().st_size for path in rehearsal.folder.glob("*.bin"))
         batch = setup.examples.batch(0)
-        parameters = list(setup.model.to(device).train().parameters())
-        freeze(setup.model, recipe.freeze)
-        adapters = [Adapters(setup.model, recipe).to(device)] if recipe.lora else []
-        trained = [
-            parameter
-            for module in (setup.model, *adapters)
-            for parameter in module.parameters()
-            if parameter.requires_grad
-        ]
-        optimiser = make_optimiser(setup.model, recipe, *adapters)
-        losses = BatchLoss(setup.model, *adapters)
-        loss = backward(losses, batch, recipe)
-        norm = float(clip(trained, recipe.clip))
-        seconds = _time_step(setup, losses, recipe, optimiser, trained)
+        parameters = list(setup.model.parameters())
+        loss, norm = rehearsal.gradient(0)
+        seconds = _time_step(rehearsal)
         padding = setup.examples.padding(_PADDING_STEPS) if isinstance(setup.examples, ChatTurns) else None
     steps = np.unique(np.linspace(0, recipe.steps - 1, min(recipe.steps, _POINTS)).round().astype(int)).tolist()
     tokens, held_out = setup.counts
@@ -200,18 +182,14 @@ def plan(
     )  # fmt: skip
 
 
-def _time_step(
-    setup: Setup, loss: BatchLoss, recipe: Recipe, optimiser: torch.optim.Optimizer, trained: Sequence[nn.Parameter]
-) -> float | None:
+def _time_step(rehearsal: Rehearsal) -> float | None:
     """The median time of some steps, after an uncounted one; None if the training would run them differently."""
-    if recipe.dtype != "float32" or recipe.compile:
+    if rehearsal.recipe.dtype != "float32" or rehearsal.recipe.compile:
         return None
     seconds = []
     for step in range(_TIMED_STEPS + 1):
         start = time.perf_counter()
-        optimiser.zero_grad(set_to_none=True)
-        backward(loss, setup.examples.batch(step), recipe)
-        clip(trained, recipe.clip)
-        optimiser.step()
+        rehearsal.gradient(step)
+        rehearsal.optimiser.step()
         seconds.append(time.perf_counter() - start)
     return median(seconds[1:])

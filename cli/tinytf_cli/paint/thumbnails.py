@@ -92,11 +92,18 @@ def _half_cells(upper: NDArray[np.int64], lower: NDArray[np.int64], terminal: Te
 
 def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]:
     """Rows of maps in cells of one width."""
-    dim, size = role_style("dim", terminal), _Size(len(block.maps[0].weights), terminal, block.lines - 2)
-    width = 2 + max(
-        size.wide,
-        *(cell_len(shown(text, terminal)) for miniature in block.maps for text in (miniature.title, miniature.word)),
+    dim, length = role_style("dim", terminal), len(block.maps[0].weights)
+    names = max(
+        cell_len(shown(text, terminal)) for miniature in block.maps for text in (miniature.title, miniature.word)
     )
+    size = _Size(length, terminal, block.lines - 2)
+    for most in range(length, _HIGH, -1) if block.grow else ():
+        large = _Size(length, terminal, most, most)
+        per_row = max(1, terminal.width // (2 + max(names, large.wide)))
+        if large.wide + 2 <= terminal.width and -(-len(block.maps) // per_row) * (2 + large.lines) <= block.lines:
+            size = large
+            break
+    width = 2 + max(names, size.wide)
     per_row = max(1, terminal.width // width)
     maps = block.maps[: per_row * max(1, block.lines // (2 + size.lines))]
     more = heads_shown(block, len(maps)) + (f"; {size.pooled}" if size.pooled else "")
@@ -119,8 +126,8 @@ class _Size:
     A cell is the strongest of ``down`` × ``across``; a map has ``lines`` lines (``most`` at most) of ``wide`` cells.
     """
 
-    def __init__(self, length: int, terminal: Terminal, most: int = _HIGH) -> None:
-        halves, most = _halves(terminal), max(_LOW, min(_HIGH, most))
+    def __init__(self, length: int, terminal: Terminal, most: int = _HIGH, high: int = _HIGH) -> None:
+        halves, most = _halves(terminal), max(_LOW, min(high, most))
         self.across = -(-length // (2 * most))
         self.down = self.across if halves else -(-length // most)
         self.wide, self.high = -(-length // self.across), -(-length // self.down)

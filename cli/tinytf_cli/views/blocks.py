@@ -284,7 +284,7 @@ class Miniatures:
     """Small maps in rows, as many as fit in ``lines`` lines and the width, below a title with their number ``of`` all.
 
     The title also says ``which`` maps they are, what the ``marks`` in captions mean, and with ``remedy`` how to see the
-    others.
+    others. Maps that ``grow`` are as large as the lines allow for all of them.
     """
 
     maps: Sequence[Miniature]
@@ -294,6 +294,7 @@ class Miniatures:
     which: str
     remedy: str
     marks: str = ""
+    grow: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.parts import coloured_text
-from tinytf_cli.views.run import KINDS
+from tinytf_cli.views.run import KINDS, sample_line
 
 _WORST = 8.0
 """The loss at the end of the colour scale, in nats; fixed, so that frames and runs are comparable."""
@@ -60,6 +60,7 @@ class Layout:
 
 
 LAYOUTS = (
+    Layout(84, 16), Layout(56, 16), Layout(42, 16), Layout(42, 12), Layout(28, 16), Layout(28, 12), Layout(21, 10),
     Layout(), Layout(chart=6), Layout(7), Layout(7, 6), Layout(7, 6, 64), Layout(7, 5, 64, False),
     Layout(6, 4, 32, False), Layout(5, 4, 16, False), Layout(5, 0, 16, False),
 )  # fmt: skip
@@ -122,6 +123,8 @@ class FrameView:
         token = min(self.sight.token, len(probe.tokens) - 1)
         yield self._text(probe, frame, token)
         yield self._next(probe, frame, token)
+        if (sample := film.samples.get(frame.step)) is not None:
+            yield sample_line(sample, "writes", single=not self.layout.layers)
         yield Scale("unit", _WORST, "nats or more: the loss of each token")
         yield self._maps(film, probe, frame)
 
@@ -182,7 +185,9 @@ class FrameView:
             drawn.append(Miniature(f"{mark}L{layer}H{head}", word, maps[layer, head], visible))
         order = "in order" if layers * heads <= _FEW_HEADS else "the strongest at the end first"
         title = f"attention of {probe.name}, the first {length} tokens"
-        return Miniatures(drawn, self.layout.maps, title, layers * heads, order, "a larger window shows more")
+        return Miniatures(
+            drawn, self.layout.maps, title, layers * heads, order, "a larger window shows more", grow=True
+        )
 
     def chosen(self, film: Film) -> int:
         """The number of the head whose curves are drawn."""

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tinytf.text.printable import printable
+from tinytf.training.film.film import HEAD_THRESHOLD
 from tinytf.training.folder.history import MEANS_LABEL, History, Sample, Series
 from tinytf.training.folder.run_report import FollowedRun, RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
@@ -30,7 +31,8 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import row_limit
+from tinytf_cli.views.parts import row_limit, spread
+from tinytf_cli.views.watched import watched
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
 """The scores of a head in the order shown, each with the role that colours it."""
@@ -49,25 +51,31 @@ _QUIET = 30.0
 class Layout:
     """``chart`` rows for the curves; with ``meters``, a line per head if they are few, else a line per layer.
 
-    The last ``milestones`` are shown; ``tight`` omits gaps and what follows from the rest.
+    ``watched`` are the rows of the small charts. The last ``milestones`` are shown, and ``samples`` from the first to
+    the latest; ``tight`` omits gaps and what follows from the rest.
     """
 
     chart: int = 12
     meters: bool = True
     milestones: int = 3
     tight: bool = False
-    sample: bool = True
+    samples: int = 4
+    watched: int = 0
 
 
 LAYOUTS = (
+    Layout(watched=6),
+    Layout(8, watched=5),
     Layout(),
     Layout(8),
     Layout(12, False),
     Layout(8, False),
-    Layout(8, False, 1),
-    Layout(7, False, 1, True),
-    Layout(5, False, 1, True),
-    Layout(5, False, 1, True, False),
+    Layout(8, False, 1, samples=2),
+    Layout(7, False, 1, True, 2),
+    Layout(7, False, 1, True, 1),
+    Layout(5, False, 1, True, 1),
+    Layout(4, False, 1, True, 1),
+    Layout(5, False, 1, True, 0),
 )
 """From the largest to the smallest."""
 
@@ -91,7 +99,7 @@ class RunDisplay(Display):
 
     seconds_left: float | None = None
     quiet: float | None = 0.0
-    layout: Layout = LAYOUTS[0]
+    layout: Layout = field(default_factory=Layout)
     doing: str = ""
     log: bool = False
 
@@ -110,17 +118,22 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
     if not layout.tight:
         yield Line("")
     yield from _charts(history, terminal, display)
+    yield from watched(history, layout.watched)
     yield from _risen(history)
     if history.spikes:
         yield spike_line(history)
     if history.heads:
         yield from _heads(*history.heads[-1], terminal, layout)
+    if not layout.tight:
+        yield from _copying_recipe(history)
     if history.health and not layout.tight:
         yield from _layers(*history.health[-1])
-    if history.sample is not None and layout.sample:
+    if history.samples and layout.samples:
         if not layout.tight:
             yield Line("")
-        yield sample_line(history.sample)
+        at = spread(len(history.samples), layout.samples) if layout.samples > 1 else [-1]
+        shown = [history.samples[index] for index in at]
+        yield from (sample_line(sample, f"sample, step {sample.step:,}") for sample in shown)
     if history.milestones:
         last = layout.milestones
         if not layout.tight:
@@ -146,6 +159,9 @@ def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
         "held-out": loss_in_words(held_out[-1][1]) if held_out else "",
         "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
         **_held_out_numbers(history),
+        "training text": loss_in_words(history.seen[-1][1]) if history.seen else "",
+        "gap": _gap_in_words(history),
+        "copying": f"{history.copying[-1][1]:.2f} nats" if history.copying else "",
         "lr": number(float(history.lr[-1]), "%.2e") if logged else "",
         "gradient norm": number(float(history.grad_norm[-1]), "%.3f") if logged else "",
         "clipped": f"{100 * history.clip_rate:.0f} %" if history.clip_rate is not None else "",
@@ -157,6 +173,14 @@ def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
         "left": duration(seconds_left) if seconds_left is not None and not history.finished else "",
     }
     return [(title, shown) for title, shown in numbers.items() if shown]
+
+
+def _gap_in_words(history: History) -> str:
+    """The last gap between held-out and training text, and the first: a gap that grows is memorising."""
+    if not history.gaps:
+        return ""
+    (first, first_gap), (last, gap) = history.gaps[0], history.gaps[-1]
+    return f"{gap:.3f}" + (f", {first_gap:.3f} at {first:,}" if last > first else "")
 
 
 def _number_lines(numbers: Sequence[tuple[str, str]], terminal: Terminal) -> Iterator[Line]:
@@ -233,10 +257,15 @@ def _curves(history: History, first: int = 0) -> list[Curve]:
         Curve(f"loss, {MEANS_LABEL}", step[late], loss[late], "q"),
         Curve("each step", step[late], raw[late], "dim", band=True),
     ]
-    if held_out := [(at, value) for at, value in history.held_out if at >= first]:
-        steps, values = zip(*held_out, strict=True)
-        curves.insert(0, Curve("held-out loss", np.array(steps, dtype=np.int64), np.array(values), "k", points=True))
-    return curves
+    measured = {"held-out loss": (history.held_out, "k"), "training text": (history.seen, "ffn")}
+    points = [_points(name, [point for point in series if point[0] >= first], role)
+              for name, (series, role) in measured.items()]  # fmt: skip
+    return [curve for curve in points if curve.x.size] + curves
+
+
+def _points(name: str, series: Sequence[tuple[int, float]], role: str) -> Curve:
+    steps, values = zip(*series, strict=True) if series else ((), ())
+    return Curve(name, np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64), role, points=True)
 
 
 def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: Layout) -> Iterator[Block]:
@@ -273,6 +302,15 @@ def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: L
             yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
 
 
+def _copying_recipe(history: History) -> Iterator[Line]:
+    """What grows induction heads, where none has appeared and the recipe has no repeated tokens."""
+    scores = history.heads[-1][1].get("induction") if history.heads else None
+    repeats = history.recipe.get("repeats") or history.recipe.get("repeats_first")
+    if scores is not None and not repeats and not (scores >= HEAD_THRESHOLD).any():
+        words = "no induction head so far: tinytf train TEXT --recipe induction grows some within minutes"
+        yield Line(Span(words, "dim"), indent=2)
+
+
 def _layers(step: int, health: Mapping[str, Series]) -> Iterator[Block]:
     """Gradient, update, activations and dead units of each layer, in one line."""
     words: list[Span] = []
@@ -297,12 +335,11 @@ def _largest(scores: np.ndarray) -> str:
     return f"L{layer}H{head} {number(float(scores[layer, head]), '%.2f')}"
 
 
-def sample_line(sample: Sample) -> Line:
-    """The prompt, a bar and the model's continuation, in one line."""
-    lead = f"sample, step {sample.step:,}"
+def sample_line(sample: Sample, lead: str, *, single: bool = True) -> Line:
+    """The prompt, a bar and the model's continuation; in one line if ``single``."""
     prompt, text = printable(sample.prompt, spaces=False), printable(sample.text, spaces=False)
     words = [Span(f"{lead}  ", "dim"), Span(prompt, "dim"), Span("│", "dim"), Span(text)]
-    return Line(words, indent=2, said=f"{lead}: {prompt}; the model says: {text}.", single=True)
+    return Line(words, indent=2, said=f"{lead}: {prompt}; the model says: {text}.", single=single)
 
 
 def spike_line(history: History, lead: str = "") -> Line:

@@ -137,6 +137,9 @@ class ChatTurns:
     def batch(self, step: int) -> Batch:
         return self.train.batch(self._draw(step))
 
+    def seen(self, step: int) -> Batch:
+        return self.batch(step)
+
     def tokens(self, step: int) -> int:
         padding, size = self.train.padding(self._draw(step))
         return size - padding

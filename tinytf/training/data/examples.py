@@ -62,6 +62,10 @@ class Examples(Protocol):
         """The tokens of a batch, without padding."""
         ...
 
+    def seen(self, step: int) -> Batch:
+        """The training text of a step, without repeated tokens."""
+        ...
+
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         """All held-out text, or ``limit`` batches spread over it."""
         ...
@@ -136,8 +140,11 @@ class NextToken:
                 "give a longer text or a smaller --block",
             )
 
-    def batch(self, step: int) -> Batch:
-        random = seeded(self.recipe.seed, step)
+    def seen(self, step: int) -> Batch:
+        return self._drawn(seeded(self.recipe.seed, step))
+
+    def _drawn(self, random: np.random.Generator) -> Batch:
+        """Windows of the training text."""
         if len(self.shares) > 1:
             group = random.choice(len(self.shares), self.size, p=self.shares)
             starts = self.group_starts[group] + random.integers(0, self.start_counts[group])
@@ -147,7 +154,11 @@ class NextToken:
             document_starts = self.document_starts[random.integers(0, len(self.document_starts), self.size)]
             starts = np.where(random.random(self.size) < self.recipe.document_starts, document_starts, starts)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
-        batch = self._shifted(windows)
+        return self._shifted(windows)
+
+    def batch(self, step: int) -> Batch:
+        random = seeded(self.recipe.seed, step)
+        batch = self._drawn(random)
         repeat_steps = self.recipe.repeats_first
         progress = min(1.0, (step + 1) / repeat_steps) if repeat_steps else 1.0
         share = 1.0 if progress < 1.0 else self.recipe.repeats

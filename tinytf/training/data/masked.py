@@ -101,6 +101,9 @@ class MaskedTokens:
         counts = random.integers(1, 9, self.size)
         return self._masked([self._example(self.train, s, c)[0] for s, c in zip(starts, counts, strict=True)], random)
 
+    def seen(self, step: int) -> Batch:
+        return self.batch(step)
+
     def tokens(self, step: int) -> int:
         mask = self.batch(step).padding_mask
         assert mask is not None

@@ -17,7 +17,7 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, resolve_links
 from tinytf.report import Report, derived
 from tinytf.tables import Array
-from tinytf.training.folder.history import NAMES, History, Series
+from tinytf.training.folder.history import NAMES, History, Sample, Series
 from tinytf.training.folder.lines import json_or_none
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.run_files import FRAMES, PROBES, frame_step
@@ -166,6 +166,11 @@ class Film(Report):
                     positions.setdefault(kind, []).append((probe, position))
         return {kind: positions[kind] for kind in KINDS if kind in positions}
 
+    @derived
+    def samples(self) -> dict[int, Sample]:
+        """What the model wrote after each step at which it was asked; older versions asked at few frames."""
+        return {sample.step: sample for sample in self.history.samples}
+
     def loss_of(self, kind: str, frame: Frame) -> float:
         """The mean loss of the tokens of a kind, in nats."""
         return float(
@@ -235,10 +240,12 @@ class Film(Report):
         }
 
     def _frame(self, frame: Frame) -> dict[str, Any]:
+        sample = self.samples.get(frame.step)
         norms = {name: getattr(frame, name).tolist() for name in ("gradient_norm", "update_ratio", "rms", "dead")}
         return {
             "step": frame.step,
             "model": None if frame.model is None else str(frame.model),
+            "sample": None if sample is None else vars(sample),
             "mean_loss": {probe.name: frame.mean(probe.name) for probe in self.probes},
             "kinds": {learned.kind: self.loss_of(learned.kind, frame) for learned in self.learned},
             "heads": {kind: scores.tolist() for kind, scores in frame.heads.items()},

@@ -25,7 +25,9 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.trace.hooks import tap_steps
+from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.folder.history import NAMES
+from tinytf.training.tuning.losses import measured_loss
 
 _SEQUENCES = 4
 _LONGEST_COPY = 24
@@ -113,6 +115,23 @@ class HeadProbe:
         )
         by_score = all_layers.transpose(0, 1).tolist()  # (scores, layers, H), fetched from the device once
         return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))
+
+    def copying(self, model: Transformer) -> float | None:
+        """How much less the second copy costs than the same tokens in the first, in nats per token.
+
+        The first token of each copy is left out, because nothing announces it. None without repeated tokens, or where
+        the loss is not finite. Leaves the model and the random state unchanged.
+        """
+        if not self.length:
+            return None
+        losses = []
+        for begin in (0, self.length):
+            copy = slice(begin, begin + self.length - 1)
+            targets = torch.full_like(self.ids, IGNORED)
+            targets[:, copy] = self.ids[:, copy.start + 1 : copy.stop + 1]
+            losses.append(measured_loss(model, [Batch(self.ids, targets, None)]) or 0.0)
+        gain = losses[0] - losses[1]
+        return gain if math.isfinite(gain) else None
 
 
 def update_milestones(since: dict[str, dict[str, int]], scores: HeadScores, step: int) -> list[str]:

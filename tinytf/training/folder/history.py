@@ -84,9 +84,11 @@ class History:
     """A run so far. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry per logged step, (S,).
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
-    ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts
-    lines that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the
-    first checkpoint, ``sample`` before the first sample. ``stopped`` says why the run ended before its last step.
+    ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
+    ``updates`` ratios of update and weights by matrix, each with its step; older runs have none. ``heads`` are scores
+    by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts lines that are not
+    metrics, without a torn last line, which may still be incomplete.
+    ``config`` is None before the first checkpoint. ``stopped`` says why the run ended before its last step.
     """
 
     directory: Path
@@ -96,6 +98,9 @@ class History:
     lr: Series
     grad_norm: Series
     held_out: Sequence[tuple[int, float]] = ()
+    seen: Sequence[tuple[int, float]] = ()
+    copying: Sequence[tuple[int, float]] = ()
+    updates: Sequence[tuple[int, Mapping[str, float]]] = ()
     heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
@@ -103,7 +108,7 @@ class History:
     speed: Speed = field(
         default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
     )
-    sample: Sample | None = None
+    samples: Sequence[Sample] = ()
     checkpoints: Sequence[SavedModel] = ()
     config: ModelConfig | None = None
     parameters: int | None = None
@@ -114,6 +119,11 @@ class History:
     def steps(self) -> int:
         """Steps that the recipe plans."""
         return int(self.recipe["steps"])
+
+    @property
+    def sample(self) -> Sample | None:
+        """The latest sample; None before the first."""
+        return self.samples[-1] if self.samples else None
 
     @property
     def last(self) -> int:
@@ -154,6 +164,12 @@ class History:
         """The share of the last 100 steps or fewer whose gradients were clipped; None before the first step."""
         norms = self.grad_norm[-_RECENT:]
         return float(np.mean(norms > float(self.recipe.get("clip", math.inf)))) if norms.size else None
+
+    @property
+    def gaps(self) -> Sequence[tuple[int, float]]:
+        """The steps where both were measured, and the held-out loss minus the loss of the training text there."""
+        seen = dict(self.seen)
+        return [(step, held_out - seen[step]) for step, held_out in self.held_out if step in seen]
 
     @property
     def risen(self) -> float | None:

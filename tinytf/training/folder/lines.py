@@ -63,7 +63,7 @@ def keep_lines(path: Path, step: int) -> int:
     lines = []
     for line in reading(path).read_bytes().splitlines():
         row = json_or_none(line)
-        if isinstance(row, dict) and type(row.get("step")) is int and 0 < row["step"] <= step:
+        if isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] <= step:
             lines.append(line + b"\n")
     write_state(path, b"".join(lines))
     return len(lines)

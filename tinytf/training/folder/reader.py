@@ -73,12 +73,15 @@ class RunReader:
                 for name in (BEFORE, "held_out_loss")
                 if name in extra
             ],
+            seen=[(line_step, extra["seen_loss"]) for line_step, extra in extras if "seen_loss" in extra],
+            copying=[(line_step, extra["copying"]) for line_step, extra in extras if "copying" in extra],
+            updates=[(line_step, extra["updates"]) for line_step, extra in extras if extra.get("updates")],
             heads=[(line_step, extra["heads"]) for line_step, extra in extras if "heads" in extra],
             milestones=[(line_step, text) for line_step, extra in extras for text in extra.get("milestones", ())],
             health=[(line_step, extra["health"]) for line_step, extra in extras if "health" in extra],
             sizes=_read_sizes(self.directory / SIZES),
             speed=_read_speed(self.directory / SPEED),
-            sample=samples[-1] if samples else None,
+            samples=samples,
             checkpoints=checkpoints,
             config=read_config(checkpoints[-1].path) if checkpoints else None,
             parameters=read_parameter_count(checkpoints[-1].path) if checkpoints else None,
@@ -207,15 +210,18 @@ class _MetricsReader:
 def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
     """The valid fields that only some lines have."""
     extras: dict[str, Any] = {}
-    for name in (BEFORE, "held_out_loss"):
-        if not math.isnan(held_out := number_or_nan(row.get(name))):
-            extras[name] = held_out
+    for name in (BEFORE, "held_out_loss", "seen_loss", "copying"):
+        if not math.isnan(value := number_or_nan(row.get(name))):
+            extras[name] = value
     if isinstance(row.get("stopped"), str):
         extras["stopped"] = row["stopped"]
     if isinstance(row.get("heads"), dict) and (scores := _scores(row["heads"])):
         extras["heads"] = scores
     if isinstance(row.get("health"), dict) and (numbers := _numbers(row["health"])):
         extras["health"] = numbers
+    if isinstance(row.get("updates"), dict):
+        ratios = {name: number_or_nan(ratio) for name, ratio in row["updates"].items()}
+        extras["updates"] = {name: ratio for name, ratio in ratios.items() if not math.isnan(ratio)}
     if isinstance(row.get("milestones"), list) and (sentences := [t for t in row["milestones"] if isinstance(t, str)]):
         extras["milestones"] = sentences
     return extras

@@ -45,6 +45,10 @@ class RunReport(Report):
             "config": None if history.config is None else history.config.to_dict(),
             "metrics": {"step": history.step.tolist(), **columns},
             "held_out": [_held_out(history, *point) for point in history.held_out],
+            "seen": [{"step": step, "loss": loss} for step, loss in history.seen],
+            "copying": [{"step": step, "gain": gain} for step, gain in history.copying],
+            "gaps": [{"step": step, "gap": gap} for step, gap in history.gaps],
+            "updates": [{"step": step, "ratios": dict(ratios)} for step, ratios in history.updates],
             "heads": [_heads_data(step, scores) for step, scores in history.heads],
             "health": [
                 {"step": step, **{name: series.tolist() for name, series in numbers.items()}}
@@ -249,7 +253,8 @@ def _news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
         events.append((int(history.step[row]), 0, {"type": "step", **_row(history, row), **pace}))
     events += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
     events += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
-    if history.sample is not None and history.sample.step > after:
-        events.append((history.sample.step, 3, {"type": "sample", **vars(history.sample)}))
+    events += [
+        (sample.step, 3, {"type": "sample", **vars(sample)}) for sample in history.samples if sample.step > after
+    ]
     for step, _, event in sorted(events, key=lambda item: item[:2]):
         yield {"type": event["type"], "step": step, "steps": history.steps, **event}

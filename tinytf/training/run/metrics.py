@@ -24,7 +24,9 @@ class Metrics:
 
     ``milestones`` are sentences about heads that took on or lost a kind; ``health`` comes with ``heads``. ``stopped``
     says why the run ends early. ``held_out_before``, on the first line only, is the held-out loss of the model that the
-    run begins from.
+    run begins from. ``seen_loss``, measured with ``held_out_loss`` and likewise in evaluation mode, is of the training
+    text; ``copying``, measured with ``heads``, is what a repetition of random tokens gains, in nats per token,
+    and ``updates`` the ratio of update and weights by matrix.
     """
 
     step: int
@@ -37,6 +39,9 @@ class Metrics:
     health: Health | None = None
     stopped: str | None = None
     held_out_before: float | None = None
+    seen_loss: float | None = None
+    copying: float | None = None
+    updates: Mapping[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of the line, except those that were not measured."""

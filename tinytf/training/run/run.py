@@ -26,6 +26,7 @@ from tinytf.training.data.tokens import Stage
 from tinytf.training.film.frames import Camera
 from tinytf.training.film.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.film.sampler import Sampler
+from tinytf.training.folder.history import Sample
 from tinytf.training.folder.lines import append_line, keep_lines, number_or_nan, rows_in, sync_lines
 from tinytf.training.folder.remembered import remember
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
@@ -47,7 +48,7 @@ from tinytf.training.run.speed import Speed, candidates, fastest
 from tinytf.training.run.tensorboard import FOLDER, EventFiles
 from tinytf.training.tuning.health import Health, StepHealth, groups_of
 from tinytf.training.tuning.lora import Adapters
-from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss
+from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss, seen_loss
 from tinytf.training.tuning.optimiser import describe_changes, learning_rate, make_optimiser
 from tinytf.training.tuning.parts import freeze, recompute
 from tinytf.training.tuning.processes import Processes
@@ -173,6 +174,7 @@ class Trainer:
         self.begin_files(last_written)
         if self.progress.step == self.recipe.at_step:
             self._look(self.progress.step, None)
+            self._sample(self.progress.step)
             reshard_model(self.model)
         events = EventFiles(self.out / FOLDER, last_written) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
@@ -206,7 +208,11 @@ class Trainer:
                 self.camera.begin(self.progress.step)
             with appending(self.out / METRICS):  # create it now, even if empty
                 pass
-            counts = {name: keep_lines(self.out / name, step) for name in (METRICS, SAMPLES)}
+            begins = self.progress.step == self.recipe.at_step  # its first sample is written again
+            counts = {
+                METRICS: keep_lines(self.out / METRICS, step),
+                SAMPLES: keep_lines(self.out / SAMPLES, step - begins),
+            }
             if self.progress.step:
                 self._publish()
         measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
@@ -241,6 +247,8 @@ class Trainer:
         self.progress.step, self.progress.pending = done, {}
         looked = self._look(done, None if health is None else health.after())
         metrics = Metrics(done, loss, lr, norm, None, *looked, None, held_out_before)
+        if health is not None and metrics.heads is not None:
+            metrics = replace(metrics, copying=self.probe.copying(self.model), updates=health.by_matrix() or None)
         if done == recipe.steps:  # save before the longest measurement
             reshard_model(self.model)
             self.progress.pending = metrics.to_dict()
@@ -253,18 +261,19 @@ class Trainer:
     def _measure(self, metrics: Metrics, batch: Batch) -> Metrics:
         """Measure what is due after a step, add it to its metrics, and write them to the files of the run."""
         recipe, done, last = self.recipe, metrics.step, metrics.step == self.recipe.steps
-        sample = speed = None
+        speed = None
         if last or done % recipe.eval_every == 0:
             measuring = partial(self.on_progress, "measuring the held-out text") if last else ignore_progress
             held_out = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
             if held_out is not None and not math.isfinite(held_out):
                 self._stop(f"the held-out loss is {held_out}", batch, done - 1)
             self._note_best(held_out, done)
-            sample = self.sampler.sample(done) if self.group.measures else None
-            if sample is not None and self.group.writes:
-                append_line(self.out / SAMPLES, vars(sample), sync=True)  # before the metrics that announce it
-            metrics = replace(metrics, held_out_loss=held_out, stopped=None if last else self._stop_reason())
+            seen = seen_loss(self.model, self.setup.examples, recipe, self.group)
+            metrics = replace(
+                metrics, held_out_loss=held_out, seen_loss=seen, stopped=None if last else self._stop_reason()
+            )
             self.group.wait()
+        sample = self._sample(done)  # before the metrics that announce it
         reshard_model(self.model)
         if self.group.writes:
             append_line(self.out / METRICS, metrics.to_dict(), sync=last)
@@ -275,6 +284,16 @@ class Trainer:
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         return metrics
+
+    def _sample(self, done: int) -> Sample | None:
+        """What the model writes after ``done`` steps, where held-out text is measured or a frame is taken."""
+        recipe = self.recipe
+        due = done == recipe.steps or (done and done % recipe.eval_every == 0)
+        due = due or (recipe.probe_every and self.camera.due(done))
+        sample = self.sampler.sample(done) if due and self.group.measures else None
+        if sample is not None and self.group.writes:
+            append_line(self.out / SAMPLES, vars(sample), sync=True)
+        return sample
 
     def _held_out(self, limit: int, on_progress: OnProgress = ignore_progress) -> float | None:
         """Measure the loss of the held-out text with all processes."""

@@ -48,6 +48,8 @@ class EventFiles:
         numbers = {
             "loss": metrics.loss,
             "held_out_loss": metrics.held_out_loss,
+            "seen_loss": metrics.seen_loss,
+            "copying": metrics.copying,
             "lr": metrics.lr,
             "grad_norm": metrics.grad_norm,
             "tokens_per_second": tokens_per_second,

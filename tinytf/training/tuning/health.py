@@ -4,7 +4,7 @@ Groups are the layers of the model, ``L0`` …, then ``rest``: embeddings, final
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -64,9 +64,14 @@ class StepHealth:
             for group in self.groups.values()
         ]
         self._norms = [self._norm(group) for group in gradients]
-        self._weights_before = [
-            [local_part(parameter).clone() for parameter in group] for group in self.groups.values()
-        ]
+        self._before = {
+            parameter: local_part(parameter).clone() for group in self.groups.values() for parameter in group
+        }
+        self._matrices = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter in self._before and parameter.dim() >= 2
+        }
 
     def _norm(self, parts: list[Tensor]) -> float:
         """The joint norm of tensors, summed over processes where each has only a part of them."""
@@ -74,11 +79,17 @@ class StepHealth:
         return float((self.processes.total(squares) if self.processes.shard else squares) ** 0.5)
 
     @torch.no_grad()
+    def _update_ratio(self, parameters: Sequence[nn.Parameter]) -> float:
+        """The ratio of the norms of an update and of the weights before it; 0 for weights of zeros."""
+        norm = self._norm([self._before[parameter] for parameter in parameters])
+        changes = [local_part(parameter) - self._before[parameter] for parameter in parameters]
+        return self._norm(changes) / norm if norm else 0.0
+
     def after(self) -> Health:
         """The health of the step."""
-        ratios = []
-        for group, weights_before in zip(self.groups.values(), self._weights_before, strict=True):
-            changes = [local_part(parameter) - old for parameter, old in zip(group, weights_before, strict=True)]
-            norm = self._norm(weights_before)
-            ratios.append(self._norm(changes) / norm if norm else 0.0)
-        return Health(tuple(self.groups), tuple(self._norms), tuple(ratios))
+        return Health(tuple(self.groups), tuple(self._norms), tuple(map(self._update_ratio, self.groups.values())))
+
+    def by_matrix(self) -> dict[str, float]:
+        """The update ratio of each trained matrix after the step, with four significant digits."""
+        ratios = {name: self._update_ratio([parameter]) for name, parameter in self._matrices.items()}
+        return {name: float(f"{ratio:.4g}") for name, ratio in ratios.items()}

@@ -98,6 +98,19 @@ def held_out_batches(recipe: Recipe) -> int:
     return max(FEW_BATCHES, recipe.steps // 4)
 
 
+def seen_batches(recipe: Recipe) -> int:
+    """Batches of the training text to measure beside the held-out text: at most a fiftieth of the steps' work.
+
+    A step costs three forward passes, and these come every ``eval_every`` steps.
+    """
+    return max(1, min(FEW_BATCHES, 3 * recipe.eval_every // 50))
+
+
+def seen_loss(model: Transformer, examples: Examples, recipe: Recipe, group: Processes = ALONE) -> float | None:
+    """Mean loss in nats per token of the training text of the first steps, in evaluation mode."""
+    return measured_loss(model, map(examples.seen, range(seen_batches(recipe))), recipe.accumulate, group)
+
+
 def held_out_loss(
     model: Transformer,
     examples: Examples,

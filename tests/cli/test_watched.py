@@ -1,0 +1,65 @@
+"""What a run watches beside its loss, on the board: each number of its files in words, and nothing for older runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from followed import line, made
+
+from tinytf.training.folder.reader import read_history
+from tinytf.training.folder.run_report import RunReport
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.run import LAYOUTS, RunDisplay, run
+
+HINT = "no induction head so far: tinytf train TEXT --recipe induction"
+
+
+def board(folder: Path) -> str:
+    terminal = Terminal(width=200, depth="none")
+    report = RunReport("r", folder, read_history(folder))
+    return "\n".join(paint(run(report, terminal, RunDisplay(layout=LAYOUTS[0])), terminal))
+
+
+def measured(folder: Path, induction: float = 0.1, **recipe: object) -> Path:
+    made(folder, steps=40)
+    (folder / "recipe.json").write_text(json.dumps({"steps": 40, "seed": 3, **recipe}), "utf-8")
+    heads = {"entropy": [[0.6, 0.2]], "induction": [[0.0, induction]]}
+    for step, held_out, seen, copying in ((21, 3.0, 2.75, 0.25), (22, 2.5, 1.5, -0.5)):
+        updates = {"embed.tokens.weight": 0.02, "blocks.0.attention.q.weight": 0.001, "blocks.1.ffn.up.weight": 0.004}
+        more = {"held_out_loss": held_out, "seen_loss": seen, "copying": copying, "heads": heads, "updates": updates}
+        with (folder / "metrics.jsonl").open("a") as lines:
+            lines.write(line(step, **more))
+    return folder
+
+
+def test_the_board_says_what_was_measured(tmp_path: Path) -> None:
+    shown = board(measured(tmp_path / "run"))
+    assert "training text 1.5000   gap 1.000, 0.250 at 21   copying -0.50 nats" in shown
+    assert "update ÷ weights, step 22  largest embed.tokens 2.0e-02   least L0.attention.q 1.0e-03" in shown
+    for title in ("copying in nats", "entropy of attention", "update ÷ weights of matrices, power of ten"):
+        assert f"{title} by step" in shown
+
+
+def test_a_run_of_an_older_version_shows_none_of_it(tmp_path: Path) -> None:
+    shown = board(made(tmp_path / "run"))
+    for words in ("training text", "gap", "copying", "update ÷"):
+        assert words not in shown
+
+
+@pytest.mark.parametrize(
+    ("induction", "recipe", "hinted"),
+    [(0.49, {}, True), (0.5, {}, False), (0.1, {"repeats": 0.3}, False), (0.1, {"repeats_first": 9}, False)],
+)
+def test_a_run_without_an_induction_head_names_the_recipe_that_grows_some(
+    induction: float, recipe: dict[str, object], hinted: bool, tmp_path: Path
+) -> None:
+    assert (HINT in board(measured(tmp_path / "run", induction, **recipe))) == hinted
+
+
+def test_samples_go_from_the_first_to_the_latest(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run")
+    rows = [json.dumps({"step": step, "prompt": "The", "text": f" text {step}"}) for step in range(20)]
+    (folder / "samples.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    shown = [row for row in board(folder).splitlines() if "sample, step" in row]
+    assert [row.split("│")[1].strip() for row in shown] == ["text 0", "text 6", "text 13", "text 19"]
