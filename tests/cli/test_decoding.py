@@ -315,6 +315,23 @@ def test_what_would_not_fit_is_refused_before_it_begins(
     assert tinytf("generate", lines, "--lines", "-m", decoder, "--max-tokens", "2").status == 0
 
 
+def test_the_tree_of_beams_has_every_end_and_what_each_dropped_branch_lost_to(
+    tinytf: Tinytf, decoder: Path, opened: Model
+) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--beams", "3", "--max-tokens", "4")
+    tree = tinytf(*given, "--watch").out.partition("\ntree ")[2].partition("\n\n")[0].splitlines()[2:]
+    steps = list(opened.beams(SENTENCE, beams=3, max_tokens=4))
+    dropped = [(step, each) for step in steps for each in step.pruned]
+    assert dropped
+    assert len(tree) == len(steps[-1].finished) + len(dropped)
+    assert [row.split()[-1] for row in tree if "dropped" not in row] == ["best", "outscored", "outscored"]
+    for step, each in dropped:
+        piece = opened.tokenizer.shown(each.ids[-1])
+        least = min(one.score for one in step.running or step.finished)
+        told = f"{each.score:.3f}  dropped in step {step.number}: with {piece}, the last kept {least:.3f}"
+        assert any(row.endswith(told) for row in tree)
+
+
 def test_beams_in_eight_bits_say_what_that_costs(tinytf: Tinytf, decoder: Path) -> None:
     given = ("generate", SENTENCE, "-m", decoder, "--beams", "2", "--max-tokens", "4", "--quantize", "int8")
     assert "int8 costs" in tinytf(*given).err

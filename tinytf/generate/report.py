@@ -240,6 +240,7 @@ class BeamSearch(Continued[BeamStep]):
             "number": step.number,
             "running": plain(step.running),
             "finished": plain(step.finished),
+            "pruned": plain(step.pruned),
         }
 
     def _outcome(self) -> dict[str, Any]:
