@@ -157,6 +157,7 @@ def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
     data = json.loads(ran.out)
     config, prompt = opened.config, len(opened.encode(SENTENCE).ids)
     assert [step["tokens"] for step in data["steps"]] == list(range(prompt, prompt + 20))
+    assert [step["reused"] for step in data["steps"]] == [0, *range(prompt, prompt + 19)]
     assert all(step[way]["seconds"] > 0 for step in data["steps"] for way in ("with_cache", "without_cache"))
     assert max(step["apart"] for step in data["steps"]) < 1e-4
     assert [step["id"] for step in data["steps"]] == [step.id for step in opened.stream(SENTENCE, max_tokens=20)]
@@ -173,6 +174,8 @@ def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
     assert "checked: the logits with the cache are those without, off by" in text
     assert data["check"]["holds"]
     assert "8 of 20; " in text
+    rows = [line.split("█")[0].rpartition("  ")[2] + "█" for line in text.splitlines() if line.count("█") == 1]
+    assert f"{t - 1} + 1 {'▒' * 15}█" in rows
     first, *steps, end = events_of(tinytf(*given, "--format", "ndjson").out)
     assert (first["runs"], len(steps), end["type"]) == (3, 20, "end")
 
