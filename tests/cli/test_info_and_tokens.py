@@ -6,7 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from driving import SENTENCE, WIDE, Tinytf
+import torch
+from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error
 
 from tinytf.loading import Model, load
 from tinytf.presets import PRESETS
@@ -136,3 +137,35 @@ def test_the_built_in_models_open_and_add_up(tinytf: Tinytf, name: str) -> None:
         assert any(line.startswith("checked: ") for line in ran.lines[-4:])
     assert tinytf("tokens", SENTENCE, "-m", name).status == 0
     assert tinytf("info", name).status == 0
+
+
+def test_the_shapes_of_a_batch_are_those_that_the_running_model_makes_and_no_text_changes_another(
+    tinytf: Tinytf, decoder: Path, opened: Model
+) -> None:
+    data = json.loads(tinytf("info", decoder, "--batch", "3", "--length", "5", "--json").out)
+    shapes = {row["step"].replace("L0.", "blocks.0."): tuple(row["shape"]) for row in data["shapes"]}
+    made: dict[str, tuple[int, ...]] = {}
+    hooks = [
+        module.register_forward_hook(lambda _, ids, out, name=name: made.setdefault(name, tuple(out.shape)) and None)
+        for name, module in opened.transformer.named_modules()
+        if name in shapes
+    ]
+    ids = torch.arange(15).reshape(3, 5)
+    with torch.no_grad():
+        logits = opened.transformer(ids)
+        for hook in hooks:
+            hook.remove()
+        alone = torch.cat([opened.transformer(text[None]) for text in ids])
+    assert made == {name: shapes[name] for name in made}
+    assert shapes["embed.positions"] == (5, 16)  # every text has the same
+    assert {f"blocks.0.{name}" for name in ("scores", "weights", "head_out", "concat", "ffn.act", "out")} <= set(made)
+    assert shapes["logits"] == tuple(logits.shape)
+    assert torch.allclose(logits, alone, atol=1e-5)
+
+
+def test_a_batch_that_the_model_does_not_take_is_said_with_the_limit(tinytf: Tinytf, decoder: Path) -> None:
+    for given in (("--length", "65"), ("--batch", "0"), ("--batch", "2", "--positions")):
+        ran = tinytf("info", decoder, *given)
+        assert ran.status == 2
+        assert is_a_clean_error(ran)
+    assert "1 to 64 tokens" in tinytf("info", decoder, "--length", "65").err
