@@ -169,3 +169,33 @@ def test_a_batch_that_the_model_does_not_take_is_said_with_the_limit(tinytf: Tin
         assert ran.status == 2
         assert is_a_clean_error(ran)
     assert "1 to 64 tokens" in tinytf("info", decoder, "--length", "65").err
+
+
+def test_windows_slide_by_one_and_each_target_is_the_token_after(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    ids = opened.encode(SENTENCE).ids
+    ran = tinytf("tokens", SENTENCE, "-m", decoder, "--windows", "3", "--json")
+    windows = json.loads(ran.out)["windows"]
+    assert len(windows) == len(ids) - 3
+    for start, window in enumerate(windows):
+        assert window["x"] == ids[start : start + 3]
+        assert window["y"] == [ids[start + place + 1] for place in range(3)]
+    text = tinytf("tokens", SENTENCE, "-m", decoder, "--windows", "3").out
+    shown = [opened.tokenizer.shown(i) for i in ids]
+    rows = [line.split() for line in text.partition("\nwindows ")[2].splitlines()[2:]]
+    assert rows[0] == ["0", "x", *shown[:3], *map(str, ids[:3])]
+    assert rows[1] == ["y", *shown[1:4], *map(str, ids[1:4])]
+    assert len(rows) == 2 * len(windows)
+
+
+def test_characters_are_numbered_in_their_order(tinytf: Tinytf) -> None:
+    text = "# Transformers"
+    data = json.loads(tinytf("tokens", text, "--characters", "--json").out)
+    assert [token["id"] for token in data["tokens"]] == [sorted(set(text)).index(char) for char in text]
+    drawn = tinytf("tokens", text, "--characters", "--windows", "8").out
+    assert "   ".join(f"{char} {i}" for i, char in enumerate("·" + "".join(sorted(set(text)))[1:])) in drawn
+
+
+def test_a_window_that_is_too_long_and_a_conversation_in_characters_are_said(tinytf: Tinytf, decoder: Path) -> None:
+    for given in (("--windows", "6"), ("--windows", "0"), ("--versus", "tiny", "--windows", "2")):
+        assert is_a_clean_error(tinytf("tokens", SENTENCE, "-m", decoder, *given))
+    assert "--windows 5 is the most" in tinytf("tokens", SENTENCE, "-m", decoder, "--windows", "6").err
