@@ -1,4 +1,4 @@
-"""Every command that a page of docs/ names is taken, and those of docs/study.md and figures.md run, with the status told."""
+"""Every command that a page of docs/ names is taken, and those of study.md and figures.md run, with the status told."""
 
 import re
 import shlex
