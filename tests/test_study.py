@@ -1,4 +1,4 @@
-"""Every command that a page of docs/ names is taken, and those of docs/study.md run, with the status that it says."""
+"""Every command that a page of docs/ names is taken, and those of study.md and figures.md run, with the status told."""
 
 import re
 import shlex
@@ -25,12 +25,13 @@ def is_run(line: str) -> bool:
     return any(line == example.split("  ")[0] for example in RUN)
 
 
-STUDY = [line for line in dict.fromkeys(named("study.md")) if not is_run(line)]
+STUDIED = ("study.md", "figures.md")
+STUDY = [line for line in dict.fromkeys(line for page in STUDIED for line in named(page)) if not is_run(line)]
 WRONG_TEXTS = {line for line in STUDY if line.startswith("tinytf verify ")}
-"""The page says that these end with status 1."""
+"""The study page says that these end with status 1."""
 OTHERS = [
     *(line for page in PAGES for block in code_blocks("sh", page) for line in block.splitlines() if line not in RUN),
-    *(line for page in PAGES if page != "study.md" for line in named(page) if not is_run(line)),
+    *(line for page in PAGES if page not in STUDIED for line in named(page) if not is_run(line)),
 ]
 
 

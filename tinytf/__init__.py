@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tinytf.look.census import Census as Census
     from tinytf.look.code import Code as Code
     from tinytf.look.experts import Experts as Experts
+    from tinytf.look.grammar import Grammar as Grammar
     from tinytf.look.lens import Lens as Lens
     from tinytf.look.neighbours import Neighbours as Neighbours
     from tinytf.look.neurons import Neurons as Neurons
@@ -100,6 +101,7 @@ _LAZY = {
     "Films": "tinytf.training.film.film",
     "Generation": "tinytf.generate.report",
     "GradientTrace": "tinytf.gradients.trace",
+    "Grammar": "tinytf.look.grammar",
     "Info": "tinytf.look.size",
     "Kind": "tinytf.generate.decoder",
     "LeftOut": "tinytf.cause.compare_without",

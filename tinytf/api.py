@@ -41,6 +41,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.code import code
     from tinytf.look.examples import top_examples
     from tinytf.look.experts import expert_load, experts
+    from tinytf.look.grammar import grammar
     from tinytf.look.lens import lens
     from tinytf.look.neighbours import neighbours
     from tinytf.look.neurons import neurons
@@ -73,6 +74,7 @@ class Model(TextModel):
     expert_load = expert_load
     top_examples = top_examples
     heads = heads
+    grammar = grammar
     rollout = rollout
     parameters = parameters
     explain = explain

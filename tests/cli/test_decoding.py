@@ -157,6 +157,7 @@ def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
     data = json.loads(ran.out)
     config, prompt = opened.config, len(opened.encode(SENTENCE).ids)
     assert [step["tokens"] for step in data["steps"]] == list(range(prompt, prompt + 20))
+    assert [step["reused"] for step in data["steps"]] == [0, *range(prompt, prompt + 19)]
     assert all(step[way]["seconds"] > 0 for step in data["steps"] for way in ("with_cache", "without_cache"))
     assert max(step["apart"] for step in data["steps"]) < 1e-4
     assert [step["id"] for step in data["steps"]] == [step.id for step in opened.stream(SENTENCE, max_tokens=20)]
@@ -173,6 +174,8 @@ def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
     assert "checked: the logits with the cache are those without, off by" in text
     assert data["check"]["holds"]
     assert "8 of 20; " in text
+    rows = [line.split("█")[0].rpartition("  ")[2] + "█" for line in text.splitlines() if line.count("█") == 1]
+    assert f"{t - 1} + 1 {'▒' * 15}█" in rows
     first, *steps, end = events_of(tinytf(*given, "--format", "ndjson").out)
     assert (first["runs"], len(steps), end["type"]) == (3, 20, "end")
 
@@ -313,6 +316,23 @@ def test_what_would_not_fit_is_refused_before_it_begins(
         assert "are free" in ran.err
     lines = "\n".join(["The cat sat"] * 30)  # one cache after the other
     assert tinytf("generate", lines, "--lines", "-m", decoder, "--max-tokens", "2").status == 0
+
+
+def test_the_tree_of_beams_has_every_end_and_what_each_dropped_branch_lost_to(
+    tinytf: Tinytf, decoder: Path, opened: Model
+) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--beams", "3", "--max-tokens", "4")
+    tree = tinytf(*given, "--watch").out.partition("\ntree ")[2].partition("\n\n")[0].splitlines()[2:]
+    steps = list(opened.beams(SENTENCE, beams=3, max_tokens=4))
+    dropped = [(step, each) for step in steps for each in step.pruned]
+    assert dropped
+    assert len(tree) == len(steps[-1].finished) + len(dropped)
+    assert [row.split()[-1] for row in tree if "dropped" not in row] == ["best", "outscored", "outscored"]
+    for step, each in dropped:
+        piece = opened.tokenizer.shown(each.ids[-1])
+        least = min(one.score for one in step.running or step.finished)
+        told = f"{each.score:.3f}  dropped in step {step.number}: with {piece}, the last kept {least:.3f}"
+        assert any(row.endswith(told) for row in tree)
 
 
 def test_beams_in_eight_bits_say_what_that_costs(tinytf: Tinytf, decoder: Path) -> None:

@@ -163,3 +163,15 @@ def test_a_folder_without_text_and_a_binary_file_are_refused(tinytf: Tinytf, dec
     binary = tmp_path / "model.bin"
     binary.write_bytes(b"a\0b")
     assert is_a_clean_error(tinytf(*QUICK, binary, "-m", decoder))
+
+
+def test_the_heads_that_follow_grammar_are_marked_as_the_library_says(tinytf: Tinytf, decoder: Path) -> None:
+    found = load("tiny").grammar()
+    drawn = tinytf("heads", "--grammar").out
+    marked = set(re.findall(r"^  (L\dH\d)  follows", drawn.partition("subject-verb   ")[0], re.MULTILINE))
+    follows = {f"L{layer}H{head}" for layer, head in found.follows("article-noun").nonzero().tolist()}
+    assert marked
+    assert marked <= follows
+    rows = json.loads(tinytf("heads", "--grammar", "--json").out)["heads"]
+    assert {row["head"] for row in rows if row["follows"] and row["relation"] == "article-noun"} == follows
+    assert is_a_clean_error(tinytf("heads", "--grammar", "--top", "3", "-m", decoder))

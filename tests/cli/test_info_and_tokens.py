@@ -6,7 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from driving import SENTENCE, WIDE, Tinytf
+import torch
+from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error
 
 from tinytf.loading import Model, load
 from tinytf.presets import PRESETS
@@ -136,3 +137,65 @@ def test_the_built_in_models_open_and_add_up(tinytf: Tinytf, name: str) -> None:
         assert any(line.startswith("checked: ") for line in ran.lines[-4:])
     assert tinytf("tokens", SENTENCE, "-m", name).status == 0
     assert tinytf("info", name).status == 0
+
+
+def test_the_shapes_of_a_batch_are_those_that_the_running_model_makes_and_no_text_changes_another(
+    tinytf: Tinytf, decoder: Path, opened: Model
+) -> None:
+    data = json.loads(tinytf("info", decoder, "--batch", "3", "--length", "5", "--json").out)
+    shapes = {row["step"].replace("L0.", "blocks.0."): tuple(row["shape"]) for row in data["shapes"]}
+    made: dict[str, tuple[int, ...]] = {}
+    hooks = [
+        module.register_forward_hook(lambda _, ids, out, name=name: made.setdefault(name, tuple(out.shape)) and None)
+        for name, module in opened.transformer.named_modules()
+        if name in shapes
+    ]
+    ids = torch.arange(15).reshape(3, 5)
+    with torch.no_grad():
+        logits = opened.transformer(ids)
+        for hook in hooks:
+            hook.remove()
+        alone = torch.cat([opened.transformer(text[None]) for text in ids])
+    assert made == {name: shapes[name] for name in made}
+    assert shapes["embed.positions"] == (5, 16)  # every text has the same
+    assert {f"blocks.0.{name}" for name in ("scores", "weights", "head_out", "concat", "ffn.act", "out")} <= set(made)
+    assert shapes["logits"] == tuple(logits.shape)
+    assert torch.allclose(logits, alone, atol=1e-5)
+
+
+def test_a_batch_that_the_model_does_not_take_is_said_with_the_limit(tinytf: Tinytf, decoder: Path) -> None:
+    for given in (("--length", "65"), ("--batch", "0"), ("--batch", "2", "--positions")):
+        ran = tinytf("info", decoder, *given)
+        assert ran.status == 2
+        assert is_a_clean_error(ran)
+    assert "1 to 64 tokens" in tinytf("info", decoder, "--length", "65").err
+
+
+def test_windows_slide_by_one_and_each_target_is_the_token_after(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    ids = opened.encode(SENTENCE).ids
+    ran = tinytf("tokens", SENTENCE, "-m", decoder, "--windows", "3", "--json")
+    windows = json.loads(ran.out)["windows"]
+    assert len(windows) == len(ids) - 3
+    for start, window in enumerate(windows):
+        assert window["x"] == ids[start : start + 3]
+        assert window["y"] == [ids[start + place + 1] for place in range(3)]
+    text = tinytf("tokens", SENTENCE, "-m", decoder, "--windows", "3").out
+    shown = [opened.tokenizer.shown(i) for i in ids]
+    rows = [line.split() for line in text.partition("\nwindows ")[2].splitlines()[2:]]
+    assert rows[0] == ["0", "x", *shown[:3], *map(str, ids[:3])]
+    assert rows[1] == ["y", *shown[1:4], *map(str, ids[1:4])]
+    assert len(rows) == 2 * len(windows)
+
+
+def test_characters_are_numbered_in_their_order(tinytf: Tinytf) -> None:
+    text = "# Transformers"
+    data = json.loads(tinytf("tokens", text, "--characters", "--json").out)
+    assert [token["id"] for token in data["tokens"]] == [sorted(set(text)).index(char) for char in text]
+    drawn = tinytf("tokens", text, "--characters", "--windows", "8").out
+    assert "   ".join(f"{char} {i}" for i, char in enumerate("·" + "".join(sorted(set(text)))[1:])) in drawn
+
+
+def test_a_window_that_is_too_long_and_a_conversation_in_characters_are_said(tinytf: Tinytf, decoder: Path) -> None:
+    for given in (("--windows", "6"), ("--windows", "0"), ("--versus", "tiny", "--windows", "2")):
+        assert is_a_clean_error(tinytf("tokens", SENTENCE, "-m", decoder, *given))
+    assert "--windows 5 is the most" in tinytf("tokens", SENTENCE, "-m", decoder, "--windows", "6").err

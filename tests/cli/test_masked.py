@@ -33,3 +33,21 @@ def test_a_masked_cell_alone_is_said_to_be_one(tinytf: Tinytf, decoder: Path) ->
 def test_gradients_scores_and_an_encoder_have_no_masked_cells(tinytf: Tinytf, decoder: Path, encoder: Path) -> None:
     assert "masked" not in tinytf("trace", SENTENCE, "--at", "L0.scores[1:,:]", "-m", decoder).out
     assert "· masked" not in tinytf("trace", SENTENCE, "--at", "L0.weights[1:,:]", "-m", encoder).out
+
+
+def test_sight_grows_token_by_token_and_a_query_is_said_to_see_what_the_mask_leaves(
+    tinytf: Tinytf, decoder: Path
+) -> None:
+    text = f"{SENTENCE} {SENTENCE}"
+    trace = load(str(decoder)).trace(text)
+    names, visible = [token.shown for token in trace.tokens], trace["L0H0.masked"] > -math.inf
+    assert len(names) > 9
+    drawn = tinytf("trace", text, "--at", "L0H0.masked", "-m", decoder).out
+    assert "query ↓ key →" in drawn
+    seen = [line.split() for line in drawn.splitlines() if " sees " in line]
+    for query, (name, *words) in enumerate(seen):
+        keys = [name for name, sees in zip(names, visible[query].tolist(), strict=True) if sees]
+        listed = keys if len(keys) < 10 else [*keys[:4], "…", *keys[-4:]]
+        assert (name, words) == (names[query], ["sees", str(len(keys)), "of", str(len(names)), *listed])
+    assert len(seen) == len(names)
+    assert " sees " not in tinytf("trace", text, "--at", "L0H0.weights", "-m", decoder).out

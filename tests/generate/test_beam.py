@@ -221,6 +221,25 @@ def test_an_end_is_kept_only_among_the_best_of_its_step_and_the_search_stops_whe
     assert [one.ids for one in steps[1].running] == [(0, 0), (0, 1)]  # given up; the lowest id first at a tie
 
 
+@pytest.mark.parametrize("ends", [(), (4,)])
+def test_what_is_pruned_is_each_hypothesis_that_nothing_goes_on_from_at_its_best(ends: tuple[int, ...]) -> None:
+    logits = logits_of_a_language(5, 3)
+    steps = list(beam_search(logits([[]])[0], Texts(logits), beams=3, max_tokens=6, ends=ends))
+    for before, step in itertools.pairwise(steps):
+        kept = [each for each in (*step.running, *step.finished) if len(each.ids) == step.number]
+        expected = {}
+        for parent in before.running:
+            if all(each.ids[:-1] != parent.ids for each in kept):
+                best, token = max(
+                    (float(p), i) for i, p in enumerate(logits([list(parent.ids)])[0].log_softmax(-1)) if i not in ends
+                )
+                expected[*parent.ids, token] = pytest.approx((parent.log_probability + best) / step.number, rel=1e-5)
+        assert {each.ids: each.score for each in step.pruned} == expected
+        going_on = [each.score for each in kept if not each.ended]
+        assert all(each.score <= min(going_on or [step.finished[-1].score]) for each in step.pruned)
+    assert any(step.pruned for step in steps)
+
+
 def test_the_model_is_asked_once_a_token_and_not_after_the_last() -> None:
     logits = logits_of_a_language(5, 3)
     texts = Texts(logits)

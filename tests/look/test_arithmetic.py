@@ -13,7 +13,7 @@ from caught_gradients import MODELS, traced
 from covering import along
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.look.arithmetic import Explanation
+from tinytf.look.arithmetic import TEMPERATURES, Explanation
 from tinytf.steps.operations import Linear
 from tinytf.steps.operations.mask import Sight
 from tinytf.trace.trace import Trace
@@ -145,6 +145,13 @@ def test_a_temperature_divides_the_logits() -> None:
     assert found.total == pytest.approx(float((logits / 0.5).softmax(dim=-1)[7]), rel=1e-9)
     assert "at a temperature of 0.5" in found.note
     assert explain(trace, "probs[3,7]").recorded == float(trace["probs[3,7]"])
+    curves = asked(trace.model).explain(trace, "probs[3,7]").by_temperature
+    likeliest = [i for i in logits.argsort(descending=True).tolist() if i != 7][:3]
+    for i, shares in zip([7, *likeliest], curves.values(), strict=True):
+        expected = [float((logits.double() / t).softmax(dim=-1)[i]) for t in TEMPERATURES]
+        assert shares == pytest.approx(expected, rel=1e-9)
+    assert (min(TEMPERATURES), max(TEMPERATURES)) == (0.1, 4)
+    assert asked(trace.model).explain(trace, "logits[3,7]").by_temperature == {}
 
 
 def test_a_number_that_was_recorded_wrong_is_found() -> None:

@@ -114,3 +114,39 @@ def test_what_cannot_be_asked_is_refused(tied: Model, asked: dict[str, object], 
 def test_a_step_that_is_not_as_wide_as_an_embedding_is_refused(tied: Model, at: str) -> None:
     with pytest.raises(AddressError, match="not a vector as wide as an embedding"):
         tied.neighbours(text=SENTENCE, at=at)
+
+
+def test_the_plane_holds_the_two_directions_of_largest_variance(tied: Model) -> None:
+    (space,) = tied.neighbours(["dog", "cat", "cow", "car"]).spaces
+    vectors = space.vectors.double().numpy()
+    sizes, directions = np.linalg.eigh(np.cov(vectors.T))  # the smallest first
+    points, shares = space.plane
+    assert np.allclose(shares, (sizes / sizes.sum())[[-1, -2]])
+    projected = (vectors - vectors.mean(0)) @ directions[:, [-1, -2]]
+    assert np.allclose(np.abs(points), np.abs(projected), atol=1e-6)
+
+
+def test_a_vector_of_a_text_is_compared_with_the_words_that_it_is_nudged_toward(tied: Model) -> None:
+    found = tied.neighbours(text=SENTENCE, at="L*.in[sat]", toward=["cat", "sat"])
+    table, trace = matrices(tied)["E"], tied.trace(SENTENCE)
+    for name, word in (("·cat", "cat"), ("·sat", "sat")):
+        row = table[tied.find_token(word)][None]
+        expected = [cosines(row, trace[f"L{layer}.in[sat]"].numpy())[0] for layer in range(4)]
+        assert np.allclose(found.toward[name], expected, atol=1e-9)
+    assert found.toward["·sat"][0] == pytest.approx(1)  # before the first block it is its embedding
+
+
+def test_untrained_embeddings_are_random_and_so_are_their_cosines(tied: Model) -> None:
+    words = ["dog", "cat", "cow", "goat", "pony", "car", "bus", "train"]
+    trained, random = tied.neighbours(words, untrained=True).spaces
+    assert random.title == "untrained embeddings"
+    pairs = [space.similarity.numpy()[np.triu_indices(8, 1)] for space in (trained, random)]
+    assert abs(pairs[1].mean()) < 3 * 128**-0.5 / 28**0.5 < pairs[0].mean()
+    assert pairs[1].std() == pytest.approx(128**-0.5, rel=0.5)
+
+
+def test_a_nudge_needs_an_address_and_random_numbers_words(tied: Model) -> None:
+    with pytest.raises(UsageError, match="--toward is for vectors"):
+        tied.neighbours(["cat"], toward=["dog"])
+    with pytest.raises(UsageError, match="--untrained for words"):
+        tied.neighbours(text=SENTENCE, at="L0.in[sat]", untrained=True)

@@ -29,6 +29,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Difference": lambda model: model.diff(TEXT, OTHER),
     "Explained": lambda model: model.explain(TEXT, "L0H0.scores[1,0]"),
     "Generation": lambda model: model.generation(TEXT, max_tokens=2),
+    "Grammar": lambda model: model.grammar(),
     "Info": lambda model: info("tiny"),
     "LeftOut": lambda model: model.compare_without(TEXT, "mask", top=4),
     "Lens": lambda model: model.lens(TEXT),

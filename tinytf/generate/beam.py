@@ -4,6 +4,7 @@
 transformers' ``generate`` with ``num_beams``, ``do_sample=False`` and ``early_stopping=False``.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,8 @@ class BeamStep:
 
     In the last step ``ended`` says why the search ended. After ``max_tokens`` none is running: those that still ran
     count as ``finished`` where they are good enough. After an end token ``running`` are those that were given up.
-    ``note`` is explained at ``loop.GeneratedToken``.
+    ``pruned`` has, for each hypothesis of the step before of which nothing is left, its best continuation that does
+    not end: it scores no more than the ``beams`` that were kept. ``note`` is explained at ``loop.GeneratedToken``.
     """
 
     number: int
@@ -54,6 +56,7 @@ class BeamStep:
     finished: tuple[Hypothesis, ...]
     ended: str = ""
     note: str = ""
+    pruned: tuple[Hypothesis, ...] = ()
 
 
 def beam_search(
@@ -96,7 +99,7 @@ def beam_search(
         # Only the first ``beams`` may end here, or a poor early end would be kept for lack of competitors.
         finished = _best([*finished, *(hypothesis for _, hypothesis in candidates[:beams] if hypothesis.ended)], beams)
         survivors = [(row, hypothesis) for row, hypothesis in candidates if not hypothesis.ended][:beams]
-        running = tuple(hypothesis for _, hypothesis in survivors)
+        before, running = running, tuple(hypothesis for _, hypothesis in survivors)
         if not running and not finished:
             raise GenerationError(
                 f"none of the {logits.shape[-1]:,} tokens can be new token {number:,} of any hypothesis",
@@ -107,7 +110,14 @@ def beam_search(
             ended = END_TOKEN
         elif number == max_tokens:
             ended, finished, running = MAX_TOKENS, _best([*finished, *running], beams), ()
-        yield BeamStep(number, running, finished, ended)
+        left = {row for row, hypothesis in candidates if hypothesis in finished or hypothesis in running}
+        pruned = [
+            Hypothesis((*parent.ids, new), total, total / number**length_penalty, ended=False)
+            for row, parent in enumerate(before)
+            if row not in left
+            for total, new in _best_that_goes_on(log_probabilities[row], parent.log_probability, ends)
+        ]
+        yield BeamStep(number, running, finished, ended, pruned=_best(pruned, beams))
         if ended:
             return
         logits = go_on([row for row, _ in survivors], [hypothesis.ids[-1] for _, hypothesis in survivors])
@@ -223,6 +233,13 @@ def _candidates(
     rows = (best // ids.shape[-1]).tolist()
     candidates = zip(totals[best].tolist(), rows, ids.flatten()[best].tolist(), strict=True)
     return [candidate for candidate in candidates if candidate[0] != -math.inf]
+
+
+def _best_that_goes_on(log_probabilities: Tensor, so_far: float, ends: Collection[int]) -> Iterator[tuple[float, int]]:
+    """(joint log-probability, id) of the best next token (V,) that is no end token, if there is one."""
+    values, ids = log_probabilities.topk(min(1 + len(ends), len(log_probabilities)))
+    pairs = ((so_far + value, new) for value, new in zip(values.tolist(), ids.tolist(), strict=True) if new not in ends)
+    yield from (pair for pair in itertools.islice(pairs, 1) if pair[0] != -math.inf)
 
 
 def _best(hypotheses: Iterable[Hypothesis], beams: int) -> tuple[Hypothesis, ...]:

@@ -19,11 +19,13 @@ RUNS = 3
 class CachedStep:
     """The shortest seconds of RUNS for one more token after ``tokens`` others, with a cache and without.
 
-    ``apart`` is the largest difference between the two sets of logits; rounding may cause up to ``allowed``.
+    The cache held ``reused`` rows of keys and values before it. ``apart`` is the largest difference between the two
+    sets of logits; rounding may cause up to ``allowed``.
     """
 
     number: int
     tokens: int
+    reused: int
     id: int
     with_cache: float
     without_cache: float
@@ -43,7 +45,8 @@ def cached_steps(model: Transformer, ids: Sequence[int], max_tokens: int) -> Ite
 
 def _cached_steps(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
     room = min(model.config.context, len(ids) + steps)
-    cached = [Runner(model, ids, model.cache(room), compare=False) for _ in range(RUNS)]  # every token is compared here
+    caches = [model.cache(room) for _ in range(RUNS)]
+    cached = [Runner(model, ids, cache, compare=False) for cache in caches]  # every token is compared here
     plain = [Runner(model, ids) for _ in range(RUNS)]
     turns = [runner for pair in zip(cached, plain, strict=True) for runner in pair]
     Runner(model, ids).first()  # a warm-up, so that torch's one-time setup is not timed
@@ -51,6 +54,8 @@ def _cached_steps(model: Transformer, ids: Sequence[int], steps: int) -> Iterato
     for number in range(1, steps + 1):
         logits: dict[Runner, Tensor] = {}
         seconds: dict[Runner, float] = {}
+        tokens = len(ids) + number - 1
+        reused = 0 if caches[0].is_turned(tokens) else caches[0].position
         for runner in turns if number % 2 else reversed(turns):
             start = time.perf_counter()
             logits[runner] = runner.first() if number == 1 else runner.go_on([0], [token_id])
@@ -59,4 +64,4 @@ def _cached_steps(model: Transformer, ids: Sequence[int], steps: int) -> Iterato
         limit = allowed(DECODED, dtype) * max(1.0, float(logits[plain[0]].abs().max()))
         token_id = int(logits[cached[0]][0].argmax())
         seconds_with, seconds_without = (min(seconds[runner] for runner in runners) for runners in (cached, plain))
-        yield CachedStep(number, len(ids) + number - 1, token_id, seconds_with, seconds_without, difference, limit)
+        yield CachedStep(number, tokens, reused, token_id, seconds_with, seconds_without, difference, limit)

@@ -240,6 +240,7 @@ class BeamSearch(Continued[BeamStep]):
             "number": step.number,
             "running": plain(step.running),
             "finished": plain(step.finished),
+            "pruned": plain(step.pruned),
         }
 
     def _outcome(self) -> dict[str, Any]:
@@ -325,6 +326,7 @@ class CacheComparison(Continued[CachedStep]):
             "number": step.number,
             **self.named(step.id),
             "tokens": step.tokens,
+            "reused": step.reused,
             "apart": step.apart,
             "with_cache": {"seconds": step.with_cache, **cached.to_dict()},
             "without_cache": {"seconds": step.without_cache, **without.to_dict()},

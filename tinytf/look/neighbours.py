@@ -4,8 +4,8 @@ Trained vectors of words with similar uses point in similar directions (Mikolov 
 """
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.report import About, Report
+from tinytf.report import About, Report, plain
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -41,13 +41,24 @@ class Space:
     def title(self) -> str:
         return TITLES[self.table]
 
+    @property
+    def plane(self) -> tuple[Tensor, Tensor]:
+        """Where the vectors lie on the plane along which they differ most (PCA), (N, 2), and each axis' share of that.
 
-TITLES = {"E": "embeddings", "W_U": "unembeddings"}
+        Pearson 1901: the first two singular directions of the centred vectors.
+        """
+        u, sizes, _ = torch.linalg.svd((centred := self.vectors.double() - self.vectors.double().mean(0)), False)
+        return u[:, :2] * sizes[:2], sizes[:2] ** 2 / centred.square().sum().clamp_min(1e-300)
+
+
+TITLES = {"E": "embeddings", "W_U": "unembeddings", "E0": "untrained embeddings"}
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours(Report):
     """The nearest tokens of some words, or of the vectors at the address ``at`` of a text, in each table.
+
+    ``toward`` has the cosine of every vector with the embedding of each of some words.
 
     ``tokens`` are the ids of the words, None for a place in a text; ``names`` are words or addresses. The cosine of two
     random directions is 0 ± ``chance`` (1/√C, one standard deviation). ``notes`` are for the reader.
@@ -62,6 +73,7 @@ class Neighbours(Report):
     at: str
     spaces: tuple[Space, ...]
     notes: tuple[str, ...]
+    toward: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def chance(self) -> float:
@@ -83,6 +95,7 @@ class Neighbours(Report):
         return {
             "at": self.at or None,
             **self.members("chance", "notes"),
+            **({"toward": plain(self.toward)} if self.toward else {}),
             "vectors": [{"name": name, "id": token} for name, token in zip(self.names, self.tokens, strict=True)],
             "similarity": {space.table: space.similarity.tolist() for space in self.spaces},
             "nearest": [
@@ -119,31 +132,39 @@ def neighbours(
     text: Text | None = None,
     at: str | None = None,
     top: int | None = None,
+    toward: Sequence[str] = (),
+    untrained: bool = False,
 ) -> Neighbours:
     """The tokens whose embeddings, and unembeddings, point most like those of ``words``, by cosine.
 
     Each word is one token and has ``top`` neighbours, by default 10, or 4 if there are several words. With ``at``, such
     as ``L2.out[sat]``, the neighbours of the residual stream of a text, or of its trace: at one token, at all, or in
-    several layers. The stream is compared before the final norm; the lens reads it after that norm.
+    several layers. The stream is compared before the final norm; the lens reads it after that norm. Each vector
+    there is compared with the words ``toward`` too. With ``untrained``, words are compared in random numbers too.
 
     Raises UsageError for both words and an address, or neither, for a word that is not one token, for a repeated word,
     and for a ``top`` below 1; AddressError for a step that is not as wide as an embedding.
     """
     if bool(words) == (at is not None) or (at is None) != (text is None):
         raise UsageError("neighbours are of words, or of an address in a text", "name words, or a text with --at")
+    if bool(toward) > (at is not None) or untrained > bool(words):
+        raise UsageError("--toward is for vectors at an address, --untrained for words", "leave it out")
     if at is not None and text is not None:
-        return _at(model, model.trace(text), at, top)
+        return _at(model, model.trace(text), at, top, [model.find_token(word, "word") for word in toward])
     ids = [model.find_token(word, "word") for word in words]
     names = [model.tokenizer.shown(i) for i in ids]
     repeated = next((name for index, name in enumerate(names) if ids[index] in ids[:index]), None)
     if repeated is not None:
         raise UsageError(f"the word {repeated} comes twice", "name each once")
-    spaces = tuple(_space(table, rows, rows[ids], top, ids) for table, rows in _tables(model.transformer).items())
-    notes = _about_tables(model.transformer)
+    tables, notes = _tables(model.transformer), _about_tables(model.transformer)
+    if untrained:
+        tables["E0"] = torch.randn(tables["E"].shape, generator=torch.Generator().manual_seed(0))
+        notes = (*notes, "untrained: random numbers in place of the embeddings, as before training, seed 0")
+    spaces = tuple(_space(table, rows, rows[ids], top, ids) for table, rows in tables.items())
     return Neighbours(tuple(names), tuple(ids), "", spaces, notes, about=About(model))
 
 
-def _at(model: TextModel, trace: Trace, at: str, top: int | None) -> Neighbours:
+def _at(model: TextModel, trace: Trace, at: str, top: int | None, toward: Sequence[int]) -> Neighbours:
     address = trace.address(at)
     width = trace.steps.by_name["embed.tokens"].axes[-1]
     if address.step is None or address.axes[-1:] != [width]:
@@ -155,7 +176,9 @@ def _at(model: TextModel, trace: Trace, at: str, top: int | None) -> Neighbours:
     raw = "the stream is compared directly, without the final norm through which the lens reads it"
     notes = (raw, *_about_tables(trace.model), *filter(None, [address.note]))
     none = (None,) * len(names)
-    return Neighbours(names, none, str(address), spaces, notes, about=About(model, trace.encoding))
+    cosines = _directions(flat) @ _directions(trace.model.embed.tokens.weight[list(toward)]).T  # (N, words)
+    to_words = {model.tokenizer.shown(i): tuple(cosines[:, k].tolist()) for k, i in enumerate(toward)}
+    return Neighbours(names, none, str(address), spaces, notes, to_words, about=About(model, trace.encoding))
 
 
 def _names(trace: Trace, address: Address) -> tuple[str, ...]:

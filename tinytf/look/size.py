@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
 from tinytf.parts.row import Step
-from tinytf.report import Data, Report, derived
+from tinytf.report import Data, Report, derived, plain
 from tinytf.steps.table import table_of
 from tinytf.steps.work import Work, cache_bytes_per_token, work_per_token
 
@@ -30,6 +31,18 @@ class Component(Data):
         return self.each * self.copies
 
 
+@dataclass(frozen=True)
+class StepShape:
+    """The tensor of a step for a whole batch of texts."""
+
+    step: str
+    role: str
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+_OF_TEXTS = ("embed.tokens", "embed.types")
+"""The steps that read the ids of a text; what comes from one of them differs from text to text."""
 _GROUPS = {"q": "attention", "k": "attention", "v": "attention", "attention": "attention", "ffn": "feed-forward"}
 
 
@@ -66,7 +79,8 @@ def parameter_count(config: ModelConfig) -> int:
 @dataclass(frozen=True)
 class Info(Report):
     """The size of a model: ``family`` is the kind of its files, ``counted`` the parameters of the opened model,
-    ``notes`` are about its files, ``card`` is the model card of a built-in model.
+    ``notes`` are about its files, ``card`` is the model card of a built-in model. ``batch`` is a number of texts and of
+    tokens in each, for ``shapes``. Raises UsageError for a batch that the model does not take.
     """
 
     KIND = "info"
@@ -78,6 +92,32 @@ class Info(Report):
     counted: int | None = None
     notes: tuple[str, ...] = ()
     card: Mapping[str, Any] | None = None
+    batch: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and not (min(self.batch) > 0 and self.batch[1] <= self.config.context):
+            raise UsageError(
+                f"this model takes no batch of {self.batch[0]:,} × {self.batch[1]:,} tokens",
+                f"at least 1 text, of 1 to {self.config.context:,} tokens",
+            )
+
+    @property
+    def shapes(self) -> list[StepShape]:
+        """The tensors of a batch, outside the layers and in the first; all texts share positions."""
+        if self.batch is None:
+            return []
+        texts, tokens = self.batch
+        sizes = {"batch": texts, **dict.fromkeys(("token", "query", "key"), tokens), **self.config.at(0).sizes}
+        table, shapes = table_of(self.config), []
+        of_texts: set[tuple[str, int | None]] = set()
+        for step, layer in table.rows:
+            if step.name in _OF_TEXTS or not of_texts.isdisjoint(table.sources(step, layer)):
+                of_texts.add((step.name, layer))
+            if step.axes and not layer:
+                axes = (*["batch"] * ((step.name, layer) in of_texts), *step.axes)
+                shape = tuple(sizes[axis] for axis in axes)
+                shapes.append(StepShape(step.full_name(layer), step.role, axes, shape))
+        return shapes
 
     @derived
     def parts(self) -> list[Component]:
@@ -119,4 +159,5 @@ class Info(Report):
             "flops_per_token": {**vars(self.work), "total": self.work.total},
             "kv_cache_bytes_per_token": self.cache_bytes,
             "card": self.card,
+            **({"shapes": plain(self.shapes)} if self.batch else {}),
         }

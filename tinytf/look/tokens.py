@@ -11,7 +11,10 @@ from tinytf.text_model import TextModel
 
 @dataclass(frozen=True)
 class Tokenized(Report):
-    """A text split by the tokenizer of the model ``name``; ``note`` says where the vocabulary comes from."""
+    """A text split by the tokenizer of the model ``name``; ``note`` says where the vocabulary comes from.
+
+    ``window`` is how many tokens of it a model would be trained on at a time, or 0.
+    """
 
     KIND = "tokens"
     EVENTS: ClassVar = {"tokens": "token"}
@@ -20,10 +23,18 @@ class Tokenized(Report):
     tokenizer: Tokenizer
     note: str
     text: Encoding
+    window: int = 0
+
+    @property
+    def windows(self) -> list[tuple[list[int], list[int]]]:
+        """The windows of a training text, x and y: each begins a token later, and each y a token after its x."""
+        ids, size = self.text.ids, self.window
+        return [(ids[i : i + size], ids[i + 1 : i + size + 1]) for i in range(len(ids) - size)] if size else []
 
     def fields(self) -> dict[str, Any]:
+        windows = {"windows": [{"x": x, "y": y} for x, y in self.windows]} if self.window else {}
         tokenizer = {"kind": self.tokenizer.kind, "vocab_size": self.tokenizer.vocab_size, "note": self.note}
-        return {"model": self.name, "tokenizer": tokenizer, **text_data(self.text)}
+        return {"model": self.name, "tokenizer": tokenizer, **text_data(self.text), **windows}
 
 
 def tokens(model: TextModel, text: Written) -> Tokenized:

@@ -7,6 +7,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
+from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
@@ -33,6 +34,9 @@ class Options:
     count: int = option(
         type=click.IntRange(1, 100_000), shown=16, help="Random sequences, and at most as many windows of text."
     )
+    grammar: bool = option(
+        is_flag=True, help="Find heads that lead from a noun to its article and from a verb to its subject instead."
+    )
     random: bool = option(is_flag=True, help="Score on random tokens only, without the model's own text.")
 
 
@@ -48,6 +52,14 @@ def heads(options: Options, fold: FoldOptions, model_options: ModelOptions, outp
 
     if options.random and options.corpus is not None:
         raise UsageError("--random uses no text, and CORPUS is one", "leave one of them out")
+    if options.grammar:
+        names = ("corpus", "by", "top", "length", "count", "random")
+        if typed := [name for name in names if is_typed(name)]:
+            raise UsageError(f"--grammar reads pairs of words of its own, without {typed[0]}", "leave it out")
+        from tinytf_cli.views import grammar as _  # noqa: F401 - registers its view
+
+        output.draw(model_options.open().grammar())
+        return 0
     text = read_texts(("-",), lines=False)[0] if options.corpus == Path("-") else None
     model = model_options.open()
     with progress_line(output.stderr, "sequences", at_most=True) as progress:

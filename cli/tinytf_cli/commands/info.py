@@ -1,7 +1,10 @@
 """``tinytf info``: architecture, parameters, memory and work of a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import click
+
+from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.options import complete_model, default_model
@@ -14,6 +17,12 @@ class Options:
 
     model: str = argument(default=default_model, shell_complete=complete_model)
     positions: bool = option(is_flag=True, help="Show how positions are encoded: the waves and their lengths.")
+    batch: int | None = option(
+        type=click.IntRange(1), help="Show the shape of every step for a batch of N texts instead."
+    )
+    length: int | None = option(
+        type=click.IntRange(1), help="Tokens of each text of the batch.  [default: the context]"
+    )
 
 
 @command("info")
@@ -23,6 +32,15 @@ def info(options: Options, output: Output) -> int:
 
     session = host()
     opened = None if session is None or is_typed("model") else session.model
-    report = (opened or load(options.model)).positions() if options.positions else info(options.model, opened)
+    is_batch = bool(options.batch or options.length)
+    if options.positions and is_batch:
+        raise UsageError("--positions is not about a batch", "leave out --positions, or --batch and --length")
+    if options.positions:
+        positions = (opened or load(options.model)).positions()
+        output.draw(positions)
+        return 0 if positions.holds else 1
+    report = info(options.model, opened)
+    if is_batch:
+        report = replace(report, batch=(options.batch or 1, options.length or report.config.context))
     output.draw(report)
     return 0 if report.holds else 1

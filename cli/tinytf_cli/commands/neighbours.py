@@ -24,6 +24,12 @@ class Options:
     at: str | None = option(
         metavar="ADDRESS", help="Find the tokens nearest to this vector in TEXT, such as 'L2.out[sat]' or L*.out."
     )
+    toward: tuple[str, ...] = option(
+        "--toward", multiple=True, metavar="WORD", help="With --at: how near each vector is to this word. Repeatable."
+    )
+    untrained: bool = option(
+        is_flag=True, help="Also compare the words in a table of random numbers, as before training."
+    )
     top: int | None = option(
         type=click.IntRange(1), help="Neighbours of each word or vector.  [default: 10, or 4 if there are several]"
     )
@@ -39,10 +45,12 @@ def neighbours(options: Options, words: WordOptions, model_options: ModelOptions
 
     if options.at is None and not words.words:
         raise UsageError("there is no word", "name one or more, such as: tinytf neighbours cat dog")
+    if (options.toward and options.at is None) or (options.untrained and options.at is not None):
+        raise UsageError("--toward is for vectors at an address, --untrained for words", "leave it out")
     texts = words.items if options.at is not None else ()
     model = model_options.open()
     traces = (model.trace(text, truncate=words.truncate) for text in texts)
-    reports = (model.neighbours(text=trace, at=options.at, top=options.top) for trace in traces)
+    reports = (model.neighbours(text=trace, at=options.at, top=options.top, toward=options.toward) for trace in traces)
     if options.at is None:
-        reports = (model.neighbours(names, top=options.top) for names in [words.words])
+        reports = (model.neighbours(names, top=options.top, untrained=options.untrained) for names in [words.words])
     return output.draw_all(reports, "neighbours", words.lines, NeighboursDisplay(options.rows))

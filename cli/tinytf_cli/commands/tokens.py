@@ -32,6 +32,11 @@ class Options:
         "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
         help="With --versus: compare on these text files or folders, or on - (a pipe). Repeatable.",
     )  # fmt: skip
+    characters: bool = option(is_flag=True, help="Split TEXT into characters instead, numbered in their order.")
+    windows: int | None = option(
+        metavar="N", type=click.IntRange(1),
+        help="Show the windows of N tokens that training would read: the input x and the target y.",
+    )  # fmt: skip
     limit: int | None = option(
         metavar="N",
         type=click.IntRange(0),
@@ -48,10 +53,13 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
     from tinytf.sources import find_source, open_tokenizer
+    from tinytf.text.train import train_characters
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views import splits as _  # noqa: F401 - registers its view
     from tinytf_cli.views.tokens import TokensDisplay
 
+    if options.versus is not None and (options.characters or options.windows):
+        raise UsageError("--versus compares two tokenizers as they are", "leave out --characters and --windows")
     if options.corpus and (options.versus is None or texts.words):
         raise UsageError(
             "--corpus compares two tokenizers, and replaces TEXT", "use it with --versus, such as --versus gpt2"
@@ -83,9 +91,18 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     def question(text: "Written") -> Tokenized:
         if text == "":
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
-        encoding = tokenizer.encode(text) if isinstance(text, str) else tokenizer.converse(text)
+        if options.characters and not isinstance(text, str):
+            raise UsageError("--characters splits a text, not a conversation", "leave out --chat")
+        splitter = train_characters([text]) if options.characters and isinstance(text, str) else tokenizer
+        encoding = splitter.encode(text) if isinstance(text, str) else splitter.converse(text)
         if texts.truncate:
             encoding = encoding.truncated(context)
-        return Tokenized(name, tokenizer, note, encoding)
+        if options.windows is not None and options.windows >= len(encoding.tokens):
+            raise UsageError(
+                f"a window of {options.windows:,} tokens and its target do not fit a text of {len(encoding.tokens):,}",
+                f"--windows {max(1, len(encoding.tokens) - 1)} is the most",
+            )
+        named = "the characters of the text" if splitter is not tokenizer else name
+        return Tokenized(named, splitter, note if splitter is tokenizer else "", encoding, options.windows or 0)
 
     return output.draw_all(map(question, texts), "texts", texts.lines, TokensDisplay(options.limit))

@@ -181,13 +181,20 @@ def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> l
 
 def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     line = legend(block.scale, block.limit, terminal, cells=16 if terminal.width >= _NARROW else 6)
-    return [line] if block.visible is None else with_hidden(line, terminal, block.hidden)
+    hidden = "" if block.visible is None else f"   · {block.hidden}"
+    return _with_words(line, hidden + (f"   {block.axes}" if block.axes else ""), terminal)
 
 
 def with_hidden(line: PaintedLine, terminal: Terminal, meaning: str = "masked") -> list[PaintedLine]:
     """A legend with the mark of a hidden cell; on two lines if one is too narrow."""
-    hidden = Segment(shown(f"   · {meaning}", terminal), role_style("dim", terminal))
-    return [[*line, hidden]] if line_width([*line, hidden]) <= terminal.width else [line, [hidden]]
+    return _with_words(line, f"   · {meaning}", terminal)
+
+
+def _with_words(line: PaintedLine, words: str, terminal: Terminal) -> list[PaintedLine]:
+    if not words:
+        return [line]
+    after = Segment(shown(words, terminal), role_style("dim", terminal))
+    return [[*line, after]] if line_width([*line, after]) <= terminal.width else [line, [after]]
 
 
 def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2, cells: int = 16) -> PaintedLine:

@@ -28,6 +28,7 @@ from tinytf_cli.views.steps import (
     address_note,
     as_array,
     axis_labels,
+    down_and_across,
     labels,
     largest,
     row_labels,
@@ -108,10 +109,10 @@ def _heat(trace: Trace, where: Address, terminal: Terminal) -> Block:
     if step.is_vocabulary:
         return _map(values, [names[row] for row in trace.recording.logit_rows], step.role, terminal)
     if step.is_map:
-        seen = visible_array(trace, step, where.layers[0] if where.layers else None)
+        seen, axes = visible_array(trace, step, where.layers[0] if where.layers else None), down_and_across(step)
         if step.holds_shares:
-            return Heat(values, names, names, "unit", seen)
-        return Heat(values, names, names, "signed", seen, largest(values, seen))
+            return Heat(values, names, names, "unit", seen, axes=axes)
+        return Heat(values, names, names, "signed", seen, largest(values, seen), axes=axes)
     names = row_labels(trace, step)
     return _map(np.atleast_2d(values), names if values.ndim > 1 else ["[0]"], step.role, terminal)
 

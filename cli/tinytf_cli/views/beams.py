@@ -1,7 +1,10 @@
 """Beam search: the hypotheses of every step, and the best finished texts."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from rich.cells import cell_len
 
 from tinytf.generate.beam import BeamStep, Hypothesis
 from tinytf.generate.report import INTERRUPTED, BeamSearch
@@ -10,11 +13,14 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Running, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Running, Span, Table
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.draw import Display, draws, model_of
+from tinytf_cli.views.parts import note
 
 _SHOWN = 6
+_DROPPED = 12
+"""The branches that a tree shows of those that were dropped, the latest."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ def beam_search(report: BeamSearch | Underway[BeamSearch], terminal: Terminal, d
     """The best texts, known only once the search is over."""
     if display.running and not display.watch and not terminal.picture:
         return _running(report, terminal)
-    return _in_full(report, display.watch)
+    return _in_full(report, display.watch, plain=terminal.plain)
 
 
 def _running(report: BeamSearch | Underway[BeamSearch], terminal: Terminal) -> Iterator[Block]:
@@ -55,7 +61,7 @@ def _running(report: BeamSearch | Underway[BeamSearch], terminal: Terminal) -> I
         yield Line(Span(_ending(complete), "dim"))
 
 
-def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool) -> Iterator[Block]:
+def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool, *, plain: bool) -> Iterator[Block]:
     """The best texts; with ``watch``, the hypotheses of every step before them."""
     model = model_of(report)
     yield from banner(model, report.prompt)
@@ -65,6 +71,8 @@ def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool) -> Iterator
             yield Heading(f"step {step.number}", f"{count} ended" if count else "", "output")
             yield _table(step, model.tokenizer)
     complete = report.now
+    if watch and len(complete.steps) > 1:
+        yield from _tree(complete, model.tokenizer, plain=plain)
     for hypothesis in complete.best:
         yield Heading("text", _in_words(hypothesis), "output")
         yield from continuation(report.prompt.text, complete.text_of(hypothesis))
@@ -80,15 +88,58 @@ def _table(step: BeamStep, tokenizer: Tokenizer) -> Table:
             Column("", [Span(state, "dim" if state == "goes on" else "output") for state, _ in rows], said="state"),
             Column("log p", [f"{hypothesis.log_probability:.3f}" for _, hypothesis in rows], "right"),
             Column("score", [f"{hypothesis.score:.3f}" for _, hypothesis in rows], "right"),
-            Column("tokens", [_last_tokens(hypothesis, tokenizer) for _, hypothesis in rows]),
+            Column("tokens", [_last_tokens(hypothesis.ids, tokenizer) for _, hypothesis in rows]),
         ]
     )
 
 
-def _last_tokens(hypothesis: Hypothesis, tokenizer: Tokenizer) -> str:
+def _tree(report: BeamSearch, tokenizer: Tokenizer, *, plain: bool) -> Iterator[Block]:
+    """Every end of a branch, best first: the kept ones with their score, the dropped ones with what they lost to."""
+    last = report.steps[-1]
+    ends: dict[tuple[int, ...], tuple[float, str]] = {}
+    for word, hypotheses in {"outscored": last.finished, "not ended": last.running, "best": report.best}.items():
+        ends |= {hypothesis.ids: (hypothesis.score, word) for hypothesis in hypotheses}
+    dropped = [(step, hypothesis) for step in reversed(report.steps) for hypothesis in step.pruned]
+    for step, hypothesis in dropped[:_DROPPED]:
+        kept = [each.score for each in (*step.running, *step.finished) if len(each.ids) == step.number]
+        piece, least = tokenizer.shown(hypothesis.ids[-1]), f", the last kept {min(kept):.3f}" if kept else ""
+        ends[hypothesis.ids[:-1]] = hypothesis.score, f"dropped in step {step.number}: with {piece}{least}"
+    shared = _in_common(min(ends), max(ends))
+    rank: dict[tuple[int, ...], int] = {}
+    for place, ids in enumerate(ends):
+        for length in range(shared, len(ids) + 1):
+            rank.setdefault(ids[:length], place)
+    branches: list[Cell] = []
+    paths = sorted(ends, key=lambda ids: [rank[ids[:length]] for length in range(shared, len(ids) + 1)])
+    for before, ids in zip([(), *paths], paths, strict=False):
+        fork = shared if plain else max(shared, _in_common(before, ids))
+        stem = " ".join(map(tokenizer.shown, ids[shared:fork]))
+        rail = " " * cell_len(stem) + "└" if fork > shared else ""
+        branches.append([Span(rail, "dim"), " ".join(map(tokenizer.shown, ids[fork:]))])
+    before_all = f"after {_last_tokens(paths[0][:shared], tokenizer)}; " if shared else ""
+    yield Heading("tree", f"{before_all}a dropped branch has the score of its best continuation", "output")
+    yield Table(
+        [
+            Column("tokens", branches, shrink=20),
+            Column("score", [f"{ends[ids][0]:.3f}" for ids in paths], "right"),
+            Column(
+                "", [Span(ends[ids][1], "output" if ends[ids][1] == "best" else "dim") for ids in paths], said="state"
+            ),
+        ]
+    )
+    if len(dropped) > _DROPPED:
+        yield note(f"{len(dropped) - _DROPPED} more were dropped before")
+
+
+def _in_common(a: Sequence[int], b: Sequence[int]) -> int:
+    """The length of the beginning that two texts share."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def _last_tokens(ids: Sequence[int], tokenizer: Tokenizer) -> str:
     """The last few tokens of a hypothesis; hypotheses differ at the end."""
-    shown = " ".join(tokenizer.shown(token_id) for token_id in hypothesis.ids[-_SHOWN:])
-    return ("… " if len(hypothesis.ids) > _SHOWN else "") + shown
+    shown = " ".join(tokenizer.shown(token_id) for token_id in ids[-_SHOWN:])
+    return ("… " if len(ids) > _SHOWN else "") + shown
 
 
 def _ending(report: BeamSearch) -> str:

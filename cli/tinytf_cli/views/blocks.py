@@ -165,6 +165,7 @@ class Heat:
     not a screen has all numbers, in strips if needed. ``digits`` is the usual number of digits after the point. A map
     with more than ``most`` rows (0: no limit) is drawn small and pooled to that many rows; with ``small`` any map is.
     The ``chosen`` cell (row, column) is in brackets. With ``every``, all numbers are written at any size, in strips.
+    ``axes`` says below the map what is down and what is across.
     """
 
     values: Array
@@ -180,6 +181,7 @@ class Heat:
     chosen: tuple[int, int] | None = None
     every: bool = False
     hidden: str = "masked"
+    axes: str = ""
 
     def only(self, keep: Sequence[int]) -> "Heat":
         """This block with only these rows."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tinytf.config import ModelConfig
-from tinytf.generate.compared import RUNS
+from tinytf.generate.compared import RUNS, CachedStep
 from tinytf.generate.report import CacheComparison
 from tinytf.generate.underway import Underway
 from tinytf.steps.table import table_of
@@ -13,11 +13,11 @@ from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Table
+from tinytf_cli.views.blocks import Block, Column, Heading, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import note, spread
 
-_ROWS = 8
+_ROWS, _BAR = 8, 16
 
 
 @draws(CacheComparison)
@@ -34,7 +34,7 @@ def cache_comparison(
         return
     yield from _totals(complete)
     yield from _formulas(complete.config, complete.steps[-1].tokens)
-    yield from _steps(complete, model.tokenizer)
+    yield from _steps(complete, model.tokenizer, bars=not terminal.plain)
     assert complete.check is not None, "there are steps"
     yield from check_line(complete.check)
 
@@ -76,16 +76,24 @@ def _totals(report: CacheComparison) -> Iterator[Block]:
     yield note(f"{in_bytes(report.bytes_per_token)} a token: {size} numbers; timed in turns")
 
 
-def _steps(report: CacheComparison, tokenizer: Tokenizer) -> Iterator[Block]:
+def _steps(report: CacheComparison, tokenizer: Tokenizer, *, bars: bool) -> Iterator[Block]:
     rows = [report.steps[index] for index in spread(len(report.steps), _ROWS)]
     works = [report.works(step) for step in rows]
-    shown = "" if len(rows) == len(report.steps) else f"{len(rows)} of {len(report.steps)}; "
+    shown, widest = "" if len(rows) == len(report.steps) else f"{len(rows)} of {len(report.steps)}; ", rows[-1].tokens
     yield Heading("step by step", f"{shown}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")
+    yield note(f"rows of K and V, in each layer and head: reused{' ▒' * bars} + appended{' █' * bars}")
     yield Table(
         [
             Column("step", [str(step.number) for step in rows], "right"),
             Column("token", [tokenizer.shown(step.id) for step in rows], shrink=2, drop=2),
-            Column("tokens t", [f"{step.tokens:,}" for step in rows], "right"),
+            Column(
+                "rows of K, V",
+                [
+                    [f"{step.reused:,} + {step.tokens - step.reused:,} ", *_rows(step, widest)[: bars * 2]]
+                    for step in rows
+                ],
+                said="rows of keys and values reused plus new",
+            ),
             Column("ops with", [count(cached.whole) for cached, _ in works], "right", said="multiply-adds with"),
             Column("without", [count(plain.whole) for _, plain in works], "right", said="multiply-adds without"),
             Column("ratio", [f"{plain.whole / cached.whole:.1f}" for cached, plain in works], "right", drop=1),
@@ -94,6 +102,13 @@ def _steps(report: CacheComparison, tokenizer: Tokenizer) -> Iterator[Block]:
             Column("ratio", [f"{step.without_cache / step.with_cache:.1f}" for step in rows], "right"),
         ]
     )
+
+
+def _rows(step: CachedStep, widest: int) -> list[Span]:
+    """The rows of K and V as a bar, a character a row up to _BAR; at least one for what is new."""
+    scale = max(1.0, widest / _BAR)
+    new = max(1, round((step.tokens - step.reused) / scale))
+    return [Span("▒" * (round(step.tokens / scale) - new), "dim"), Span("█" * new, "k")]
 
 
 def _formulas(config: ModelConfig, t: int) -> Iterator[Block]:

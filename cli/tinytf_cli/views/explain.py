@@ -4,12 +4,25 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytf.look.arithmetic import Explained, Explanation
+from tinytf.look.arithmetic import TEMPERATURES, Explained, Explanation
 from tinytf.steps.operations.working import Value
 from tinytf_cli.numbers import number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Signed, Span, Table
+from tinytf_cli.views.blocks import (
+    Block,
+    Cell,
+    Column,
+    Curve,
+    Curves,
+    Figure,
+    Heading,
+    Line,
+    Piece,
+    Signed,
+    Span,
+    Table,
+)
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import full_scale, not_finite, verdict
 
@@ -23,10 +36,23 @@ def explain(report: Explained, terminal: Terminal, display: Display) -> Iterator
     into = {lead: cell.address for cell in reversed(report.cells) for lead in cell.leads_to}
     for cell in report.cells:
         yield from _explanation(cell, into.get(cell.address, ""))
+    yield from _temperatures(report)
     yield Line("")
     if report.levels < report.depth:
         yield Line(Span(f"all {report.levels} levels of the {report.depth:,} asked for: nothing is below", "dim"))
     yield _check(report)
+
+
+def _temperatures(report: Explained) -> Iterator[Block]:
+    """The probability of some tokens as a curve over the temperature that divides the logits."""
+    if not all(map(all, map(np.isfinite, report.by_temperature.values()))) or not report.by_temperature:
+        return
+    yield Heading(
+        "temperature", "probability when it divides the logits: low ones favour the likeliest token", "output"
+    )
+    rows = list(zip(report.by_temperature.items(), ("output", "q", "k", "v"), strict=False))
+    x = np.array(TEMPERATURES)
+    yield Curves([Curve(name, x, np.array(y), role) for (name, y), role in rows], "temperature", "p", 6)
 
 
 def _check(report: Explained) -> Line:

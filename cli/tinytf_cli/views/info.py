@@ -1,17 +1,18 @@
 """A model's architecture, parameters, memory and compute."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 from tinytf.config import ModelConfig
 from tinytf.look.size import Info
 from tinytf.steps.table import table_of
 from tinytf.text.printable import printable
-from tinytf_cli.numbers import in_bytes
+from tinytf_cli.numbers import in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import notes
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import verdict
+from tinytf_cli.views.parts import note, verdict
 
 
 def _flops(number: int) -> str:
@@ -57,6 +58,9 @@ def info(report: Info, terminal: Terminal, display: Display) -> Iterator[Block]:
     config, name = report.config, printable(report.name, spaces=False)
     yield Line([Span(name, "strong"), Span(f" · {config.kind} · {report.total:,} parameters")])
     yield from notes(report)
+    if report.batch is not None:
+        yield from _shapes(report)
+        return
     yield Heading("architecture")
     facts = [
         ("family", report.family),
@@ -82,6 +86,24 @@ def info(report: Info, terminal: Terminal, display: Display) -> Iterator[Block]:
         for key, value in report.card.items():
             name = printable(f"{key.replace('_', ' ')}: ", spaces=False)
             yield Line([Span(name, "dim"), Span(printable(_in_words(value), spaces=False))], 2)
+
+
+def _shapes(report: Info) -> Iterator[Block]:
+    """The tensor of every step for the whole batch, with the memory that it takes."""
+    assert report.batch is not None
+    texts, tokens = report.batch
+    shapes, layers = report.shapes, report.config.n_layers
+    yield Heading("a batch", f"{plural(texts, 'text')} of {plural(tokens, 'token')} each, computed side by side")
+    first = f"; of {layers} layers the first" if layers > 1 else ""
+    yield note(f"what depends on a text has a batch axis; no step mixes texts; shorter ones are padded{first}")
+    yield Table(
+        [
+            Column("step", [Span(row.step, row.role) for row in shapes]),
+            Column("shape", [f"({', '.join(map(str, row.shape))})" for row in shapes], shrink=20),
+            Column("axes", [Span(" × ".join(row.axes), "dim") for row in shapes], drop=1),
+            Column("fp32", [in_bytes(4 * math.prod(row.shape)) for row in shapes], "right"),
+        ]
+    )
 
 
 def _parameters(report: Info) -> Table:

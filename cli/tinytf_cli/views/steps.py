@@ -5,17 +5,34 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, product
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tinytf.parts.row import Step
 from tinytf.steps.operations.disentangled import distances_in_words, rows_in_text
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace, visible
-from tinytf_cli.views.blocks import Array, Beside, Block, Figure, Heading, Heat, Line, RowBars, Span, Values, Visible
+from tinytf_cli.views.blocks import (
+    Array,
+    Beside,
+    Block,
+    Column,
+    Figure,
+    Heading,
+    Heat,
+    Line,
+    RowBars,
+    Span,
+    Table,
+    Values,
+    Visible,
+)
 from tinytf_cli.views.parts import fold_note, folded, middle_out, note, numbered
 
 _TABLE = 84
 """The width of a table of values that is beside others, in columns."""
+_SEEN = 9
+"""The most keys that are listed in full, of those that a query sees."""
 
 
 def as_array(tensor: Tensor) -> Array:
@@ -56,6 +73,11 @@ def largest(values: Array, seen: Visible = None) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
+def down_and_across(step: Step) -> str:
+    """The axes of a map, such as query ↓ key →."""
+    return f"{step.axes[-2]} ↓ {step.axes[-1]} →"
+
+
 def query_blocks(weights: Array, names: Sequence[str], seen: Visible, most: int | None) -> Iterator[Block]:
     """For each query its keys by falling weight; at most ``most`` queries."""
     keep, rows = middle_out(len(names), most), []
@@ -64,6 +86,21 @@ def query_blocks(weights: Array, names: Sequence[str], seen: Visible, most: int 
         entries = [(names[k], float(weights[query, k])) for k in order if seen is None or seen[query, k]]
         rows.append((names[query], entries))
     yield RowBars(rows)
+    yield from fold_note(range(len(names)), keep, "tokens")
+
+
+def _sight(seen: NDArray[np.bool_], names: Sequence[str], most: int | None) -> Iterator[Block]:
+    """How many keys each query sees, and which; at most ``most`` queries."""
+    keep = middle_out(len(names), most)
+    keys = [[name for name, visible in zip(names, seen[query], strict=True) if visible] for query in keep]
+    yield Table(
+        [
+            Column("", [names[query] for query in keep], said="query"),
+            Column("", [f"sees {len(row)} of {len(names)}" for row in keys], "right"),
+            Column("", [" ".join(row if len(row) <= _SEEN else [*row[:4], "…", *row[-4:]]) for row in keys], shrink=8),
+        ],
+        header=False,
+    )
     yield from fold_note(range(len(names)), keep, "tokens")
 
 
@@ -108,7 +145,7 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int 
         values, seen = as_array(trace.step(step.name, layer, (head,)))[0], visible_array(trace, step, layer)
         scale, limit = ("unit", 1.0) if step.holds_shares else ("signed", largest(values, seen))
         title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
-        maps.append([title, Heat(values, names, names, scale, seen, limit)])
+        maps.append([title, Heat(values, names, names, scale, seen, limit, axes=down_and_across(step))])
     yield Beside(maps, least=_map_width(names, width), even=True)
     if step.holds_shares:
         yield from query_blocks(values, names, seen, rows)
@@ -154,12 +191,14 @@ def value_blocks(
     if heads is not None:
         values = values[0]
     if step.is_map:
-        seen = visible_array(trace, step, layer)
+        seen, axes = visible_array(trace, step, layer), down_and_across(step)
         if shares:
-            yield Heat(values, names, names, "unit", seen, asked=asked)
+            yield Heat(values, names, names, "unit", seen, asked=asked, axes=axes)
             yield from query_blocks(values, names, seen, rows)
         else:
-            yield Heat(values, names, names, "signed", seen, largest(values, seen), asked=asked)
+            yield Heat(values, names, names, "signed", seen, largest(values, seen), asked=asked, axes=axes)
+            if seen is not None:
+                yield from _sight(seen, names, rows)
     elif step.is_drawn:
         unit = bool(((values >= 0) & (values <= 1)).all())
         scale, limit = ("unit", 1.0) if unit else ("signed", largest(values))

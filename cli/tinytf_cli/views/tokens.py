@@ -18,6 +18,8 @@ from tinytf_cli.views.parts import note
 _SPEAKERS = {"system": "k", "user": "q", "assistant": "v", "tool": "ffn"}
 _AROUND, _LEAST, _PART = 10, 10, 1000
 """Lines of a screen besides the rows of tokens, the fewest rows on a screen, and the rows laid out at a time."""
+_LISTED = 60
+"""The entries of a vocabulary on a screen."""
 
 
 def token_roles(encoding: Encoding) -> list[str]:
@@ -53,10 +55,42 @@ def tokens(report: Tokenized, terminal: Terminal, display: TokensDisplay) -> Ite
         limit = max(_LEAST, terminal.height - _AROUND) if terminal.cuts else 0
     first = replace(encoding, tokens=encoding.tokens[:limit]) if limit and count > limit + 1 else encoding
     yield pieces(first)
+    if report.window:
+        yield from _windows(report, limit // 2 if display.limit is None else limit)
+        return
     yield Line("")
     yield from _tables(first, report.tokenizer.vocab_size)
     if first is not encoding:
         yield note(f"{plural(count - limit, 'more token')}; --limit 0 shows all")
+
+
+def _windows(report: Tokenized, limit: int) -> Iterator[Block]:
+    """The id of each different token, then the windows, in which every token of x has its target below it in y."""
+    shown, windows = report.tokenizer.shown, report.windows
+    ids = sorted(set(report.text.ids))
+    yield Heading("vocabulary", f"the {plural(len(ids), 'different token')} of this text, each with its id")
+    more = [Span(f"and {len(ids) - _LISTED} more", "dim")] if limit and len(ids) > _LISTED else []
+    listed = ids[:_LISTED] if more else ids
+    yield Line(
+        [*(piece for i in listed for piece in (Span(shown(i), "strong"), Span(f" {i}   ", "dim"))), *more], indent=2
+    )
+    yield Heading(
+        "windows", f"{report.window} of {plural(len(report.text.ids), 'token')}; the next begins a token later"
+    )
+    rows = [row for x, y in windows[: limit or None] for row in (("x", x), ("y", y))]
+    columns = [
+        [Span(shown(row[i]), "even" if name == "x" else "odd") for name, row in rows] for i in range(report.window)
+    ]
+    yield Table(
+        [
+            Column("#", [str(r // 2) if r % 2 == 0 else "" for r in range(len(rows))], "right", said="window"),
+            Column("", [name for name, _ in rows], said=""),
+            *(Column("", cells, said="") for cells in columns),
+            Column("ids", [Span(" ".join(map(str, row)), "dim") for _, row in rows], shrink=8),
+        ]
+    )
+    if limit and len(windows) > limit:
+        yield note(f"{plural(len(windows) - limit, 'more window')}; --limit 0 shows all")
 
 
 def _tables(encoding: Encoding, vocabulary: int) -> Iterator[Block]:

@@ -1,8 +1,8 @@
 """Explanations as data: of one cell, and of a cell with the cells that it was computed from."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tinytf.report import Data, Report, plain
@@ -60,11 +60,15 @@ class Explanation(Data):
         return self.difference <= self.allowed
 
 
+TEMPERATURES = tuple(number / 10 for number in range(1, 41))
+
+
 @dataclass(frozen=True)
 class Explained(Report):
     """The explanations of ``cells``, the requested cell first, to at most ``depth`` levels.
 
-    If one of the cells is NaN, ``first_not_finite`` names the first step of the pass with NaN or infinity.
+    If one of the cells is NaN, ``first_not_finite`` names the first step of the pass with NaN or infinity. For a cell
+    of ``probs``, ``by_temperature`` has the probability of its token, and of the likeliest others, at TEMPERATURES.
     """
 
     KIND = "explanation"
@@ -74,6 +78,7 @@ class Explained(Report):
     cells: tuple[Explanation, ...]
     depth: int = 1
     first_not_finite: str | None = None
+    by_temperature: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:
@@ -103,6 +108,9 @@ class Explained(Report):
     def fields(self) -> dict[str, Any]:
         return {
             "explanations": plain(self.cells),
+            **(
+                {"by_temperature": {"temperatures": TEMPERATURES, **self.by_temperature}} if self.by_temperature else {}
+            ),
             "check": {
                 "holds": self.holds,
                 "cells": len(self.cells),

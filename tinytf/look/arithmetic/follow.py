@@ -7,7 +7,7 @@ import torch
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.look.arithmetic.cell import Cell, find_cell
-from tinytf.look.arithmetic.data import Explained, Explanation, Input
+from tinytf.look.arithmetic.data import TEMPERATURES, Explained, Explanation, Input
 from tinytf.report import About
 from tinytf.steps.operations import VocabularySoftmax
 from tinytf.steps.operations.operation import dimension
@@ -18,6 +18,9 @@ from tinytf.tolerance import STEP, allowed
 from tinytf.trace.address import Address
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.trace import Text
+
+_CURVES = 4
+"""The tokens whose probability is followed over temperatures."""
 
 
 @torch.no_grad()
@@ -82,7 +85,8 @@ def explain(
                     next_level.append(lead)
         level = next_level
     fault = first_not_finite(trace) if any(math.isnan(level_cell.difference) for level_cell in explanations) else None
-    return Explained(tuple(explanations), depth, fault, about=About(model, trace.encoding))
+    curves = _by_temperature(cell, label) if isinstance(cell.site.operation, VocabularySoftmax) else {}
+    return Explained(tuple(explanations), depth, fault, curves, about=About(model, trace.encoding))
 
 
 def _is_exchanged(cell: Cell) -> bool:
@@ -95,6 +99,15 @@ def _recorded(cell: Cell, temperature: float) -> float:
         return cell.value
     token, entry = cell.index
     return float(probabilities(cell.trace.logits_at(token).double() / temperature)[entry])
+
+
+def _by_temperature(cell: Cell, label: Callable[[int], str]) -> dict[str, tuple[float, ...]]:
+    """The probability of the cell's token and of the likeliest others, at each of TEMPERATURES."""
+    token, entry = cell.index
+    logits = cell.trace.logits_at(token).double()
+    shares = torch.stack([probabilities(logits / temperature) for temperature in TEMPERATURES])  # (temperature, V)
+    ids = dict.fromkeys([entry, *logits.topk(min(_CURVES, len(logits))).indices.tolist()])
+    return {label(i): tuple(shares[:, i].tolist()) for i in [*ids][:_CURVES]}
 
 
 def _explanation(
