@@ -160,13 +160,14 @@ class Pages:
         view = LessonView(self.live, lesson, self.chosen.get(self.number), revealed=revealed, dims=dims)
         body = list(paint([self._head(lesson, terminal)], terminal))
         words, question = list(paint(view.why(), prose)), list(paint(view.question(prose), prose))
-        answer = list(paint([view.answer()], prose))  # its rows stay free until it is shown
+        choices = (None, *range(len(lesson.question.choices)))
+        longest = max(len(list(paint([view.answer(choice)], prose))) for choice in choices)  # free until it is shown
         for gaps in ((1, 1, 1), (0, 1, 1), (0, 1, 0), (0, 0, 0)):
-            room = self._height - len(body) - len(words) - len(question) - len(answer) - sum(gaps)
+            room = self._height - len(body) - len(words) - len(question) - longest - sum(gaps)
             numbers = self._numbers(view, terminal, room)
             if numbers is not None:
                 break
-        question += answer if revealed else []
+        question += paint([view.answer(self.chosen.get(self.number))], prose) if revealed else []
         for gap, part in zip(gaps, (words, numbers or [], question), strict=True):
             body += [""] * gap + part
         return body

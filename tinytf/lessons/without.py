@@ -48,11 +48,13 @@ def without(live: Live) -> Lesson:
         measure, state = "cosine", f"the last vector of token {live.here} has cosine 1 with itself"
         prompt = "Which of these turns it furthest from where it was?"
     names = {run.name: run.name for run in runs[1:]} | {original.name: "none of them"}
-    right = names.pop(worst.name)
+    right = names[worst.name]
+    others = [run for run in [*runs[1:], original] if run is not worst]
+    lowest = f"{figure(worst.score)} {worst.name}"
     question = live.ask("without").words(
         f"As it is, {state}. Now leave out {choices}, in every layer. {prompt}",
         right,
-        names.values(),
+        [(names[run.name], f"{measure} is {figure(run.score)} {run.name}, and {lowest}.") for run in others],
         f"{right[0].upper()}{right[1:]}: {figure(worst.score)}. The weights are the same; they relied on what is gone.",
         (worst.score,),
     )

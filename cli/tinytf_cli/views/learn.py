@@ -135,15 +135,15 @@ class LessonView:
         yield Span(f"{choice}{mark}", roles[1])
         yield Span(" " * (wide - cell_len(f"{choice}{mark}")))
 
-    def answer(self) -> Line:
-        """Why the right choice is right, and whether it was chosen."""
+    def answer(self, chosen: int | None) -> Line:
+        """Why the right choice is right, after why a wrong one is wrong if it was chosen."""
         question, reveal = self.lesson.question, Span(self.lesson.question.reveal)
         right = str(question.answer + 1)
-        if self.chosen is None:
+        if chosen is None:
             return _labelled(Span("answer", "dim"), Span(f"{right}  ", "strong"), reveal)
-        if self.chosen == question.answer:
+        if chosen == question.answer:
             return _labelled(Span("right", "good"), reveal)
-        return _labelled(Span(f"no, {right}", "bad"), reveal)
+        return _labelled(Span(f"no, {right}", "bad"), Span(f"{question.reasons[chosen]} ", "strong"), reveal)
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The whole lesson for paper, the answer after the question."""
@@ -155,7 +155,7 @@ class LessonView:
         yield from self.numbers(_ROWS)
         yield Line("")
         yield from self.question(terminal)
-        yield self.answer()
+        yield self.answer(self.chosen)
         if self.has_more:
             if lesson.revealed_figures or not lesson.revealed_maps:
                 yield Line("")
