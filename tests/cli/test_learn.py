@@ -52,6 +52,32 @@ def test_the_list_names_all_lessons_without_opening_a_model(tinytf: Tinytf) -> N
     assert [(one["name"], one["title"]) for one in data["lessons"]] == list(TITLES.items())
 
 
+def test_the_list_has_the_score_until_it_is_reset(
+    tinytf: Tinytf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = tmp_path / "tinytf" / "learn.json"
+    place.parent.mkdir()
+    place.write_text('{"lesson": 3, "answers": {"mask": true, "softmax": false}}', "utf-8")
+    ran = tinytf("learn", "--list")
+    assert ran.lines[0] == f"1 of 2 answered right; there are {len(NAMES)}."
+    marks = {line.split()[1]: line.split()[2] for line in ran.lines if line.split()[2:3] in (["✓"], ["✗"])}
+    assert marks == {"mask": "✓", "softmax": "✗"}
+    lessons = json.loads(tinytf("learn", "--list", "--json").out)["lessons"]
+    assert {one["name"]: one["right"] for one in lessons if one["right"] is not None} == {
+        "mask": True,
+        "softmax": False,
+    }
+    assert tinytf("learn", "--reset").status == 0
+    assert not place.exists()
+    assert not {"✓", "✗"} & set(tinytf("learn", "--list").out)
+    place.write_text("[", "utf-8")
+    broken = tinytf("learn", "--list")
+    assert broken.status == 0
+    assert broken.err.count("\n") == 1
+    assert str(place) in broken.err
+
+
 @pytest.mark.parametrize(
     ("word", "said", "hint"),
     [
