@@ -1,6 +1,7 @@
 """What ``tinytf learn`` remembers between sittings: the last lesson, and which questions were answered right."""
 
 from pathlib import Path
+from typing import Any
 
 from tinytf.errors import CheckpointError
 from tinytf.files import read_json, to_json
@@ -28,7 +29,7 @@ class Bookmark:
     def _read(self) -> None:
         """Read the file; what it should not hold is ignored, with one line in ``unread``."""
         try:
-            data = read_json(self.path) if self.path.exists() else {"lesson": None}
+            data: dict[str, Any] = read_json(self.path) if self.path.exists() else {"lesson": None}
         except (CheckpointError, OSError):
             self.unread = f"cannot read the place and the score in {self.path}, so they start anew"
             return

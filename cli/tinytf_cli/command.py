@@ -44,7 +44,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "blame": "Show which tensors of another model change its predictions.",
     },
     "Learn": {
-        "learn": "Learn the pipeline in 23 lessons on your model and text.",
+        "learn": "Learn the pipeline in 24 lessons on your model and text.",
         "verify": "Recompute worked examples, and check every claimed number.",
         "check": "Find the first wrong step in your own module, and the mistake.",
     },

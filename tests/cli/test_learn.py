@@ -81,9 +81,9 @@ def test_the_list_has_the_score_until_it_is_reset(
 @pytest.mark.parametrize(
     ("word", "said", "hint"),
     [
-        ("24", "there is no lesson 24: there are 23", "the nearest is 23, optimiser"),
+        ("25", "there is no lesson 25: there are 24", "the nearest is 24, schedule"),
         ("0", "there is no lesson 0", "the nearest is 1, tokens"),
-        ("9" * 400, "there is no lesson 999999999999", "the nearest is 23"),
+        ("9" * 400, "there is no lesson 999999999999", "the nearest is 24"),
         ("sofmax", "there is no lesson 'sofmax'", "did you mean softmax?"),
         ("\x1b[31mred", "there is no lesson", "tinytf learn --list"),
     ],

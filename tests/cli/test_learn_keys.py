@@ -21,7 +21,7 @@ from tinytf_cli.paged import screen_of
 from tinytf_cli.terminal import Terminal as ScreenOf
 
 COLUMNS, ROWS = 80, 24
-COUNT, MASK = len(NAMES), find("mask")
+COUNT, MASK, BACKWARD = len(NAMES), find("mask"), find("backward")
 
 
 class Terminal:
@@ -108,11 +108,12 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
         assert "e explain" in answered.splitlines()[-1]
         if number < len(NAMES):
             terminal.child.send(" \r"[number % 2])
-    text = terminal.press("b", f"{COUNT - 1} of {COUNT}")
+    terminal.press("b", f"{COUNT - 1} of {COUNT}")
+    text = terminal.press("b", f"{BACKWARD} of {COUNT}")
     assert "✓" in text  # what was answered stays so
     explained = terminal.press("e", "any key back")
     assert "checked: the terms add up to the recorded" in explained
-    terminal.press("x", f"{COUNT - 1} of {COUNT}")
+    terminal.press("x", f"{BACKWARD} of {COUNT}")
     terminal.resize(60, 12)
     small = terminal.until("up down scroll")
     assert small.startswith("backward")
@@ -125,7 +126,7 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
     assert terminal.seen.count(b"\x1b[?1049h") == terminal.seen.count(b"\x1b[?1049l") == 1
     end = terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]
     assert terminal.seen.rindex(b"\x1b[?25h") > terminal.seen.rindex(b"\x1b[?25l")
-    assert f"left at lesson {COUNT - 1}, backward".encode() in end
+    assert f"left at lesson {BACKWARD}, backward".encode() in end
 
 
 def test_the_place_is_remembered_and_ctrl_c_interrupts(state: Path) -> None:

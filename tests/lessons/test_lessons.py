@@ -207,6 +207,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         right["sampling"] = [1 / config.vocab_size]
         right["loss"] = [math.log(config.vocab_size)]
         right["optimiser"] = [3 * live.model.n_parameters]
+        right["schedule"] = [3e-3 * 25 / 100]
         return right
     logits = live.logits
     order = np.sort(logits)[::-1]
@@ -218,6 +219,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         again = model(torch.tensor([found.encoding.ids]))[0, position].double().numpy()
     p = softmax(again)[token]
     right["loss"] = [-math.log(p)]
+    norm = math.sqrt(sum(float(g.double().pow(2).sum()) for g in found.parameters.values()))
+    right["schedule"] = [min(1.0, 1 / norm)]
     right["backward"] = [(p - 1) / len(found.targets.ids)]
     return right
 
@@ -458,3 +461,27 @@ def test_a_reason_says_what_was_computed_instead(opened: Callable[[str], Model],
                     found += 1
     assert found >= (15 if count > 1 else 5)
     assert vocab > 1
+
+
+def test_the_schedule_lesson_ends_in_the_picture_of_a_dry_run(opened: Callable[[str], Model]) -> None:
+    """The pace of the lesson has the rates that torch's own schedulers give, and clips as torch does."""
+    found = lesson("schedule", Live(opened("tiny")))
+    pace, weight = found.pace, torch.nn.Parameter(torch.zeros(1))
+    assert pace is not None
+    optimiser = torch.optim.AdamW([weight], lr=3e-3)
+    warm = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / 100, total_iters=99)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 900, eta_min=3e-4)
+    rates = dict(pace.schedule)
+    every = torch.optim.lr_scheduler.SequentialLR(optimiser, [warm, cosine], [100])
+    for step in range(1, 1001):
+        if step in rates:
+            assert rates[step] == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-6), step
+        optimiser.step()
+        every.step()
+    weight.grad = torch.tensor([pace.gradient_norm])
+    torch.nn.utils.clip_grad_norm_([weight], pace.recipe.clip)
+    assert found.question.value[0] == pytest.approx(float(weight.grad) / pace.gradient_norm, rel=1e-6)
+    norms, factors = zip(*pace.clipping, strict=True)
+    assert max(norms) > pace.gradient_norm
+    assert factors == tuple(min(1.0, 1 / (norm + 1e-6)) for norm in norms)
+    assert [row[1] for row in found.figures.rows] == [rates.get(row[0], row[1]) for row in found.figures.rows]

@@ -18,7 +18,13 @@ TEXTS: Mapping[str, Any] = tomllib.loads((files("tinytf") / "assets" / "lessons.
 """The texts of each lesson, in the order of the pipeline; a lesson's number is its position here, from 1."""
 TITLES: Mapping[str, str] = {name: texts["title"] for name, texts in TEXTS.items()}
 NAMES = tuple(TITLES)
-_ALIASES = {"q/k/v": "qkv", "ffn": "feed-forward", "optimizer": "optimiser", "attention": "scores", "adam": "optimiser"}
+_ALIASES = {
+    "q/k/v": "qkv",
+    "ffn": "feed-forward",
+    "optimizer": "optimiser",
+    "attention": "scores",
+    "adam": "optimiser",
+} | dict.fromkeys(("warm-up", "warmup", "clipping", "dry-run"), "schedule")
 
 
 @dataclass(frozen=True)

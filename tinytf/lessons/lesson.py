@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tinytf.training.pace import Pace
+
 Figure: TypeAlias = "str | int | float"
 
 SEEN = 4
@@ -61,7 +63,7 @@ class Lesson:
     ``why`` says what the step is for, ``pytorch`` is the line that computes it. ``shown`` are addresses of the trace
     and ``figures`` a table, to look at before the question is answered; ``revealed`` and ``revealed_figures`` hold the
     answer. ``cell`` is the address of one number to explain, ``focus`` the position of the token in question. ``maps``
-    are small pictures, and ``revealed_maps`` are those that show the answer.
+    are small pictures, and ``revealed_maps`` are those that show the answer; ``pace`` is drawn with them.
     """
 
     number: int
@@ -80,6 +82,7 @@ class Lesson:
     revealed_figures: LiveTable | None
     maps: tuple[Map, ...] = ()
     revealed_maps: tuple[Map, ...] = ()
+    pace: Pace | None = None
 
 
 def figure(value: float) -> str:

@@ -24,6 +24,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
+from tinytf.training.pace import Pace
 
 Numbers = NDArray[np.float64]
 _LAST = 8
@@ -79,6 +80,7 @@ class Live:
         also: Sequence[str] = (),
         maps: Sequence[Map] = (),
         revealed_maps: Sequence[Map] = (),
+        pace: Pace | None = None,
         **words: object,
     ) -> Lesson:
         """A lesson with its texts from assets/lessons.toml, those of ``variant`` first, filled in with ``words``.
@@ -115,6 +117,7 @@ class Live:
             revealed_figures=revealed_figures,
             maps=tuple(maps),
             revealed_maps=tuple(revealed_maps),
+            pace=pace,
         )
 
     @cached_property

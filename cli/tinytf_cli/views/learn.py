@@ -60,7 +60,8 @@ class LessonView:
     @property
     def has_more(self) -> bool:
         """Whether the answer has numbers of its own."""
-        return bool(self.lesson.revealed or self.lesson.revealed_figures or self.lesson.revealed_maps)
+        lesson = self.lesson
+        return bool(lesson.revealed or lesson.revealed_figures or lesson.revealed_maps or lesson.pace)
 
     def why(self) -> Iterator[Block]:
         """The purpose of the step, its formula, and the line of PyTorch."""
@@ -77,11 +78,15 @@ class LessonView:
         """The numbers of the answer, if it has its own."""
         lesson = self.lesson
         yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
+        if lesson.pace is not None:
+            from tinytf_cli.views.plan import pace_blocks
+
+            yield from pace_blocks(lesson.pace, "this gradient", min(rows, 8))
 
     def bare(self, rows: int) -> Iterator[Block]:
         """The numbers of the answer without their pictures, for a short screen."""
         lesson = self.lesson
-        figures, addresses = lesson.revealed_figures, lesson.revealed
+        figures, addresses = lesson.figures if lesson.pace else lesson.revealed_figures, lesson.revealed
         yield from self._numbers(figures, () if figures or addresses else lesson.revealed_maps, addresses, rows)
 
     def both(self, rows: int) -> Iterator[Block]:
