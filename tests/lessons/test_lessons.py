@@ -268,7 +268,7 @@ def test_the_heads_that_are_drawn_do_what_is_said_of_them(opened: Callable[[str]
     one = lesson("heads", live)
     places = {"previous": lambda w: np.diag(w, -1), "first": lambda w: w[1:, 0], "self": np.diag}
     assert [drawn.title for drawn in one.maps] == [f"head {head}" for head in range(4)]
-    for drawn in one.revealed_maps:
+    for drawn in one.revealed_maps[:4]:
         weights = live.at(f"L0H{drawn.title[-1]}.weights")
         means = {word: of(weights).mean() for word, of in places.items()}
         best = max(means, key=means.__getitem__)
@@ -485,3 +485,20 @@ def test_the_schedule_lesson_ends_in_the_picture_of_a_dry_run(opened: Callable[[
     assert max(norms) > pace.gradient_norm
     assert factors == tuple(min(1.0, 1 / (norm + 1e-6)) for norm in norms)
     assert [row[1] for row in found.figures.rows] == [rates.get(row[0], row[1]) for row in found.figures.rows]
+
+
+def test_the_default_text_shows_an_induction_head_and_another_one_none(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny"))
+    found = lesson("heads", live)
+    words, here = [token.shown for token in live.encoding.tokens], live.here
+    after = [position for position in range(1, here) if words[position - 1] == words[here]]
+    weights = np.stack([live.trace[f"L{layer}.weights"].double().numpy() for layer in range(live.config.n_layers)])
+    shares = weights[:, :, here, after].sum(-1)
+    layer, head = np.unravel_index(shares.argmax(), shares.shape)
+    assert shares.max() >= 0.5
+    assert f"L{layer}H{head} gives {shares.max():.4g} to what followed it before" in found.question.reveal
+    assert found.revealed_maps[-1].title == f"L{layer}H{head}"
+    assert found.revealed_maps[-1].weights[here] == pytest.approx(list(weights[layer, head, here]))
+    plain = lesson("heads", Live(opened("tiny"), "The cat sat on a mat"))
+    assert "induction" not in plain.question.reveal
+    assert len(plain.revealed_maps) == 4

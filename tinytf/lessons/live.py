@@ -49,7 +49,7 @@ class Live:
             )
         if text is None:
             shows_mask = not model.config.causal and model.tokenizer.mask_id is not None
-            text = "the little dog [MASK] to the park" if shows_mask else "The cat sat on the mat"
+            text = "the little dog [MASK] to the park" if shows_mask else "The cat lost the ball. The cat lost the"
         self.encoding = model.encode(text, truncate=truncate)
         self.length = len(self.encoding.tokens)
         self.has_head = model.config.predicts_tokens
@@ -134,10 +134,11 @@ class Live:
         numbers: Numbers = self.trace[self._in_layer(address)].detach().double().cpu().numpy()
         return numbers
 
-    def map(self, title: str, word: str, trace: Trace, head: int) -> Map:
-        """The weights of a head as a small picture."""
-        weights = trace[f"L{self.layer}H{head}.weights"].detach().double().cpu()
-        allowed = Sight.of(trace.config.at(self.layer)).allowed(len(weights), None, weights.device)
+    def map(self, title: str, word: str, trace: Trace, head: int, layer: int | None = None) -> Map:
+        """The weights of a head as a small picture; by default in the layer that lessons look into."""
+        layer = self.layer if layer is None else layer
+        weights = trace[f"L{layer}H{head}.weights"].detach().double().cpu()
+        allowed = Sight.of(trace.config.at(layer)).allowed(len(weights), None, weights.device)
         visible = torch.ones_like(weights, dtype=torch.bool) if allowed is None else allowed
         rows = (zip(row, mask, strict=True) for row, mask in zip(weights.tolist(), visible.tolist(), strict=True))
         return Map(
