@@ -217,12 +217,13 @@ def _require_folder() -> None:
         raise TinytfError("the folder you are in is gone", "go to one that exists, such as: cd ~") from None
 
 
-def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
+def command(name: str, summary: str = "") -> Callable[[Callable[..., int | None]], Command]:
     """Make a function a command. Each parameter is annotated with a dataclass that declares options.
 
-    The help page shows the summary from GROUPS, then the docstring.
+    The help page shows the summary, from GROUPS unless given, then the docstring.
     """
-    (summary,) = (summaries[name] for summaries in GROUPS.values() if name in summaries)
+    if not summary:
+        (summary,) = (summaries[name] for summaries in GROUPS.values() if name in summaries)
 
     def decorate(function: Callable[..., int | None]) -> Command:
         option_types = {

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from tinytf.lessons.lesson import Lesson, LiveTable, Question, figure
 from tinytf.lessons.live import Live
-from tinytf.look.heads import LABELS, measure_heads
+from tinytf.look.heads import measure_heads
+from tinytf.look.kinds import LABELS
 
 _TARGETS = ("previous", "first", "self")
 """Measures of a head that are shares of its weight."""
