@@ -44,7 +44,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "blame": "Show which tensors of another model change its predictions.",
     },
     "Learn": {
-        "learn": "Learn the pipeline in 23 lessons on your model and text.",
+        "learn": "Learn the pipeline in 24 lessons on your model and text.",
         "verify": "Recompute worked examples, and check every claimed number.",
         "check": "Find the first wrong step in your own module, and the mistake.",
     },
@@ -217,12 +217,13 @@ def _require_folder() -> None:
         raise TinytfError("the folder you are in is gone", "go to one that exists, such as: cd ~") from None
 
 
-def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
+def command(name: str, summary: str = "") -> Callable[[Callable[..., int | None]], Command]:
     """Make a function a command. Each parameter is annotated with a dataclass that declares options.
 
-    The help page shows the summary from GROUPS, then the docstring.
+    The help page shows the summary, from GROUPS unless given, then the docstring.
     """
-    (summary,) = (summaries[name] for summaries in GROUPS.values() if name in summaries)
+    if not summary:
+        (summary,) = (summaries[name] for summaries in GROUPS.values() if name in summaries)
 
     def decorate(function: Callable[..., int | None]) -> Command:
         option_types = {

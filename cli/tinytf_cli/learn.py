@@ -1,19 +1,16 @@
-"""The lessons on a terminal, one per screen: its contents, its keys, and a bookmark."""
+"""The lessons on a terminal, one per screen: its contents and its keys."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from prompt_toolkit.keys import Keys
 from rich.cells import cell_len
 
-from tinytf.errors import CheckpointError
-from tinytf.files import read_json, to_json
 from tinytf.lessons import NAMES
 from tinytf.lessons.course import lesson
 from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
-from tinytf.outputs import make_folder, write_state
 from tinytf.text.printable import printable
+from tinytf_cli.bookmark import Bookmark
 from tinytf_cli.output import Output
 from tinytf_cli.paged import screen_of
 from tinytf_cli.paint.painter import paint
@@ -36,35 +33,6 @@ KEYS = {
 }  # fmt: skip
 """The action of each key. ``on`` shows the answer, then turns to the next lesson; a digit answers. Any other key only
 closes an explanation."""
-
-
-class Bookmark:
-    """A small file with the number of the last lesson. ``trouble`` is why it could not be written, or empty."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        if path is None:
-            from platformdirs import user_state_path
-
-            path = user_state_path("tinytf", appauthor=False) / "learn.json"
-        self.path, self.trouble = path, ""
-
-    def read(self, count: int) -> int | None:
-        """The lesson to continue with; None if the file is missing or names no lesson from 1 to ``count``."""
-        try:
-            number = read_json(self.path).get("lesson")
-        except (CheckpointError, OSError):
-            return None
-        return number if type(number) is int and 1 <= number <= count else None
-
-    def write(self, number: int) -> None:
-        """Save the number of a lesson. After a first failure, do nothing."""
-        if self.trouble:
-            return
-        try:
-            make_folder(self.path.parent)
-            write_state(self.path, to_json({"lesson": number}))
-        except OSError as error:
-            self.trouble = f"cannot remember the place in {self.path}: {error.strerror}"
 
 
 class Pages:
@@ -125,6 +93,8 @@ class Pages:
         elif key.isdigit() and not is_revealed and int(key) <= len(self.lesson().question.choices):
             self.chosen[self.number] = int(key) - 1
             self.revealed.add(self.number)
+            self.bookmark.answers[NAMES[self.number - 1]] = self.lesson().question.answer == int(key) - 1
+            self.bookmark.write(self.number)
         return key != "leave"
 
     def _turn(self, change: int) -> bool:
@@ -160,13 +130,14 @@ class Pages:
         view = LessonView(self.live, lesson, self.chosen.get(self.number), revealed=revealed, dims=dims)
         body = list(paint([self._head(lesson, terminal)], terminal))
         words, question = list(paint(view.why(), prose)), list(paint(view.question(prose), prose))
-        answer = list(paint([view.answer()], prose))  # its rows stay free until it is shown
+        choices = (None, *range(len(lesson.question.choices)))
+        longest = max(len(list(paint([view.answer(choice)], prose))) for choice in choices)  # free until it is shown
         for gaps in ((1, 1, 1), (0, 1, 1), (0, 1, 0), (0, 0, 0)):
-            room = self._height - len(body) - len(words) - len(question) - len(answer) - sum(gaps)
+            room = self._height - len(body) - len(words) - len(question) - longest - sum(gaps)
             numbers = self._numbers(view, terminal, room)
             if numbers is not None:
                 break
-        question += answer if revealed else []
+        question += paint([view.answer(self.chosen.get(self.number))], prose) if revealed else []
         for gap, part in zip(gaps, (words, numbers or [], question), strict=True):
             body += [""] * gap + part
         return body
@@ -219,8 +190,10 @@ class Pages:
 def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) -> None:
     """Show the lessons from ``number``, or from the bookmark, until the user leaves."""
     bookmark, note = Bookmark(), ""
+    if bookmark.unread:
+        output.note(bookmark.unread)
     if number is None:
-        number = bookmark.read(len(NAMES)) or 1
+        number = bookmark.lesson or 1
         if number > 1:
             note = f"continuing at lesson {number}, where you left; tinytf learn 1 starts again"
     pages = Pages(live, number, output.terminal, bookmark, note)

@@ -50,6 +50,10 @@ class Commands(click.Group):
             from tinytf_cli.options import shared_options
 
             return "COMMAND", shared_options(), ["--help"]
+        if args[:1] == ["help"] and args[1:] and args[1] not in COMMANDS and not args[1].startswith("-"):
+            from tinytf_cli.words import help_command
+
+            return "help", help_command, args[1:]
         if args and args[0] == "help":
             args = [*args[1:2], "--help"]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
@@ -81,6 +85,7 @@ def cli(debug: bool) -> None:
     tinytf                        a session: step through a forward pass
     tinytf help COMMAND           the options of a command
     tinytf help options           the options that commands share
+    tinytf help words             what the words on the screens mean
     """
 
 

@@ -52,12 +52,38 @@ def test_the_list_names_all_lessons_without_opening_a_model(tinytf: Tinytf) -> N
     assert [(one["name"], one["title"]) for one in data["lessons"]] == list(TITLES.items())
 
 
+def test_the_list_has_the_score_until_it_is_reset(
+    tinytf: Tinytf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = tmp_path / "tinytf" / "learn.json"
+    place.parent.mkdir()
+    place.write_text('{"lesson": 3, "answers": {"mask": true, "softmax": false}}', "utf-8")
+    ran = tinytf("learn", "--list")
+    assert ran.lines[0] == f"1 of 2 answered right; there are {len(NAMES)}."
+    marks = {line.split()[1]: line.split()[2] for line in ran.lines if line.split()[2:3] in (["✓"], ["✗"])}
+    assert marks == {"mask": "✓", "softmax": "✗"}
+    lessons = json.loads(tinytf("learn", "--list", "--json").out)["lessons"]
+    assert {one["name"]: one["right"] for one in lessons if one["right"] is not None} == {
+        "mask": True,
+        "softmax": False,
+    }
+    assert tinytf("learn", "--reset").status == 0
+    assert not place.exists()
+    assert not {"✓", "✗"} & set(tinytf("learn", "--list").out)
+    place.write_text("[", "utf-8")
+    broken = tinytf("learn", "--list")
+    assert broken.status == 0
+    assert broken.err.count("\n") == 1
+    assert str(place) in broken.err
+
+
 @pytest.mark.parametrize(
     ("word", "said", "hint"),
     [
-        ("24", "there is no lesson 24: there are 23", "the nearest is 23, optimiser"),
+        ("25", "there is no lesson 25: there are 24", "the nearest is 24, schedule"),
         ("0", "there is no lesson 0", "the nearest is 1, tokens"),
-        ("9" * 400, "there is no lesson 999999999999", "the nearest is 23"),
+        ("9" * 400, "there is no lesson 999999999999", "the nearest is 24"),
         ("sofmax", "there is no lesson 'sofmax'", "did you mean softmax?"),
         ("\x1b[31mred", "there is no lesson", "tinytf learn --list"),
     ],
@@ -127,3 +153,27 @@ def test_files_are_written_in_every_format(tinytf: Tinytf, decoder: Path, tmp_pa
 def test_the_list_of_lessons_needs_no_torch() -> None:
     code = "import sys; from tinytf_cli.main import run; run(['learn', '--list']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_teaching_tells_every_step_of_one_way_and_where_to_read_on(tinytf: Tinytf, decoder: Path) -> None:
+    out = tinytf("trace", SENTENCE, "-m", decoder, "--teach", "--layer", "1", "--head", "0").out
+    live = Live(load(str(decoder)), SENTENCE, place=(1, 0))
+    said = " ".join(out.split())
+    places = []
+    for name in ("tokens", "embeddings", "qkv", "scores", "softmax", "values", "concat", "feed-forward", "logits"):
+        told = lesson(name, live)
+        assert said.count(" ".join(told.why.split())) == 1, name
+        places.append(out.index(told.title))
+        assert told.pytorch in said
+    assert places == sorted(places)
+    assert "of the layers 1, of its heads 0" in out
+    assert "L1H0.weights" in out
+    assert "L0." not in out
+    assert out.rindex("tinytf learn NAME") > places[-1]
+
+
+@pytest.mark.parametrize("option", [("--pipeline",), ("--at", "L0.q"), ("--step", "q"), ("--block", "L1"), ("--all",)])
+def test_teaching_goes_with_nothing_else(tinytf: Tinytf, decoder: Path, option: tuple[str, ...]) -> None:
+    ran = tinytf("trace", SENTENCE, "-m", decoder, "--teach", *option)
+    assert is_a_clean_error(ran)
+    assert "--teach tells one way through a pass" in ran.err

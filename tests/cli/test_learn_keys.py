@@ -15,12 +15,13 @@ from rich.cells import cell_len
 from tinytf.lessons import NAMES, find
 from tinytf.lessons.live import Live
 from tinytf.loading import load
-from tinytf_cli.learn import Bookmark, Pages
+from tinytf_cli.bookmark import Bookmark
+from tinytf_cli.learn import Pages
 from tinytf_cli.paged import screen_of
 from tinytf_cli.terminal import Terminal as ScreenOf
 
 COLUMNS, ROWS = 80, 24
-COUNT, MASK = len(NAMES), find("mask")
+COUNT, MASK, BACKWARD = len(NAMES), find("mask"), find("backward")
 
 
 class Terminal:
@@ -107,11 +108,12 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
         assert "e explain" in answered.splitlines()[-1]
         if number < len(NAMES):
             terminal.child.send(" \r"[number % 2])
-    text = terminal.press("b", f"{COUNT - 1} of {COUNT}")
+    terminal.press("b", f"{COUNT - 1} of {COUNT}")
+    text = terminal.press("b", f"{BACKWARD} of {COUNT}")
     assert "✓" in text  # what was answered stays so
     explained = terminal.press("e", "any key back")
     assert "checked: the terms add up to the recorded" in explained
-    terminal.press("x", f"{COUNT - 1} of {COUNT}")
+    terminal.press("x", f"{BACKWARD} of {COUNT}")
     terminal.resize(60, 12)
     small = terminal.until("up down scroll")
     assert small.startswith("backward")
@@ -124,7 +126,7 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
     assert terminal.seen.count(b"\x1b[?1049h") == terminal.seen.count(b"\x1b[?1049l") == 1
     end = terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]
     assert terminal.seen.rindex(b"\x1b[?25h") > terminal.seen.rindex(b"\x1b[?25l")
-    assert f"left at lesson {COUNT - 1}, backward".encode() in end
+    assert f"left at lesson {BACKWARD}, backward".encode() in end
 
 
 def test_the_place_is_remembered_and_ctrl_c_interrupts(state: Path) -> None:
@@ -224,7 +226,7 @@ def test_space_shows_the_answer_and_then_goes_on_and_e_never_gives_it_away(tmp_p
 def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     place = Bookmark(tmp_path / "file" / "learn.json")
-    assert place.read(COUNT) is None
+    assert place.lesson is None
     place.write(3)
     said = place.trouble
     assert "cannot remember the place" in said
@@ -233,12 +235,44 @@ def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"lesson": 0}', '{"lesson": 99}', '{"lesson": "7"}', '{"lesson": true}']
-)
-def test_a_place_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> None:
+    "content",
+    [
+        "", "[]", "{", "\udcff", '{"lesson": 0}', '{"lesson": 99}', '{"lesson": "7"}', '{"lesson": true}',
+        '{"answers": []}', '{"answers": {"mask": "yes"}}', '{"answers": {"nothing": true}}',
+    ],
+)  # fmt: skip
+def test_a_place_that_makes_no_sense_is_none_and_costs_a_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "learn.json"
-    path.write_text(content, "utf-8")
-    assert Bookmark(path).read(COUNT) is None
+    path.write_text(content, "utf-8", errors="surrogateescape")
+    place = Bookmark(path)
+    assert (place.lesson, place.answers) == (None, {})
+    assert str(path) in place.unread
+    place.write(3)
+    assert (Bookmark(path).lesson, Bookmark(path).unread) == (3, "")
+
+
+def test_an_older_place_without_answers_is_understood(tmp_path: Path) -> None:
+    path = tmp_path / "learn.json"
+    path.write_text('{"lesson": 4}', "utf-8")
+    assert (Bookmark(path).lesson, Bookmark(path).answers, Bookmark(path).unread) == (4, {}, "")
+
+
+def test_answers_are_kept_and_the_last_one_counts(tmp_path: Path) -> None:
+    path, live = tmp_path / "learn.json", Live(load("tiny", device="cpu"))
+
+    def sitting(*, right: bool) -> None:
+        pages = Pages(live, MASK, ScreenOf(width=80, cuts=True), Bookmark(path))
+        answer = pages.lesson().question.answer
+        chosen = answer if right else (answer + 1) % 4
+        pages.press(str(chosen + 1))
+        shown = " ".join("\n".join(pages.lines(100, 45)).split())
+        reasons = [reason for reason in pages.lesson().question.reasons if reason and reason in shown]
+        assert set(reasons) == (set() if right else {pages.lesson().question.reasons[chosen]})
+
+    sitting(right=False)
+    assert Bookmark(path).answers == {"mask": False}
+    sitting(right=True)
+    assert Bookmark(path).answers == {"mask": True}
 
 
 def test_after_the_last_lesson_the_next_time_starts_at_the_first(tmp_path: Path) -> None:
@@ -246,7 +280,7 @@ def test_after_the_last_lesson_the_next_time_starts_at_the_first(tmp_path: Path)
     pages = Pages(Live(load("tiny", device="cpu")), COUNT, ScreenOf(width=80, cuts=True), place)
     pages.press(str(pages.lesson().question.answer + 1))
     assert pages.press("next") is False
-    assert place.read(COUNT) == 1
+    assert Bookmark(place.path).lesson == 1
     assert pages.farewell() == f"that was the last of {COUNT} lessons; 1 of 1 predicted correctly"
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, bias_of_distance, config_of, lively, rows_of_distance
+from architectures import KINDS, bias_of_distance, lively, rows_of_distance
+from small_models import OTHER, TEXT, small
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -17,31 +18,7 @@ from tinytf.lessons import NAMES, find
 from tinytf.lessons.course import lesson
 from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
-from tinytf.loading import Model, load
-from tinytf.text.train import train_bpe, train_wordpiece
-
-TEXT, OTHER = "The cat sat on the mat", "A dog ran away from the big red cat"
-CORPUS = [f"{TEXT}. {OTHER}. " * 4]
-
-
-def small(kind: str) -> Model:
-    config = config_of(kind)
-    tokenizer = train_bpe(CORPUS, 290) if config.causal else train_wordpiece(CORPUS, 110)
-    return Model(
-        kind, lively(config_of(kind, vocab_size=tokenizer.vocab_size, context=64)), tokenizer, "random weights"
-    )
-
-
-@pytest.fixture(scope="module")
-def opened() -> Callable[[str], Model]:
-    found: dict[str, Model] = {}
-
-    def model(name: str) -> Model:
-        if name not in found:
-            found[name] = load(name, device="cpu") if name not in KINDS else small(name)
-        return found[name]
-
-    return model
+from tinytf.loading import Model
 
 
 def lessons(live: Live) -> Iterator[Lesson]:
@@ -65,6 +42,9 @@ def test_every_question_has_one_right_answer_among_choices_that_differ(live: Liv
         assert len(set(asked.choices)) == len(asked.choices), one.name
         assert 0 <= asked.answer < len(asked.choices)
         assert asked.text.endswith("?")
+        assert len(asked.reasons) == len(asked.choices)
+        for choice, reason in enumerate(asked.reasons):
+            assert re.fullmatch("" if choice == asked.answer else r"\S.{5,120}\.", reason), (one.name, reason)
 
 
 def test_every_lesson_says_what_for_in_two_to_five_sentences_and_shows_numbers(live: Live) -> None:
@@ -204,6 +184,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         right["sampling"] = [1 / config.vocab_size]
         right["loss"] = [math.log(config.vocab_size)]
         right["optimiser"] = [3 * live.model.n_parameters]
+        right["schedule"] = [3e-3 * 25 / 100]
         return right
     logits = live.logits
     order = np.sort(logits)[::-1]
@@ -215,6 +196,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         again = model(torch.tensor([found.encoding.ids]))[0, position].double().numpy()
     p = softmax(again)[token]
     right["loss"] = [-math.log(p)]
+    norm = math.sqrt(sum(float(g.double().pow(2).sum()) for g in found.parameters.values()))
+    right["schedule"] = [min(1.0, 1 / norm)]
     right["backward"] = [(p - 1) / len(found.targets.ids)]
     return right
 
@@ -262,7 +245,7 @@ def test_the_heads_that_are_drawn_do_what_is_said_of_them(opened: Callable[[str]
     one = lesson("heads", live)
     places = {"previous": lambda w: np.diag(w, -1), "first": lambda w: w[1:, 0], "self": np.diag}
     assert [drawn.title for drawn in one.maps] == [f"head {head}" for head in range(4)]
-    for drawn in one.revealed_maps:
+    for drawn in one.revealed_maps[:4]:
         weights = live.at(f"L0H{drawn.title[-1]}.weights")
         means = {word: of(weights).mean() for word, of in places.items()}
         best = max(means, key=means.__getitem__)
@@ -390,3 +373,44 @@ def test_positions_drown_embeddings_only_where_they_are_added_to_them(opened: Ca
     assert all("multiplies the vector by √128 = 11.31" in said for said in why.values())
     assert "drown" in why["tiny-encoder"]
     assert "position" not in why["tiny"]
+
+
+def test_the_schedule_lesson_ends_in_the_picture_of_a_dry_run(opened: Callable[[str], Model]) -> None:
+    """The pace of the lesson has the rates that torch's own schedulers give, and clips as torch does."""
+    found = lesson("schedule", Live(opened("tiny")))
+    pace, weight = found.pace, torch.nn.Parameter(torch.zeros(1))
+    assert pace is not None
+    optimiser = torch.optim.AdamW([weight], lr=3e-3)
+    warm = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / 100, total_iters=99)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 900, eta_min=3e-4)
+    rates = dict(pace.schedule)
+    every = torch.optim.lr_scheduler.SequentialLR(optimiser, [warm, cosine], [100])
+    for step in range(1, 1001):
+        if step in rates:
+            assert rates[step] == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-6), step
+        optimiser.step()
+        every.step()
+    weight.grad = torch.tensor([pace.gradient_norm])
+    torch.nn.utils.clip_grad_norm_([weight], pace.recipe.clip)
+    assert found.question.value[0] == pytest.approx(float(weight.grad) / pace.gradient_norm, rel=1e-6)
+    norms, factors = zip(*pace.clipping, strict=True)
+    assert max(norms) > pace.gradient_norm
+    assert factors == tuple(min(1.0, 1 / (norm + 1e-6)) for norm in norms)
+    assert [row[1] for row in found.figures.rows] == [rates.get(row[0], row[1]) for row in found.figures.rows]
+
+
+def test_the_default_text_shows_an_induction_head_and_another_one_none(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny"))
+    found = lesson("heads", live)
+    words, here = [token.shown for token in live.encoding.tokens], live.here
+    after = [position for position in range(1, here) if words[position - 1] == words[here]]
+    weights = np.stack([live.trace[f"L{layer}.weights"].double().numpy() for layer in range(live.config.n_layers)])
+    shares = weights[:, :, here, after].sum(-1)
+    layer, head = np.unravel_index(shares.argmax(), shares.shape)
+    assert shares.max() >= 0.5
+    assert f"L{layer}H{head} gives {shares.max():.4g} to what followed it before" in found.question.reveal
+    assert found.revealed_maps[-1].title == f"L{layer}H{head}"
+    assert found.revealed_maps[-1].weights[here] == pytest.approx(list(weights[layer, head, here]))
+    plain = lesson("heads", Live(opened("tiny"), "The cat sat on a mat"))
+    assert "induction" not in plain.question.reveal
+    assert len(plain.revealed_maps) == 4

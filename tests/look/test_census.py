@@ -15,7 +15,8 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.look.census import SCORES, Census, CensusScores, census, copy_length
-from tinytf.look.heads import LABELS, named, overlap, repeated_tokens
+from tinytf.look.heads import named, overlap, repeated_tokens
+from tinytf.look.kinds import LABELS
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows

@@ -1,4 +1,4 @@
-"""Lessons about attention, from the projections to the heads side by side."""
+"""Lessons about the attention of one head, from the projections to the weighted values."""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytf.lessons.lesson import Lesson, LiveTable, Question, bracketed, figure, figures
+from tinytf.lessons.lesson import Lesson, bracketed, figure, figures
 from tinytf.lessons.live import Live
-from tinytf.look.heads import measure_heads
 
 _TEXTS = 32
 """Texts in the batch of the question about shapes."""
@@ -38,9 +37,17 @@ def qkv(live: Live) -> Lesson:
     if config.value_width != width:
         asked_shape = "the shape of Q and of K"
     query, key = shape(_TEXTS, heads, length, width), shape(_TEXTS, groups, length, width)
-    wrong = [shapes(query, query), shapes(key, query), shapes(query, shape(_TEXTS, heads, length, max(1, width // 2)))]
-    for sizes in ((_TEXTS, heads, length, config.d_model), (_TEXTS, heads, length, length), (heads, length, width)):
-        wrong.append(shapes(shape(*sizes), shape(*sizes)))
+    wrong = [
+        (shapes(query, query), f"Keys and values have {groups} heads, not {heads}."),
+        (shapes(key, query), "That swaps the heads of the queries with those of keys and values."),
+        (shapes(query, shape(_TEXTS, heads, length, max(1, width // 2))), f"Each head has {width} numbers."),
+    ]
+    for sizes, reason in (
+        ((_TEXTS, heads, length, config.d_model), f"That is the width of a token, and a head has {width} numbers."),
+        ((_TEXTS, heads, length, length), "That is the shape of the scores, every query with every key."),
+        ((heads, length, width), f"That is one text, and there are {_TEXTS}."),
+    ):
+        wrong.append((shapes(shape(*sizes), shape(*sizes)), reason))
     question = live.ask("qkv").words(
         f"{_TEXTS} texts of {_tokens(length)} each go through this model: d_model {config.d_model}, {heads} heads of "
         f"{width}. What is {asked_shape}, heads before tokens?",
@@ -67,7 +74,12 @@ def scores(live: Live) -> Lesson:
         f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}. "
         "What would it be if every number of that query were twice as large?",
         2 * score,
-        [4 * score, score, score + 2, score * math.sqrt(2)],
+        [
+            (4 * score, "That doubles the key too."),
+            (score, "The query is a factor of every product, so the score changes with it."),
+            (score + 2, "That adds 2, and each product is multiplied by 2."),
+            (score * math.sqrt(2), "That multiplies by √2, and each product is multiplied by 2."),
+        ],
         f"Each of the {live.config.d_head} products doubles, so their sum does: {figure(2 * score)}. "
         f"The largest product here is {figure(float(products[np.abs(products).argmax()]))}.",
     )
@@ -80,7 +92,7 @@ def scaling(live: Live) -> Lesson:
     row, width, config = live.row, live.config.d_head, live.config.at(live.layer)
     keys, divisor, model_divisor = live.strongest_keys(3), config.score_divisor, config.attention_divisor
     source = live.steps["scaled"].inputs[0]
-    unscaled = live.at(f"L0H0.{source}")[row, keys]
+    unscaled, log_width = live.at(f"L0H0.{source}")[row, keys], math.log2(max(4, width))
     label = "q·kᵀ" if source == "scores" else source
     divides = f"this model divides by {figure(model_divisor)}" if model_divisor else f"d_head is {width}"
     root = "" if model_divisor else f"{config.score_divisor_words} = "
@@ -88,7 +100,12 @@ def scaling(live: Live) -> Lesson:
         f"{label} of query {row}, {live.token(row)}, is {figures(unscaled)} for {_keys(live, keys)}, and {divides}. "
         "What are the values after scaling?",
         unscaled / divisor,
-        [unscaled / width, unscaled * divisor, unscaled, unscaled / math.log2(max(4, width))],
+        [
+            (unscaled / width, f"That divides by {width}, not by {figure(divisor)}."),
+            (unscaled * divisor, f"That multiplies by {figure(divisor)}, and scaling divides."),
+            (unscaled, "Those are the values before scaling."),
+            (unscaled / log_width, f"That divides by {figure(log_width)}, not by {figure(divisor)}."),
+        ],
         f"{root}{figure(divisor)}, and every score is divided by it: {figures(unscaled / divisor)}.",
     )
     return live.lesson(
@@ -106,6 +123,16 @@ def _attended(positions: range) -> str:
     return (
         f"only to position {positions[0]}" if len(positions) == 1 else f"to positions {positions[0]} to {positions[-1]}"
     )
+
+
+def _why_not(positions: range, seen: range, query: int, live: Live) -> str:
+    """Why a query does not attend to these positions: one that it does not see, or one that is missing."""
+    unseen = [position for position in positions if position not in seen]
+    if not unseen:
+        return f"It sees position {next(position for position in seen if position not in positions)} too."
+    if unseen[-1] >= live.length:
+        return f"There is no position {unseen[-1]}."
+    return f"Position {unseen[-1]} {'comes later' if live.config.causal and unseen[-1] > query else 'is too far away'}."
 
 
 def mask(live: Live) -> Lesson:
@@ -143,7 +170,10 @@ def mask(live: Live) -> Lesson:
             "instead": training_note,
             "window": config.window,
         }
-    question = live.ask("mask").words(text, _attended(seen), map(_attended, wrong), reveal, seen)
+    choices = [
+        (_attended(positions), _why_not(positions, seen, query, live)) for positions in wrong if positions != seen
+    ]
+    question = live.ask("mask").words(text, _attended(seen), choices, reveal, seen)
     return live.lesson(
         "mask",
         question,
@@ -173,10 +203,13 @@ def softmax(live: Live) -> Lesson:
         f"{_keys(live, keys)}{'' if n_rest else ', all that it sees'}.{remainder} What are their weights?",
         weights,
         [
-            np.abs(chosen) / max(np.abs(chosen).sum(), 1e-9),
-            [1 / len(visible)] * len(keys),
-            weights[::-1],
-            np.exp(-np.logaddexp(0, -chosen)),
+            (
+                np.abs(chosen) / max(np.abs(chosen).sum(), 1e-9),
+                "That shares by the size of the scores, without e^score.",
+            ),
+            ([1 / len(visible)] * len(keys), "That gives every key the same, whatever its score."),
+            (weights[::-1], "That gives the weights to the keys in reverse order."),
+            (np.exp(-np.logaddexp(0, -chosen)), "That is the sigmoid of each score, without the other scores."),
         ],
         f"{power} is {figures(powers)}, and all of them sum to {figure(float(powers.sum() + rest_sum + sink_power))}; "
         f"divided by that, {figures(weights)}. Subtracting the largest score changes no weight.",
@@ -200,7 +233,13 @@ def values(live: Live) -> Lesson:
         f"and dimension 0 of their values is {figures(column)}.{remainder} What is dimension 0 of the head's output "
         "there?",
         total,
-        [float(column.sum()), float(column.mean()), float(column[weights.argmax()]), -total, total / len(keys)],
+        [
+            (float(column.sum()), "That adds the values without weights."),
+            (float(column.mean()), "That is the mean of the values without weights."),
+            (float(column[weights.argmax()]), "That is the value of one key alone."),
+            (-total, "That has the wrong sign."),
+            (total / len(keys), f"That divides the weighted sum by {len(keys)}."),
+        ],
         f"{' + '.join(terms)} = {figure(total)}: a {mean_or_sum}, weighted by attention.",
     )
     return live.lesson("values", question)
@@ -208,100 +247,3 @@ def values(live: Live) -> Lesson:
 
 def _signed(value: float) -> str:
     return f"({value:.3f})" if value < 0 else f"{value:.3f}"
-
-
-_TARGETS = ("previous", "first", "self")
-"""Measures of a head that are shares of its weight."""
-_MOST_HEADS = 4
-
-
-def heads(live: Live) -> Lesson:
-    config = live.config
-    count, groups = config.n_heads, config.n_kv_heads
-    measures = {
-        measure: measure_heads(live.trace, measure, [live.layer])[0].nan_to_num().tolist()
-        for measure in (*_TARGETS, "entropy")
-    }
-    favourites = [
-        max(_TARGETS, key=lambda measure: measures[measure][head]) for head in range(count)
-    ]  # the measure in which each head is strongest
-    drawn = sorted(sorted(range(count), key=lambda head: -measures[favourites[head]][head])[:_MOST_HEADS])
-
-    def looks(head: int) -> str:
-        share = measures[favourites[head]][head]
-        return f"{favourites[head]} {share:.2f}" if share >= 0.5 else f"many, {measures['entropy'][head]:.2f} nats"
-
-    shared = ""
-    if groups != count:
-        shared = f" Keys and values have only {groups} heads here, each serving {config.heads_per_kv} query heads."
-    if count > len(drawn):
-        shared += f" Of {count} heads, the {len(drawn)} that look most at one place are drawn."
-    core = [step.operation for step in live.trace.steps.in_layer(live.layer) if step.core]
-    fused = all(operation.fused for operation in core) and not (
-        config.window or config.chunk or config.attention_divisor
-    )
-    return live.lesson(
-        "heads",
-        _which_head(live, drawn, measures["previous"]),
-        variant="" if fused else "stepwise",
-        maps=[live.map(f"head {head}", f"block {live.layer}", live.trace, head) for head in drawn],
-        revealed_maps=[live.map(f"head {head}", looks(head), live.trace, head) for head in drawn],
-        shared=shared,
-        options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if groups != count else ""),
-        repeated=".repeat_interleave(H // G, 1)" if groups != count else "",
-        last=count - 1,
-        drawn=drawn[0],
-        key=max(live.visible_keys(live.here), key=lambda key: live.at(f"L0H{drawn[0]}.weights[{live.here},{key}]")),
-    )
-
-
-def _which_head(live: Live, drawn: Sequence[int], previous: Sequence[float]) -> Question:
-    """Ask which head looks most at the token before; with nothing to choose from, how wide a head is."""
-    best = max(drawn, key=lambda head: previous[head])
-    if len(drawn) == 1 or live.length == 1:
-        width, count = live.config.d_head, live.config.n_heads
-        total = width * count
-        return live.ask("heads").number(
-            f"A query is {total} numbers in {count} head{'s' if count > 1 else ''}. How many of them belong to one "
-            "head?",
-            width,
-            [2 * total, total + count, width + 1, total * count],
-            f"{total} / {count} = {width}.",
-        )
-    return live.ask("heads").words(
-        "Each map has queries down and keys across. Which of these heads looks most at the token before?",
-        f"head {best}",
-        [f"head {head}" for head in drawn if head != best],
-        f"Head {best}: {figure(previous[best])} of its weight lies on the token before, left of the diagonal.",
-        (best,),
-    )
-
-
-def concat(live: Live) -> Lesson:
-    config, here, ask = live.config, live.here, live.ask("concat")
-    count, width = config.n_heads, config.value_width
-    head, dimension = ask.random.randrange(count), ask.random.randrange(width)
-    column = head * width + dimension
-    columns = sorted({0, width - 1, column, width % (count * width), count * width - 1})
-    values = live.at(f"L0.concat[{here}]")
-    wrong = [
-        (count, column % count), (width, (head + 1) % count), (count * width, 0), (count, column // count),
-        (config.d_model + count, head), (2 * width, head // 2), (2 * width, head + 1),
-    ]  # fmt: skip
-    question = ask.words(
-        f"{count * width} columns hold {count} head{'s' if count > 1 else ''} side by side, counted from 0. So what is "
-        f"d_k, the width of one head, and which head does column {column}, here {figure(values[column])}, come from?",
-        f"d_k {width}, head {head}",
-        [f"d_k {w}, head {h}" for w, h in wrong],
-        f"{count * width} / {count} = {width}, and {column} = {head} × {width} + {dimension}. W_O then mixes all "
-        f"{count * width} columns into {config.d_model}.",
-        (width, head),
-    )
-    rows = [(f"d{n}", float(values[n])) for n in columns]
-    revealed = [(*row, f"{n // width}, d{n % width}") for row, n in zip(rows, columns, strict=True)]
-    return live.lesson(
-        "concat",
-        question,
-        LiveTable(("column", f"concat of {live.token(here)}"), tuple(rows)),
-        LiveTable(("column", f"concat of {live.token(here)}", "head"), tuple(revealed)),
-    )

@@ -20,7 +20,12 @@ def residual(live: Live) -> Lesson:
         f"In dimension {dimension} of token {here}, {live.token(here)}, x is {figure(x)} and attention adds "
         f"{figure(attn)}. What would the sum be if attention had found nothing and added 0?",
         x,
-        [x + attn, attn, 0.0, x - attn],
+        [
+            (x + attn, "That is the sum with what attention does add."),
+            (attn, "That is what attention does add, without x."),
+            (0.0, "Only what is added would be 0; x stays."),
+            (x - attn, "That subtracts what attention does add."),
+        ],
         f"x + 0 = {figure(x)}: a part that has nothing to say leaves the token as it is. "
         f"With attention it is {figure(x + attn)}.",
     )
@@ -66,7 +71,14 @@ def norm(live: Live) -> Lesson:
         f"Token {here}, {live.token(here)}, has {moments}; its dimension {dimension} is {figure(value)}. "
         f"What is that after the norm{f', before its {learned}' if learned else ''}?",
         answer,
-        [value - size, answer / size, value * size, answer * answer, value, -answer],
+        [
+            (value - size, f"That subtracts {figure(size)}, and the norm divides by it."),
+            (answer / size, f"That divides by {figure(size)} twice."),
+            (value * size, f"That multiplies by {figure(size)}, and the norm divides by it."),
+            (answer * answer, "That is the square of the right number."),
+            (value, "That is the number before the norm."),
+            (-answer, "That has the wrong sign."),
+        ],
         f"{numerator} / {figure(size)} = {figure(answer)}."
         + (f" The learned {learned} of that dimension {makes} it {figure(normed)}." if learned else ""),
     )
@@ -89,7 +101,13 @@ def feed_forward(live: Live) -> Lesson:
         f"How many parameters are in one feed-forward with d_model {width:,} and d_ff {hidden:,} "
         f"({'gate, up and down' if gated else 'W₁ and W₂'}, {bias_note})?",
         answer,
-        [matrix_size, (5 - matrices) * matrix_size, 4 * width * width, width + hidden, 4 * matrix_size],
+        [
+            (matrix_size, f"That is one matrix, and there are {matrices}."),
+            ((5 - matrices) * matrix_size, f"That is {5 - matrices} matrices, and there are {matrices}."),
+            (4 * width * width, f"That is 4 × {width:,} × {width:,}, and a matrix here is {width:,} × {hidden:,}."),
+            (width + hidden, "That adds the two sizes, and a matrix has their product."),
+            (4 * matrix_size, f"That is 4 matrices, and there are {matrices}."),
+        ],
         f"{matrices} × {width:,} × {hidden:,}{f' + {biases:,} biases' if biases else ''} = {answer:,}; attention in "
         f"the same block has {live.parameters(f'blocks.{live.layer}.attention'):,}.",
     )
@@ -99,7 +117,7 @@ def feed_forward(live: Live) -> Lesson:
     rows = []
     for part, label in names.items():
         for kind, row_label in (("weight", label), ("bias", f"b of {label}")):
-            weight = weights.get(f"blocks.0.ffn.{part}.{kind}")
+            weight = weights.get(f"blocks.{live.config.first_of(live.layer)}.ffn.{part}.{kind}")
             if weight is not None:  # torch keeps (out, in); in n·W it is (in, out)
                 rows.append((row_label, " × ".join(f"{size:,}" for size in reversed(weight.shape)), weight.numel()))
     return live.lesson(
@@ -119,21 +137,24 @@ def feed_forward(live: Live) -> Lesson:
 
 def _experts(live: Live) -> Lesson:
     config, here, count = live.config.at(live.layer), live.here, live.config.experts
-    total, per_token = live.parameters("blocks.0.ffn"), config.experts_per_token
-    per_expert = live.parameters("blocks.0.ffn.experts") // count
+    total, per_token = live.parameters(f"blocks.{live.layer}.ffn"), config.experts_per_token
+    per_expert = live.parameters(f"blocks.{live.layer}.ffn.experts") // count
     shared_parameters = total - count * per_expert
     answer = shared_parameters + per_token * per_expert
     question = live.ask("feed-forward").number(
-        f"The feed-forward of block 0 has {total:,} parameters: {count} experts of {per_expert:,} each, and "
+        f"The feed-forward of block {live.layer} has {total:,} parameters: {count} experts of {per_expert:,} each, and "
         f"{shared_parameters:,} in the router{' and the shared expert' if config.d_shared else ''}. How many of them "
         f"work on one token, which goes to {_of_experts(per_token)}?",
         answer,
         [
-            total,
-            per_token * per_expert,
-            shared_parameters + per_expert,
-            per_expert,
-            shared_parameters + (per_token + 1) * per_expert,
+            (total, f"That is all {count} experts, and a token goes to {_of_experts(per_token)}."),
+            (per_token * per_expert, f"That leaves out the {shared_parameters:,} that work on every token."),
+            (shared_parameters + per_expert, f"That is 1 expert, and a token goes to {_of_experts(per_token)}."),
+            (per_expert, "That is one expert by itself."),
+            (
+                shared_parameters + (per_token + 1) * per_expert,
+                f"That is {per_token + 1} experts, and a token goes to {_of_experts(per_token)}.",
+            ),
         ],
         f"{shared_parameters:,} + {per_token} × {per_expert:,} = {answer:,}. The other {total - answer:,} wait for "
         "tokens that are sent to them; attention in the same block has "
@@ -183,13 +204,20 @@ def stack(live: Live) -> Lesson:
         f"{'group' if shared else 'block'}{'s' if count > 1 else ''}{group_note}. "
         f"How many parameters does a model {deeper} have?",
         answer,
-        [2 * total, total + last_size, total + 2 * in_blocks, total, in_blocks],
+        [
+            (2 * total, "That doubles the embeddings too, and there is one table at any depth."),
+            (total + last_size, f"That adds {last_size:,} once, and {addition} are added."),
+            (total + 2 * in_blocks, f"That adds {in_blocks:,} twice."),
+            (total, "That is the model as it is."),
+            (in_blocks, f"That is what is added; the model has {total:,} already."),
+        ],
         f"{total:,} + {addition} = {answer:,}: embeddings and head exist once, however deep the model is.",
     )
     out = live.trace.steps.output
     rows: list[tuple[Figure, ...]] = []
     for layer in range(live.config.n_layers):
-        x, attn, ffn, x_out = (live.at(f"L{layer}.{name}")[live.here] for name in ("in", "attn", "ffn", out))
+        steps = (live.trace.step(name, layer)[live.here] for name in ("in", "attn", "ffn", out))
+        x, attn, ffn, x_out = (vector.detach().double().cpu().numpy() for vector in steps)
         sizes = [float(np.linalg.norm(v)) for v in (x, attn, ffn, x_out)]
         cosine = float(x @ x_out / max(sizes[0] * sizes[-1], 1e-30))
         rows.append((f"L{layer}", live.parameters(f"blocks.{layer}"), *sizes, cosine))

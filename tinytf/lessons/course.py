@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from tinytf.lessons import NAMES, attention, block, find, inputs, output, training, without
+from tinytf.lessons import NAMES, attention, block, find, heads, inputs, output, schedule, training, without
 from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
 from tinytf.report import About, Report
@@ -11,10 +11,10 @@ from tinytf.report import About, Report
 _MAKERS = (
     inputs.tokens, inputs.embeddings, inputs.neighbours, inputs.positions,
     attention.qkv, attention.scores, attention.scaling, attention.mask, attention.softmax, attention.values,
-    attention.heads, attention.concat, without.without,
+    heads.heads, heads.concat, without.without,
     block.residual, block.norm, block.feed_forward, block.stack,
     output.logits, output.sampling, output.cache,
-    training.loss, training.backward, training.optimiser,
+    training.loss, training.backward, training.optimiser, schedule.schedule,
 )  # fmt: skip
 """In the order of NAMES."""
 

@@ -19,7 +19,13 @@ def tokens(live: Live) -> Lesson:
         f"This text has {len(text):,} characters, and the vocabulary {vocab:,} pieces. How many numbers of this table "
         "go into the model?",
         count,
-        [len(text), vocab, len(text) + count, count + 1, 3 * count],
+        [
+            (len(text), "That counts characters, and the table has pieces."),
+            (vocab, "That is the whole vocabulary, not this text."),
+            (len(text) + count, "That counts the characters too, and the model never sees them."),
+            (count + 1, f"The table has {count} rows, and nothing is added to them."),
+            (3 * count, "That counts where each piece begins and ends too; only the ids go in."),
+        ],
         f"{count}: an id for each token and nothing else, {figure(len(text) / count)} characters an id here.",
     )
     rows = tuple(
@@ -38,7 +44,12 @@ def embeddings(live: Live) -> Lesson:
         f"d0 of token {here}, {live.token(here)}, is {figure(value)}. What would it be if this token came first in "
         "another text?",
         value,
-        [column[0] if here and column else 0.0, value / (here + 1), value * (here + 1), *column],
+        [
+            *((other, "That is d0 of another token, which has a row of its own.") for other in column[:1]),
+            (value / (here + 1), "That divides by a position, and the table knows none."),
+            (value * (here + 1), "That multiplies by a position, and the table knows none."),
+            *((other, "That is d0 of another token, which has a row of its own.") for other in column[1:]),
+        ],
         f"{figure(value)} again. The table has one row for each token, {vocab:,} × {width:,} = {vocab * width:,} "
         "numbers, and a row is looked up by its id alone: not by its position, and not by the other tokens.",
     )
@@ -65,12 +76,16 @@ def neighbours(live: Live) -> Lesson:
     text_matches = sorted(zip(space.similarity[0, 1:].tolist(), ids[1:], strict=True), reverse=True)
     all_matches = list(zip(space.cosines[0].tolist(), space.ids[0].tolist(), strict=True))
     best, nearest_id = all_matches[0]
-    others = [token for _, token in [*text_matches, *all_matches[1:]] if token != nearest_id][:3]
+    others = {token: cosine for cosine, token in [*text_matches, *all_matches[1:]] if token != nearest_id}
+    others = dict(list(others.items())[:3])
     word, nearest_word = live.piece(token_id), live.piece(nearest_id)
     question = live.ask("neighbours").words(
         f"Which of these tokens is used most like {word}, so that the two vectors point most nearly the same way?",
         nearest_word,
-        map(live.piece, others),
+        [
+            (live.piece(token), f"Its cosine is {figure(cosine)}, not {figure(best)}.")
+            for token, cosine in others.items()
+        ],
         f"{nearest_word}, with a cosine of {figure(best)}: of all {vocab:,} tokens it is the nearest.",
         (best,),
     )
@@ -120,7 +135,13 @@ def _added(live: Live) -> Lesson:
         f"In dimension 0 of token {here}, {live.token(here)}: "
         f"{', '.join(f'{part} has {figure(value)}' for part, value in values.items())}. What is {name} there?",
         total,
-        [first - position_value, first * position_value, position_value - first, first, position_value],
+        [
+            (first - position_value, "That subtracts the position."),
+            (first * position_value, "That multiplies the token by the position."),
+            (position_value - first, "That subtracts the token from the position."),
+            (first, "That is the token without its position."),
+            (position_value, "That is the position without the token."),
+        ],
         f"They are added: {figure(first)} + {' + '.join(map(bracketed, rest))} = {figure(total)}. {reveal}",
     )
     return live.lesson(
@@ -143,11 +164,11 @@ def _rotary(live: Live) -> Lesson:
         f"many radians does it rotate that pair of token {position}, {live.token(position)}?",
         position * frequency,
         [
-            frequency,
-            position + frequency,
-            position * frequency / 2,
-            (position + 1) * frequency,
-            frequency / max(1, position),
+            (frequency, "That is the angle of a single position."),
+            (position + frequency, "That adds the position to the frequency, and the angle is their product."),
+            (position * frequency / 2, "That is half of the angle."),
+            ((position + 1) * frequency, "That counts positions from 1, and they are counted from 0."),
+            (frequency / max(1, position), "That divides by the position, and each position adds to the angle."),
         ],
         f"{position} × {figure(frequency)} = {figure(position * frequency)}. {back} positions earlier the pair is "
         f"rotated by {figure((position - back) * frequency)}: how two tokens match depends only on the difference of "
@@ -183,7 +204,13 @@ def _by_distance(live: Live) -> Lesson:
         f"tokens alone. For their distance, {row - key}, {content}·{table} is {figure(distance_part)}. What is "
         f"{step.name}?",
         total,
-        [score - distance_part, score * distance_part, distance_part, score, distance_part - score],
+        [
+            (score - distance_part, "That subtracts the part for the distance."),
+            (score * distance_part, "That multiplies the two parts."),
+            (distance_part, "That is the part for the distance alone."),
+            (score, "That is the part of the tokens alone."),
+            (distance_part - score, "That subtracts the part of the tokens."),
+        ],
         f"The parts are added: {figure(score)} + {bracketed(distance_part)} = {figure(total)}.",
     )
     return live.lesson(
@@ -192,17 +219,23 @@ def _by_distance(live: Live) -> Lesson:
 
 
 def _alibi(live: Live) -> Lesson:
-    """The lesson on ALiBi: a score with a key up to 3 tokens back, less the slope of head 0 for each token."""
+    """The lesson on ALiBi: a score with a key up to 3 tokens back, less the slope of the head for each token."""
     row, key, step = live.row, max(0, live.row - 3), live.steps["biased"]
     operation = step.operation
     assert isinstance(operation, Alibi)
-    slope, back = operation.slopes()[0] * operation.scale, row - key
+    slope, back = operation.slopes()[live.head] * operation.scale, row - key
     score = float(live.at(f"L0H0.{step.inputs[0]}[{row},{key}]"))
     question = live.ask("positions").number(
-        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}. Head 0 takes "
-        f"{figure(slope)} off for each token of distance. What remains?",
+        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}. Head "
+        f"{live.head} takes {figure(slope)} off for each token of distance. What remains?",
         score - slope * back,
-        [score + slope * back, score - slope, score * slope, score - back, score - slope * (back + 1)],
+        [
+            (score + slope * back, "That adds something for the distance, and ALiBi takes it off."),
+            (score - slope, f"That takes the slope off once, and the distance is {back}."),
+            (score * slope, "That multiplies by the slope, and it is taken off."),
+            (score - back, "That takes off the distance without the slope."),
+            (score - slope * (back + 1), f"That takes the distance to be {back + 1}."),
+        ],
         f"The distance is {back}: {figure(score)} − {back} × {figure(slope)} = {figure(score - slope * back)}.",
     )
     return live.lesson("positions", question, variant="alibi", key=key, source=step.inputs[0])

@@ -2,9 +2,11 @@
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from tinytf.training.pace import Pace
 
 Figure: TypeAlias = "str | int | float"
 
@@ -13,6 +15,7 @@ SEEN = 4
 _MOST_CHOICES = 4
 _MIN_DIFFERENCE = 0.05
 """Two choices differ by more than this share of their largest number."""
+_TWICE, _HALF = "That is twice as much.", "That is half as much."
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,15 @@ class Map:
 class Question:
     """A question to answer before the answer is shown. ``choices[answer]`` is right, and ``reveal`` says why.
 
-    ``value`` is the right answer as numbers, if it is numeric.
+    ``reasons`` say of each other choice why it is wrong; that of the right one is empty. ``value`` is the right answer
+    as numbers, if it is numeric.
     """
 
     text: str
     choices: tuple[str, ...]
     answer: int
     reveal: str
+    reasons: tuple[str, ...]
     value: tuple[float, ...] = ()
 
 
@@ -58,7 +63,7 @@ class Lesson:
     ``why`` says what the step is for, ``pytorch`` is the line that computes it. ``shown`` are addresses of the trace
     and ``figures`` a table, to look at before the question is answered; ``revealed`` and ``revealed_figures`` hold the
     answer. ``cell`` is the address of one number to explain, ``focus`` the position of the token in question. ``maps``
-    are small pictures, and ``revealed_maps`` are those that show the answer.
+    are small pictures, and ``revealed_maps`` are those that show the answer; ``pace`` is drawn with them.
     """
 
     number: int
@@ -77,6 +82,7 @@ class Lesson:
     revealed_figures: LiveTable | None
     maps: tuple[Map, ...] = ()
     revealed_maps: tuple[Map, ...] = ()
+    pace: Pace | None = None
 
 
 def figure(value: float) -> str:
@@ -104,40 +110,59 @@ def figures(values: Iterable[float]) -> str:
 
 
 class Asker:
-    """Make the questions of one lesson; the order of the choices depends only on the lesson's name and the seed."""
+    """Make the questions of one lesson; the order of the choices depends only on the lesson's name and the seed.
+
+    Each wrong choice comes with the reason why it is wrong.
+    """
 
     def __init__(self, name: str, seed: int) -> None:
         self.random = random.Random(f"{name} {seed}")
 
-    def words(self, text: str, right: str, wrong: Iterable[str], reveal: str, value: Iterable[float] = ()) -> Question:
+    def words(
+        self, text: str, right: str, wrong: Iterable[tuple[str, str]], reveal: str, value: Iterable[float] = ()
+    ) -> Question:
         """A question with choices in words; wrong choices that repeat the right one or each other are skipped."""
-        distractors = list(dict.fromkeys(choice for choice in wrong if choice != right))[: _MOST_CHOICES - 1]
+        distractors: dict[str, str] = {}
+        for choice, reason in wrong:
+            if choice != right and len(distractors) < _MOST_CHOICES - 1:
+                distractors.setdefault(choice, reason)
         choices = [right, *distractors]
         self.random.shuffle(choices)
-        return Question(text, tuple(choices), choices.index(right), reveal, tuple(map(float, value)))
+        reasons = tuple(distractors.get(choice, "") for choice in choices)
+        return Question(text, tuple(choices), choices.index(right), reveal, reasons, tuple(map(float, value)))
 
-    def number(self, text: str, right: float, wrong: Iterable[float], reveal: str) -> Question:
+    def number(self, text: str, right: float, wrong: Iterable[tuple[float, str]], reveal: str) -> Question:
         """A question with clearly different numbers as choices; common slips fill in if ``wrong`` has too few."""
-        slips = [2 * right, right / 2, -right, right + 1, 3 * right, 0.0, 1.0, 2.0]
-        distinct = _distinct([(right,), *((value,) for value in [*wrong, *slips])])
-        shown = [figure(value) for (value,) in distinct]
-        return self.words(text, shown[0], shown[1:], reveal, (right,))
+        slips = [(2 * right, _TWICE), (right / 2, _HALF), (-right, "That has the wrong sign.")]
+        slips += [(right + 1, "That is 1 more than the right number."), (3 * right, "That is three times as much.")]
+        slips += [(value, f"That is off by {figure(abs(value - right))}.") for value in (0.0, 1.0, 2.0)]
+        distinct = _distinct((right,), [((value,), reason) for value, reason in [*wrong, *slips]])
+        choices = [(figure(value), reason) for (value,), reason in distinct]
+        return self.words(text, figure(right), choices, reveal, (right,))
 
-    def vector(self, text: str, right: Iterable[float], wrong: Iterable[Iterable[float]], reveal: str) -> Question:
+    def vector(
+        self, text: str, right: Iterable[float], wrong: Iterable[tuple[Iterable[float], str]], reveal: str
+    ) -> Question:
         """A question whose choices are several numbers each."""
         right = tuple(right)
-        slips = [[2 * value for value in right], [value / 2 for value in right], [value + 1 for value in right]]
-        shown = [figures(values) for values in _distinct([right, *map(tuple, [*wrong, *slips])])]
-        return self.words(text, shown[0], shown[1:], reveal, right)
+        slips = [([2 * value for value in right], _TWICE), ([value / 2 for value in right], _HALF)]
+        slips += [([value + 1 for value in right], "Each is 1 too large.")]
+        distinct = _distinct(right, [(tuple(values), reason) for values, reason in [*wrong, *slips]])
+        choices = [(figures(values), reason) for values, reason in distinct]
+        return self.words(text, figures(right), choices, reveal, right)
 
 
-def _distinct(candidates: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """The first candidate, plus later ones that cannot be confused with an earlier one."""
-    distinct = [candidates[0]]
-    for candidate in candidates[1:]:
-        if all(map(math.isfinite, candidate)) and all(_differ_clearly(candidate, earlier) for earlier in distinct):
-            distinct.append(candidate)
-    return distinct[:_MOST_CHOICES]
+_Candidate: TypeAlias = "tuple[tuple[float, ...], str]"
+
+
+def _distinct(right: tuple[float, ...], candidates: Iterable[_Candidate]) -> list[_Candidate]:
+    """The candidates that cannot be confused with the right choice or with an earlier candidate."""
+    distinct: list[_Candidate] = []
+    for values, reason in candidates:
+        chosen = [right, *(earlier for earlier, _ in distinct)]
+        if all(map(math.isfinite, values)) and all(_differ_clearly(values, earlier) for earlier in chosen):
+            distinct.append((values, reason))
+    return distinct
 
 
 def _differ_clearly(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

@@ -24,6 +24,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
+from tinytf.training.pace import Pace
 
 Numbers = NDArray[np.float64]
 _LAST = 8
@@ -33,12 +34,16 @@ _LAST = 8
 class Live:
     """One text through one model, from which every number of every lesson is taken.
 
-    Lessons follow one head, the first of the first block, and one token, ``here``: the last token of a decoder; the
-    first mask of an encoder, or its last word if nothing is masked. ``row`` is the query whose attention is worked
-    through. Raises UsageError for a model without scaling or positions, and for a decoder without its mask.
+    Lessons follow one head, ``place`` or the first of the first block, and one token, ``here``: the last token of a
+    decoder; the first mask of an encoder, or its last word if nothing is masked. ``row`` is the query whose attention
+    is worked through. A ``trace`` is taken instead of a recording of the text. Raises UsageError for a model without
+    scaling or positions, and for a decoder without its mask.
     """
 
-    def __init__(self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False) -> None:
+    def __init__(
+        self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False,
+        trace: Trace | None = None, place: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.config, self.seed = model, model.config, seed
         parts = removable(model.config)
         if missing := [part for part in LEFT_OUT if part not in parts and (part != "mask" or model.config.causal)]:
@@ -48,8 +53,14 @@ class Live:
             )
         if text is None:
             shows_mask = not model.config.causal and model.tokenizer.mask_id is not None
-            text = "the little dog [MASK] to the park" if shows_mask else "The cat sat on the mat"
-        self.encoding = model.encode(text, truncate=truncate)
+            text = "the little dog [MASK] to the park" if shows_mask else "The cat lost the ball. The cat lost the"
+        if trace is not None:
+            self.trace = trace
+        self.encoding = model.encode(text, truncate=truncate) if trace is None else trace.encoding
+        first = next(iter(table_of(self.config).attention_layers), 0)
+        self.follows_one = place is not None
+        self.layer, self.head = place or (first, 0)
+        """Where lessons look into, which they call L0H0: by default the first layer with attention."""
         self.length = len(self.encoding.tokens)
         self.has_head = model.config.predicts_tokens
 
@@ -79,6 +90,7 @@ class Live:
         also: Sequence[str] = (),
         maps: Sequence[Map] = (),
         revealed_maps: Sequence[Map] = (),
+        pace: Pace | None = None,
         **words: object,
     ) -> Lesson:
         """A lesson with its texts from assets/lessons.toml, those of ``variant`` first, filled in with ``words``.
@@ -115,26 +127,23 @@ class Live:
             revealed_figures=revealed_figures,
             maps=tuple(maps),
             revealed_maps=tuple(revealed_maps),
+            pace=pace,
         )
 
-    @cached_property
-    def layer(self) -> int:
-        """The layer that lessons look into: the first with attention, which they call L0."""
-        return next(iter(table_of(self.config).attention_layers), 0)
-
     def _in_layer(self, text: str) -> str:
-        """The text with the layer that lessons look into in place of L0."""
-        return text.replace("L0", f"L{self.layer}") if self.layer else text
+        """The text with the layer and head that lessons look into in place of L0 and L0H0."""
+        return text.replace("L0H0", f"L0H{self.head}").replace("L0", f"L{self.layer}")
 
     def at(self, address: str) -> Numbers:
-        """The numbers at an address, in float64; L0 means the layer that lessons look into."""
+        """The numbers at an address, in float64; L0H0 means the layer and head that lessons look into."""
         numbers: Numbers = self.trace[self._in_layer(address)].detach().double().cpu().numpy()
         return numbers
 
-    def map(self, title: str, word: str, trace: Trace, head: int) -> Map:
-        """The weights of a head as a small picture."""
-        weights = trace[f"L{self.layer}H{head}.weights"].detach().double().cpu()
-        allowed = Sight.of(trace.config.at(self.layer)).allowed(len(weights), None, weights.device)
+    def map(self, title: str, word: str, trace: Trace, head: int, layer: int | None = None) -> Map:
+        """The weights of a head as a small picture; by default in the layer that lessons look into."""
+        layer = self.layer if layer is None else layer
+        weights = trace[f"L{layer}H{head}.weights"].detach().double().cpu()
+        allowed = Sight.of(trace.config.at(layer)).allowed(len(weights), None, weights.device)
         visible = torch.ones_like(weights, dtype=torch.bool) if allowed is None else allowed
         rows = (zip(row, mask, strict=True) for row, mask in zip(weights.tolist(), visible.tolist(), strict=True))
         return Map(
@@ -206,8 +215,11 @@ class Live:
 
     @cached_property
     def predicted_at(self) -> int:
-        """The position whose prediction is shown: the least certain of the last few; in an encoder, ``here``."""
-        if not self.config.causal:
+        """The position whose prediction is shown: the least certain of the last few.
+
+        It is ``here`` with a ``place``, and in an encoder.
+        """
+        if not self.config.causal or self.follows_one:
             return self.here
         positions = range(max(self.length // 2, self.length - _LAST), self.length)
         rows = [probabilities(self.trace.logits_at(position).double()) for position in positions]

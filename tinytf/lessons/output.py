@@ -24,10 +24,10 @@ def logits(live: Live) -> Lesson:
         f"{figure(smaller)}. How many times as probable is {first}?",
         ratio,
         [
-            difference,
-            larger / smaller if smaller else 0.0,
-            2**difference if difference < 900 else 0.0,
-            ratio + difference,
+            (difference, "That is the difference of the logits, and softmax takes e to its power."),
+            *([(larger / smaller, "That is the ratio of the logits, not of the probabilities.")] if smaller else []),
+            (2**difference if difference < 900 else math.inf, "That is a power of 2, and softmax takes powers of e."),
+            (ratio + difference, "That adds the difference of the logits to the right number."),
         ],
         f"Softmax turns a difference into a factor: e^({figure(larger)} − {bracketed(smaller)}) = "
         f"e^{figure(difference)} = {figure(ratio)}.",
@@ -59,7 +59,12 @@ def _no_logits(live: Live) -> Lesson:
         f"If a head were added, with a vector for each of {vocab:,} tokens: how many logits would this text of "
         f"{count} tokens have?",
         count * vocab,
-        [vocab, count * width, width * vocab, count + vocab],
+        [
+            (vocab, f"That is one position, and there are {count}."),
+            (count * width, "That counts the numbers of the vectors that the head would read."),
+            (width * vocab, "That is the size of the head's matrix."),
+            (count + vocab, f"That adds, and each position would have {vocab:,}."),
+        ],
         f"One for each token of the vocabulary at each of {count} positions: {count} × {vocab:,} = {count * vocab:,}.",
     )
     pooled = ", pooled = tanh(W·x[0] + b)" if live.config.pooler else ""
@@ -76,7 +81,17 @@ def sampling(live: Live) -> Lesson:
         f"{'After' if causal else 'At'} token {position}, {live.token(position)}, {live.piece(first)} is the "
         f"likeliest, with {figure(p)}. How probable is it at temperature {_COLD:g}?",
         sharp,
-        [value for value in (flat, p, p * _COLD, min(1.0, p / _COLD), 1 - p) if value < 1],
+        [
+            (value, reason)
+            for value, reason in (
+                (flat, f"That is at temperature {_WARM:g}, which flattens."),
+                (p, "That is at temperature 1."),
+                (p * _COLD, "That multiplies the probability; a temperature divides the logits."),
+                (p / _COLD, "That divides the probability; a temperature divides the logits."),
+                (1 - p, "That is all other tokens together, at temperature 1."),
+            )
+            if value < 1
+        ],
         f"The logits are divided by {_COLD:g}, so probabilities are squared and made to sum to 1 again: "
         f"{figure(p)}² / {figure(float((plain**2).sum()))} = {figure(sharp)}. At temperature {_WARM:g} it is "
         f"{figure(flat)}.",
@@ -99,7 +114,12 @@ def _nothing_drawn(live: Live) -> Lesson:
         f"Without a head every one of the {vocab:,} tokens is as good as another. What is the probability of a blind "
         "guess?",
         1 / vocab,
-        [1 / live.config.d_model, 2 / vocab, 1 / math.sqrt(vocab), 1 / live.length],
+        [
+            (1 / live.config.d_model, "That divides by d_model, and there are as many choices as tokens."),
+            (2 / vocab, "That is two guesses."),
+            (1 / math.sqrt(vocab), "That divides by the root of the vocabulary."),
+            (1 / live.length, "That is a guess among the tokens of the text."),
+        ],
         f"1 / {vocab:,} = {figure(1 / vocab)}. Any head that is worth its weights does better.",
     )
     return live.lesson("sampling", question, variant="headless")
@@ -124,11 +144,11 @@ def cache(live: Live) -> Lesson:
         f"head{'s' if groups > 1 else ''} of {width}. How many numbers is that?",
         per_token,
         [
-            per_token // 2,
-            3 * per_token // 2,
-            per_token // layers,
-            layers * config.d_model * config.d_model,
-            per_token * count,
+            (per_token // 2, "That is half of it: keys and values are both kept."),
+            (3 * per_token // 2, "That is half as much again: queries are not kept."),
+            (per_token // layers, f"That is the mean of one layer, and there are {layers}."),
+            (layers * config.d_model**2, f"That is {layers} × d_model², and a token has no matrix of its own."),
+            (per_token * count, f"That is all {count} tokens together."),
         ],
         f"Keys and values: {product} = {per_token:,} numbers, {per_token * size:,} bytes per token. The "
         f"last token computed with the cache differs from the whole pass by at most {_cached_difference(live):.1e}.",
@@ -161,7 +181,12 @@ def _no_cache(live: Live) -> Lesson:
     question = live.ask("cache").number(
         f"One more token is appended to this text of {count} tokens. How many tokens go through this encoder again?",
         count + 1,
-        [1, count, 2 * count + 1, (count + 1) ** 2],
+        [
+            (1, "That would be a decoder with a cache."),
+            (count, "The new token goes through it too."),
+            (2 * count + 1, f"That counts the {count} earlier tokens twice."),
+            ((count + 1) ** 2, "That counts pairs of tokens."),
+        ],
         f"All {count + 1}: each of the {count} sees the new one, so the first block computes another vector for it, "
         "and so does every later block.",
     )

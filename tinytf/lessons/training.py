@@ -27,7 +27,13 @@ def loss(live: Live) -> Lesson:
         f"At token {position}, {trace.tokens[position].shown}, the target is {live.piece(token_id)}, and the model "
         f"gives it probability {figure(p)}. What is the loss there, in nats?",
         value,
-        [1 - p, value / math.log(2), p, 1 / p if p > 1e-12 else 1e12, -math.log10(p) if p else math.inf],
+        [
+            (1 - p, "That is 1 − p, and the loss is −ln p."),
+            (value / math.log(2), "That is in bits, −log₂ p."),
+            (p, "That is the probability itself."),
+            (1 / p if p else math.inf, "That is 1 / p, and the loss is its logarithm."),
+            (-math.log10(p) if p else math.inf, "That is −log₁₀ p."),
+        ],
         f"−ln {figure(p)} = {figure(value)}. A model that knows nothing has ln {live.config.vocab_size:,} = "
         f"{figure(untrained)}; the mean here is {figure(trace.loss)}.",
     )
@@ -52,7 +58,12 @@ def _no_loss(live: Live) -> Lesson:
         f"A head that has learned nothing would give each of {vocab:,} tokens the same probability. What would its "
         "loss be, in nats?",
         math.log(vocab),
-        [math.log2(vocab), 1 / vocab, vocab, math.log10(vocab)],
+        [
+            (math.log2(vocab), "That is in bits, −log₂ p."),
+            (1 / vocab, "That is the probability, and the loss is −ln of it."),
+            (vocab, "That is 1 / p, and the loss is its logarithm."),
+            (math.log10(vocab), "That is −log₁₀ p."),
+        ],
         f"−ln(1 / {vocab:,}) = ln {vocab:,} = {figure(math.log(vocab))}. Every training run starts near this loss.",
     )
     return live.lesson("loss", question, variant="headless")
@@ -71,7 +82,13 @@ def backward(live: Live) -> Lesson:
         f"At token {position}, {trace.tokens[position].shown}, the right token {live.piece(token_id)} has probability "
         f"{figure(p)}.{mean_note} What is the gradient of the loss at its logit?",
         answer,
-        [-answer, p / count, -p / count, (p - 1) * count if count > 1 else p - 2, -1 / count],
+        [
+            (-answer, "That has the wrong sign: a larger logit would make the loss larger."),
+            (p / count, "That leaves out the 1 of the right token."),
+            (-p / count, "That leaves out the 1 of the right token, and has the wrong sign."),
+            ((p - 1) * count, f"That multiplies by {count}, and a mean divides."),
+            (-1 / count, "That leaves out the probability."),
+        ],
         f"(p − 1){divisor} = ({figure(p)} − 1){divisor} = {figure(answer)}: below 0, so a larger logit makes the loss "
         f"smaller. Autograd found {figure(float(trace.grad['logits'][position, token_id]))}.",
     )
@@ -106,7 +123,12 @@ def _no_backward(live: Live) -> Lesson:
         f"Query {row}, {live.token(row)}, gives key {key}, {live.token(key)}, the weight {figure(w)}. "
         "How fast does that weight grow with its own score?",
         w * (1 - w),
-        [w, 1 - w, w * w, w * (w - 1)],
+        [
+            (w, "That is the weight itself."),
+            (1 - w, "That is 1 − w, without the factor w."),
+            (w * w, "That is w², and the other factor is 1 − w."),
+            (w * (w - 1), "That has the wrong sign: a larger score makes the weight larger."),
+        ],
         f"w·(1 − w) = {figure(w)} × {figure(1 - w)} = {figure(w * (1 - w))}: most where the choice is open, nothing "
         "where it is settled.",
     )
@@ -145,7 +167,15 @@ def optimiser(live: Live) -> Lesson:
         f"A weight is {figure(step.before)}, its gradient {figure(step.g)}, the learning rate {step.lr:g}. By how much "
         "does the first step of Adam move it, without weight decay?",
         change,
-        [-step.lr * step.g, -change, -step.g, change * math.sqrt(abs(step.g))],
+        [
+            (-step.lr * step.g, "That is plain gradient descent, −lr·g."),
+            (-change, "That has the wrong sign: it goes up the gradient."),
+            (-step.g, "That is the gradient itself, without a learning rate."),
+            (
+                change * math.sqrt(abs(step.g)),
+                "That depends on the size of the gradient, and only its sign counts here.",
+            ),
+        ],
         f"−lr·m̂ / √v̂ = {figure(change)}: in the first step m̂ is the gradient and √v̂ its size, so only its sign is "
         f"left. With weight decay torch's AdamW moved the weight to {figure(step.torch)}.",
     )
@@ -177,7 +207,11 @@ def _no_step(live: Live) -> Lesson:
         f"Besides its {count:,} parameters, how many numbers does training this model with Adam have to keep: "
         "gradients and both moments?",
         3 * count,
-        [count, 2 * count, 4 * count],
+        [
+            (count, "That is one number for each, and there are three."),
+            (2 * count, "That is two numbers for each, and there are three."),
+            (4 * count, "That counts the parameters too."),
+        ],
         f"One gradient and two moments for each: 3 × {count:,} = {3 * count:,}.",
     )
     kinds = ("weights", "gradients", "m, mean of the gradients", "v, mean of their squares")

@@ -48,11 +48,13 @@ def without(live: Live) -> Lesson:
         measure, state = "cosine", f"the last vector of token {live.here} has cosine 1 with itself"
         prompt = "Which of these turns it furthest from where it was?"
     names = {run.name: run.name for run in runs[1:]} | {original.name: "none of them"}
-    right = names.pop(worst.name)
+    right = names[worst.name]
+    others = [run for run in [*runs[1:], original] if run is not worst]
+    lowest = f"{figure(worst.score)} {worst.name}"
     question = live.ask("without").words(
         f"As it is, {state}. Now leave out {choices}, in every layer. {prompt}",
         right,
-        names.values(),
+        [(names[run.name], f"{measure} is {figure(run.score)} {run.name}, and {lowest}.") for run in others],
         f"{right[0].upper()}{right[1:]}: {figure(worst.score)}. The weights are the same; they relied on what is gone.",
         (worst.score,),
     )
@@ -60,18 +62,20 @@ def without(live: Live) -> Lesson:
         "run",
         measure,
         *(["likeliest"] if live.has_head else []),
-        f"L{live.layer}H0, largest weight of {live.token(row)}",
+        f"L{live.layer}H{live.head}, largest weight of {live.token(row)}",
     )
     rows: list[tuple[Figure, ...]] = []
     for run in runs:
-        largest = float(run.trace[f"L{live.layer}H0.weights[{row}]"].max())
+        largest = float(run.trace[f"L{live.layer}H{live.head}.weights[{row}]"].max())
         rows.append((run.name, run.score, *([run.likeliest] if live.has_head else []), largest))
     return live.lesson(
         "without",
         question,
         LiveTable(titles, tuple(rows[:1]), share=1 if live.has_head else None),
         LiveTable(titles, tuple(rows), share=1 if live.has_head else None),
-        revealed_maps=[live.map(run.name.replace("without", "no"), figure(run.score), run.trace, 0) for run in runs],
+        revealed_maps=[
+            live.map(run.name.replace("without", "no"), figure(run.score), run.trace, live.head) for run in runs
+        ],
         parts=", ".join(parts),
         key=live.strongest_keys(1)[0],
     )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.look.heads import LABELS, MEASURES, measure_heads, measures_of
+from tinytf.look.heads import MEASURES, measure_heads, measures_of
+from tinytf.look.kinds import LABELS
 from tinytf.look.overview import Overview, layer_overview, overview
 from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at

@@ -18,7 +18,6 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.look.heads import (
-    LABELS,
     Named,
     by_offset,
     copy_losses,
@@ -37,6 +36,7 @@ from tinytf.look.heads import (
     spread_over_layers,
     visible_counts,
 )
+from tinytf.look.kinds import LABELS
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, ignore_progress, plain

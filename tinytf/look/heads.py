@@ -7,15 +7,15 @@ previous-token and induction heads are measured on (Olsson et al. 2022, "In-cont
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import UsageError
+from tinytf.look.kinds import LABELS, Label
 from tinytf.nearest import did_you_mean
-from tinytf.report import Data
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import StepTable
 from tinytf.trace.trace import Trace
@@ -176,48 +176,6 @@ def spread_over_layers(values: Tensor, layers: Sequence[int], count: int) -> Ten
     all_layers = values.new_full((count, *values.shape[1:]), torch.nan)
     all_layers[list(layers)] = values
     return all_layers
-
-
-@dataclass(frozen=True)
-class Label(Data):
-    """A kind of head: the ``score`` that identifies it, the ``least`` score needed, its meaning, and what they do.
-
-    A label ``of_repeats`` is read on repeated random tokens, the others on text if there is any.
-    """
-
-    LESS: ClassVar = ("does", "of_repeats")
-
-    name: str
-    score: str
-    least: float
-    meaning: str
-    does: str
-    of_repeats: bool = False
-
-
-LABELS: tuple[Label, ...] = (
-    Label(
-        "induction", "induction", 0.5,
-        "finds what followed last time, to repeat it", "repeat what followed last time", True,
-    ),
-    Label("duplicate", "duplicate", 0.5, "finds the earlier copy of its own token", "find an earlier copy", True),
-    Label("previous", "previous", 0.5, "brings each token the one before it", "look at the token before", True),
-    Label("self", "self", 0.5, "stays at its own token", "look at the token itself"),
-    Label(
-        "offset", "offset_weight", 0.5,
-        "looks a fixed number of tokens back or ahead", "look a fixed number of tokens away",
-    ),
-    Label(
-        "first", "first", 0.5,
-        "rests on the first token: a sink, where attention goes that is not needed", "rest on the first token",
-    ),
-    Label(
-        "broad", "entropy_share", 0.9,
-        "looks at all tokens nearly alike, and so takes their mean", "look at all tokens nearly alike",
-    ),
-)  # fmt: skip
-"""The most specific label comes first: a head has the first label that it reaches. Half is the majority of its weight:
-on the same sequences no other place can have as much."""
 
 
 _OFFSET = next(label for label in LABELS if label.name == "offset")

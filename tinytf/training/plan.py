@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 
 from tinytf.config import ModelConfig
@@ -19,15 +18,11 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.tokens import Stage
 from tinytf.training.loop import require_free
+from tinytf.training.pace import Pace
 from tinytf.training.recipe import Recipe
 from tinytf.training.rehearsal import Rehearsal, rehearse
 from tinytf.training.run.peak import matrix_peak, training_flops
-from tinytf.training.tuning.optimiser import clip_factor, learning_rate
 
-_POINTS = 512
-"""The largest number of steps whose learning rate is listed."""
-_NORMS = 200
-"""The number of gradient norms whose clipping is shown."""
 _TIMED_STEPS, _PADDING_STEPS = 5, 100
 """The number of steps that are timed, and of those whose padding is counted."""
 _NUMBERS_IN_MEMORY, _NUMBERS_SAVED = 4, 3
@@ -40,7 +35,7 @@ class TrainingPlan(Report):
 
     ``trained`` counts the parameters that are trained; the other ``parameters`` are frozen, by ``freeze`` or LoRA.
     ``tokens`` and ``held_out_tokens`` count the text, ``step_tokens`` a batch; ``padding`` is the share of padding in
-    batches of conversations. ``schedule`` pairs steps (from 1) with learning rates; ``loss`` (nats per token) and
+    batches of conversations. ``loss`` (nats per token) and
     ``gradient_norm`` are of the first batch before training. ``step_seconds`` is the median of five steps, and
     ``peak_flops`` the speed of a matrix product here; both are None in half precision or with compiled steps.
     """
@@ -60,7 +55,6 @@ class TrainingPlan(Report):
     held_out_tokens: int
     token_bytes: int
     step_tokens: int
-    schedule: Sequence[tuple[int, float]]
     loss: float
     gradient_norm: float
     padding: float | None = None
@@ -97,16 +91,9 @@ class TrainingPlan(Report):
         return math.log(self.config.vocab_size)
 
     @property
-    def clipped_by(self) -> float:
-        """The factor that clips the first gradient."""
-        return clip_factor(self.gradient_norm, self.recipe.clip)
-
-    @property
-    def clipping(self) -> list[tuple[float, float]]:
-        """Gradient norms, beyond the first norm and twice the limit, each with the factor that clips it."""
-        limit = self.recipe.clip
-        norms = np.linspace(0, 1.25 * max(self.gradient_norm, 2 * limit), _NORMS).tolist()
-        return [(norm, clip_factor(norm, limit)) for norm in norms]
+    def pace(self) -> Pace:
+        """The learning rate of every step, and the clipping of the first gradient."""
+        return Pace(self.recipe, self.gradient_norm)
 
     @property
     def memory_bytes(self) -> int:
@@ -137,10 +124,12 @@ class TrainingPlan(Report):
                 "tokenizer", "parameters", "trained", "tokens", "held_out_tokens", "step_tokens", "padding",
                 "seen_tokens", "passes",
             ),
-            "first_batch": self.members("loss", "uniform_loss", "gradient_norm", "clipped_by"),
+            "first_batch": {
+                **self.members("loss", "uniform_loss", "gradient_norm"), "clipped_by": self.pace.clipped_by
+            },
             **self.members("memory_bytes", "token_bytes", "checkpoints", "checkpoint_bytes", "step_seconds", "seconds"),
             **self.members("flops_per_token", "peak_flops", "mfu"),
-            "schedule": [{"step": step, "lr": lr} for step, lr in self.schedule],
+            "schedule": [{"step": step, "lr": lr} for step, lr in self.pace.schedule],
         }  # fmt: skip
 
 
@@ -169,15 +158,14 @@ def plan(
         loss, norm = rehearsal.gradient(0)
         seconds = _time_step(rehearsal)
         padding = setup.examples.padding(_PADDING_STEPS) if isinstance(setup.examples, ChatTurns) else None
-    steps = np.unique(np.linspace(0, recipe.steps - 1, min(recipe.steps, _POINTS)).round().astype(int)).tolist()
     tokens, held_out = setup.counts
     return TrainingPlan(
         run=out, recipe=recipe, config=setup.model.config, tokenizer=setup.tokenizer.kind,
         parameters=sum(p.numel() for p in parameters), weight_bytes=sum(p.nbytes for p in parameters),
         trained=sum(p.numel() for p in trained), trained_bytes=sum(p.nbytes for p in trained), padding=padding,
         tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
-        schedule=[(step + 1, learning_rate(step, recipe)) for step in steps], loss=loss,
-        gradient_norm=norm, step_seconds=seconds, flops_per_token=training_flops(setup.model.config, recipe.block),
+        loss=loss, gradient_norm=norm, step_seconds=seconds,
+        flops_per_token=training_flops(setup.model.config, recipe.block),
         peak_flops=None if seconds is None else matrix_peak(parameters[0].device),
     )  # fmt: skip
 

@@ -25,7 +25,8 @@ class Options:
     lesson: str | None = argument(required=False, shell_complete=_complete_lesson)
     text: str | None = option(metavar="TEXT", help="Text to use in the lessons; - reads it from a pipe.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
-    listed: bool = option("--list", is_flag=True, help="List the number, name and title of every lesson.")
+    listed: bool = option("--list", is_flag=True, help="List every lesson, with ✓ where you answered right.")
+    reset: bool = option(is_flag=True, help="Forget where you left off and what you answered.")
 
 
 @command("learn")
@@ -37,8 +38,17 @@ def learn(options: Options, model_options: ModelOptions, output: Output) -> None
     from tinytf.lessons import LessonList, find
 
     number = None if options.lesson is None else find(options.lesson)
-    if options.listed:
-        output.draw(LessonList())
+    if options.listed or options.reset:
+        from tinytf_cli.bookmark import Bookmark
+
+        bookmark = Bookmark()
+        if options.reset:
+            bookmark.path.unlink(missing_ok=True)
+            output.note("the place and the score of the lessons are forgotten")
+            return
+        if bookmark.unread:
+            output.note(bookmark.unread)
+        output.draw(LessonList().answered(bookmark.answers))
         return
     from tinytf.lessons.course import Course
     from tinytf.lessons.live import Live

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,19 +10,20 @@ import click
 from rich.cells import cell_len
 
 from tinytf.errors import UsageError
+from tinytf.glossary import glossary, meanings_of
 from tinytf.nearest import did_you_mean
 from tinytf_cli.main import COMMANDS
 from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.draw import blocks_of
+from tinytf_cli.words import ALL_WORDS
 
 if TYPE_CHECKING:
     from tinytf.trace.address import Address
 
 _COMMANDS = "commands"
-_HEADS = ("induction", "duplicate", "previous", "self", "offset", "first", "broad")
-"""The kinds of heads that ``tinytf heads`` counts."""
 _IN_LAYER = re.compile(r"L[0-9*-]")
 _MAX_INDENT = 18
 """The largest indent of a continued line, for narrow screens."""
@@ -99,11 +101,14 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
         return _name_page(session, name)
     if address := _step_address(session, topic):
         return _step_page(session, address)
-    if (kind := topic.lower()) in _HEADS:
-        return _head_page(kind)
-    known = [*dict.fromkeys((*PAGES, *TOPICS, _COMMANDS, *session.lexicon.names.values()))]
+    if topic == ALL_WORDS:
+        return blocks_of(glossary(), session.terminal())
+    known = [*dict.fromkeys((*PAGES, *TOPICS, _COMMANDS, ALL_WORDS, *session.lexicon.names.values()))]
+    with suppress(UsageError):
+        return blocks_of(meanings_of(topic), session.terminal())
     if page := complete_name(topic, known):
         return help_blocks(session, page)
+    known += [word.name for word in glossary().words]
     raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known, otherwise="help lists what there is"))
 
 
@@ -118,9 +123,7 @@ def _overview(session: Session) -> Iterator[Block]:
     yield from _pairs([(topic, ", ".join(listed)) for topic, listed in names.items()])
     yield Line("")
     yield Line("help TOPIC, such as help moving, lists its verbs; help VERB explains one;", indent=2)
-    yield Line(
-        "help L0.weights, or another step, says what it is for; help induction, what such a head does;", indent=2
-    )
+    yield Line("help L0.weights, or another step, says what it is for; help words, what the words mean;", indent=2)
     yield Line(f"see also {', '.join(f'help {page}' for page in PAGES if page not in names)}", indent=2)
 
 
@@ -189,9 +192,9 @@ def _step_address(session: Session, topic: str) -> "Address | None":
 
 def _step_page(session: Session, address: "Address") -> Iterator[Block]:
     """What a step is: its formula, and from the lesson about it what it is for and its PyTorch line, on the text."""
+    from tinytf.lessons.about import lesson_of
     from tinytf.lessons.course import lesson
     from tinytf.lessons.live import Live
-    from tinytf.student.lesson import lesson_of
 
     step = address.step
     assert step is not None
@@ -201,24 +204,17 @@ def _step_page(session: Session, address: "Address") -> Iterator[Block]:
         yield Line("run a text, and help says what the step is for, on its numbers", indent=2)
         yield _examples("run The cat sat")
         return
-    number = lesson_of(session.model, session.trace, step.name)
+    number = None
+    with suppress(UsageError):  # the lessons do not fit every model
+        live = Live(session.model, trace=session.trace)
+        number = lesson_of(live, step.name)
     if number is not None:
-        told = lesson(number, Live(session.model, session.trace.encoding.text))
+        told = lesson(number, live)
         yield from _pairs([("PyTorch", told.pytorch)])
         yield Line("")
         yield Line(" ".join(told.why.split()), indent=2, hanging=0)
     yield Line("")
     yield _examples(*([f"print {address}"] if step.is_tensor else []), *([f"learn {number}"] if number else []))
-
-
-def _head_page(kind: str) -> Iterator[Block]:
-    """What a kind of head is, and from which score on a head is counted as one."""
-    from tinytf.look.heads import LABELS
-
-    label = next(label for label in LABELS if label.name == kind)
-    yield Heading(f"{label.name} head", label.meaning, "attention")
-    yield from _pairs([("counted from", f"{label.score.replace('_', ' ')} ≥ {label.least:g}")])
-    yield _examples("heads", "attention")
 
 
 def _verb_page(verb: Verb) -> Iterator[Block]:

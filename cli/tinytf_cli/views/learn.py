@@ -60,7 +60,8 @@ class LessonView:
     @property
     def has_more(self) -> bool:
         """Whether the answer has numbers of its own."""
-        return bool(self.lesson.revealed or self.lesson.revealed_figures or self.lesson.revealed_maps)
+        lesson = self.lesson
+        return bool(lesson.revealed or lesson.revealed_figures or lesson.revealed_maps or lesson.pace)
 
     def why(self) -> Iterator[Block]:
         """The purpose of the step, its formula, and the line of PyTorch."""
@@ -77,11 +78,15 @@ class LessonView:
         """The numbers of the answer, if it has its own."""
         lesson = self.lesson
         yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
+        if lesson.pace is not None:
+            from tinytf_cli.views.plan import pace_blocks
+
+            yield from pace_blocks(lesson.pace, "this gradient", min(rows, 8))
 
     def bare(self, rows: int) -> Iterator[Block]:
         """The numbers of the answer without their pictures, for a short screen."""
         lesson = self.lesson
-        figures, addresses = lesson.revealed_figures, lesson.revealed
+        figures, addresses = lesson.figures if lesson.pace else lesson.revealed_figures, lesson.revealed
         yield from self._numbers(figures, () if figures or addresses else lesson.revealed_maps, addresses, rows)
 
     def both(self, rows: int) -> Iterator[Block]:
@@ -135,15 +140,15 @@ class LessonView:
         yield Span(f"{choice}{mark}", roles[1])
         yield Span(" " * (wide - cell_len(f"{choice}{mark}")))
 
-    def answer(self) -> Line:
-        """Why the right choice is right, and whether it was chosen."""
+    def answer(self, chosen: int | None) -> Line:
+        """Why the right choice is right, after why a wrong one is wrong if it was chosen."""
         question, reveal = self.lesson.question, Span(self.lesson.question.reveal)
         right = str(question.answer + 1)
-        if self.chosen is None:
+        if chosen is None:
             return _labelled(Span("answer", "dim"), Span(f"{right}  ", "strong"), reveal)
-        if self.chosen == question.answer:
+        if chosen == question.answer:
             return _labelled(Span("right", "good"), reveal)
-        return _labelled(Span(f"no, {right}", "bad"), reveal)
+        return _labelled(Span(f"no, {right}", "bad"), Span(f"{question.reasons[chosen]} ", "strong"), reveal)
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The whole lesson for paper, the answer after the question."""
@@ -155,7 +160,7 @@ class LessonView:
         yield from self.numbers(_ROWS)
         yield Line("")
         yield from self.question(terminal)
-        yield self.answer()
+        yield self.answer(self.chosen)
         if self.has_more:
             if lesson.revealed_figures or not lesson.revealed_maps:
                 yield Line("")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tinytf.text.printable import printable
+from tinytf.training.pace import Pace
 from tinytf.training.plan import TrainingPlan
 from tinytf_cli.numbers import count, duration, in_bytes, plural
 from tinytf_cli.terminal import Terminal
@@ -39,8 +40,7 @@ def plan(report: TrainingPlan, terminal: Terminal, display: Display) -> Iterator
         work = f"{report.flops_per_token / 1e6:,.3g} MFLOP a token; a matrix product here reaches"
         rows["MFU"] = f"{100 * report.mfu:.0f} %: {work} {report.peak_flops / 1e9:,.0f} GFLOP/s"
     yield _facts(rows)
-    yield from _schedule(report)
-    yield from _clipping(report)
+    yield from pace_blocks(report.pace, "the first gradient")
     yield Heading("would write", f"to {where}; a dry run trains and writes nothing")
     retained = f"the last {min(report.checkpoints, recipe.keep)} and the best stay"
     files = {
@@ -59,23 +59,29 @@ def _trained(report: TrainingPlan) -> str:
     return f", {count(report.trained)} of them to train" if report.trained < report.parameters else ""
 
 
-def _schedule(report: TrainingPlan) -> Iterator[Block]:
-    recipe, peak = report.recipe, f"{report.recipe.lr:g}"
+def pace_blocks(pace: Pace, gradient: str, height: int = 8) -> Iterator[Block]:
+    """The learning rate of every step; and the clipping factor by gradient norm, with that of ``gradient``."""
+    yield from _schedule(pace, height)
+    if pace.gradient_norm is not None:
+        yield from _clipping(pace, pace.gradient_norm, gradient, max(1, height - 2))
+
+
+def _schedule(pace: Pace, height: int) -> Iterator[Block]:
+    recipe, peak = pace.recipe, f"{pace.recipe.lr:g}"
     warm = f"{plural(recipe.warmup, 'step')} of warm-up to {peak}, then " if recipe.warmup else f"from {peak} "
     low = "" if recipe.schedule == "constant" else f" towards {recipe.lr * recipe.final_lr:g}"
     yield Heading("learning rate", warm + recipe.schedule + low, "q")
-    steps, rates = zip(*report.schedule, strict=True)
-    yield Curves([Curve("learning rate", np.array(steps), np.array(rates), "q")], "step", "learning rate", 8)
+    steps, rates = zip(*pace.schedule, strict=True)
+    yield Curves([Curve("learning rate", np.array(steps), np.array(rates), "q")], "step", "learning rate", height)
 
 
-def _clipping(report: TrainingPlan) -> Iterator[Block]:
-    """The clipping factor by gradient norm, with the first gradient's."""
-    norm, most, factor = report.gradient_norm, report.recipe.clip, report.clipped_by
+def _clipping(pace: Pace, norm: float, gradient: str, height: int) -> Iterator[Block]:
+    most, factor = pace.recipe.clip, pace.clipped_by
     effect = f"is multiplied by {factor:.3f}" if factor < 1 else "stays as it is"
-    yield Heading("clipping", f"global norm at most {most:g}; the first gradient has {norm:.3f} and {effect}", "k")
-    norms, factors = np.array(report.clipping).T
-    first = Curve("first gradient", np.array([norm]), np.array([factor]), "output", points=True)
-    yield Curves([first, Curve("any gradient", norms, factors, "k")], "gradient norm", "factor", 6)
+    yield Heading("clipping", f"global norm at most {most:g}; {gradient} has {norm:.3f} and {effect}", "k")
+    norms, factors = np.array(pace.clipping).T
+    first = Curve(gradient.removeprefix("the "), np.array([norm]), np.array([factor]), "output", points=True)
+    yield Curves([first, Curve("any gradient", norms, factors, "k")], "gradient norm", "factor", height)
 
 
 def _facts(rows: Mapping[str, str]) -> Table:

@@ -3,34 +3,30 @@
 import re
 from collections.abc import Iterator
 
-from tinytf.errors import UsageError
 from tinytf.lessons import NAMES, TEXTS
 from tinytf.lessons.course import lesson
 from tinytf.lessons.live import Live
-from tinytf.loading import Model
-from tinytf.trace.trace import Trace
 
-_ABOUT_STEPS = NAMES[: NAMES.index("logits") + 1]
-"""Later lessons are about uses of the logits."""
+_ABOUT_STEPS = NAMES[: NAMES.index("sampling") + 1]
+"""Later lessons are about uses of the probabilities."""
 _STEP = re.compile(r"(?:L[^.\[]*\.)?([a-z]\w*(?:\.\w+)*)")
 
 
-def lesson_of(model: Model, trace: Trace, step: str) -> int | None:
+def lesson_of(live: Live, step: str) -> int | None:
     """The number of the lesson about a step: one that shows it, else one with it as an example, else one of its kind.
 
-    The first of several; None where there is none, and for a model that the lessons do not fit.
+    Steps are of one kind with the same operation on as many inputs. The first of several; None where there is none.
     """
-    try:
-        live = Live(model, trace.encoding.text)
-    except UsageError:
-        return None
-    steps = trace.steps.by_name
-    operation = type(steps[step].operation)
+    steps = live.trace.steps.by_name
+    operation, reads = type(steps[step].operation), len(steps[step].inputs)
 
     def closeness(name: str) -> int:
         example = [step_name for step_name in _addressed(live, name, "cell") if step_name in steps]
         shown = [*_addressed(live, name, "shown"), *_addressed(live, name, "revealed")]
-        alike = any(type(steps[step_name].operation) is operation for step_name in example)
+        alike = any(
+            type(steps[step_name].operation) is operation and len(steps[step_name].inputs) == reads
+            for step_name in example
+        )
         return 3 * (step in shown) + 2 * (step in example) + alike
 
     close = {number: closeness(name) for number, name in enumerate(_ABOUT_STEPS, 1)}
