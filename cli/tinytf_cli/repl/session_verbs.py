@@ -134,8 +134,8 @@ def set_value(session: Session, words: tuple[str, ...]) -> Shown:
     A number is a cell, a row or a slice of a step (L1H2.weights[mat,cat], L1H2.weights[mat,:]) or of a parameter
     (L1H2.W_Q[0,3], E[cat]), or the divisor of attention scores, √d or scale, in all layers or in one (L1.√d = 1). The
     present text is run again, and the answer compares it with the run before. A token in an address becomes its
-    position, in later texts too. Masked cells of a row stay masked. Numbers accumulate; set none takes all of them back,
-    and undo the last one.
+    position, in later texts too. Masked cells of a row stay masked. Numbers accumulate; set none takes all of them
+    back, and undo the last one.
     """
     if not words:
         return _settings_result(session, *SETTINGS)
@@ -189,8 +189,8 @@ def _settings_result(session: Session, *names: str) -> Shown:
 def undo(session: Session) -> Shown:
     """Undo the last line that changed the session.
 
-    undo restores the model, text, ablations, set numbers, kept runs, settings, stops, displays and aliases, but not the step: back
-    undoes a movement. redo undoes an undo.
+    undo restores the model, text, ablations, set numbers, kept runs, settings, stops, displays and aliases, but not the
+    step: back undoes a movement. redo undoes an undo.
     """
     return _undo_result(session, "undone", session.undo())
 
