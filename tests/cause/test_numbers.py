@@ -73,13 +73,12 @@ def test_a_row_is_filled_except_where_the_mask_hides_it(model: tinytf.Model) -> 
     ("address", "name", "index"),
     [
         ("L1H2.W_Q[5,3]", "blocks.1.attention.q.weight", (2 * 32 + 3, 5)),
-        ("L0.norm1.gain", "blocks.0.norm1.weight", slice(None)),
         ("E[464,1:3]", "embed.tokens.weight", (464, slice(1, 3))),
         ("L2.ffn.W_down[0:4,-1]", "blocks.2.ffn.down.weight", (-1, slice(4))),
     ],
 )
 def test_a_set_parameter_is_that_of_a_model_whose_weight_was_changed(
-    model: tinytf.Model, address: str, name: str, index: tuple[int | slice, ...] | slice
+    model: tinytf.Model, address: str, name: str, index: tuple[int | slice, ...]
 ) -> None:
     other = copy.deepcopy(model.transformer)
     with torch.no_grad():
@@ -115,7 +114,7 @@ def test_a_divisor_divides_the_scores_of_its_layers(model: tinytf.Model) -> None
 def test_generation_and_scores_go_through_the_set_numbers(model: tinytf.Model) -> None:
     changed = model.with_numbers({"L3H1.weights[2,0]": 3, "L0.W_Q[0,3]": 2, "√d": 4})
     ids = list(model.encode(TEXT).ids)
-    for step in changed.stream(TEXT, max_tokens=3):
+    for step in changed.stream(TEXT, max_tokens=2):
         assert step.id == int(changed.trace(ids=ids).logits_at(-1).argmax())
         ids.append(step.id)
     assert changed.notes == ("with L3H1.weights[2,0] = 3, L0.W_Q[0,3] = 2, √d = 4",)
