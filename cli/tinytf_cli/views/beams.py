@@ -118,12 +118,16 @@ def _tree(report: BeamSearch, tokenizer: Tokenizer, *, plain: bool) -> Iterator[
         branches.append([Span(rail, "dim"), " ".join(map(tokenizer.shown, ids[fork:]))])
     before_all = f"after {_last_tokens(paths[0][:shared], tokenizer)}; " if shared else ""
     yield Heading("tree", f"{before_all}a dropped branch has the score of its best continuation", "output")
+    ends_in_words = [Span(word := ends[ids][1], "output" if word == "best" else "dim") for ids in paths]
     yield Table(
         [
             Column("tokens", branches, shrink=20),
             Column("score", [f"{ends[ids][0]:.3f}" for ids in paths], "right"),
             Column(
-                "", [Span(ends[ids][1], "output" if ends[ids][1] == "best" else "dim") for ids in paths], said="state"
+                "",
+                ends_in_words,
+                narrow=[Span(end.text.partition(":")[0], end.role) for end in ends_in_words],
+                said="state",
             ),
         ]
     )
