@@ -123,7 +123,7 @@ def test_the_plane_holds_the_two_directions_of_largest_variance(tied: Model) -> 
     points, shares = space.plane
     assert np.allclose(shares, (sizes / sizes.sum())[[-1, -2]])
     projected = (vectors - vectors.mean(0)) @ directions[:, [-1, -2]]
-    assert np.allclose(np.abs(points), np.abs(projected), atol=1e-6)
+    assert np.allclose(np.abs(points.numpy()), np.abs(projected), atol=1e-6)
 
 
 def test_a_vector_of_a_text_is_compared_with_the_words_that_it_is_nudged_toward(tied: Model) -> None:

@@ -21,6 +21,8 @@ from tinytf_cli.views.parts import note
 _SHOWN = 6
 _DROPPED = 12
 """The branches that a tree shows of those that were dropped, the latest."""
+_BESIDE = 32
+"""The columns beside the tokens of a tree; where a tree is too wide, each branch is shown by its last tokens."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def beam_search(report: BeamSearch | Underway[BeamSearch], terminal: Terminal, d
     """The best texts, known only once the search is over."""
     if display.running and not display.watch and not terminal.picture:
         return _running(report, terminal)
-    return _in_full(report, display.watch, plain=terminal.plain)
+    return _in_full(report, display.watch, terminal)
 
 
 def _running(report: BeamSearch | Underway[BeamSearch], terminal: Terminal) -> Iterator[Block]:
@@ -61,7 +63,7 @@ def _running(report: BeamSearch | Underway[BeamSearch], terminal: Terminal) -> I
         yield Line(Span(_ending(complete), "dim"))
 
 
-def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool, *, plain: bool) -> Iterator[Block]:
+def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool, terminal: Terminal) -> Iterator[Block]:
     """The best texts; with ``watch``, the hypotheses of every step before them."""
     model = model_of(report)
     yield from banner(model, report.prompt)
@@ -72,7 +74,7 @@ def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool, *, plain: b
             yield _table(step, model.tokenizer)
     complete = report.now
     if watch and len(complete.steps) > 1:
-        yield from _tree(complete, model.tokenizer, plain=plain)
+        yield from _tree(complete, model.tokenizer, terminal)
     for hypothesis in complete.best:
         yield Heading("text", _in_words(hypothesis), "output")
         yield from continuation(report.prompt.text, complete.text_of(hypothesis))
@@ -93,7 +95,7 @@ def _table(step: BeamStep, tokenizer: Tokenizer) -> Table:
     )
 
 
-def _tree(report: BeamSearch, tokenizer: Tokenizer, *, plain: bool) -> Iterator[Block]:
+def _tree(report: BeamSearch, tokenizer: Tokenizer, terminal: Terminal) -> Iterator[Block]:
     """Every end of a branch, best first: the kept ones with their score, the dropped ones with what they lost to."""
     last = report.steps[-1]
     ends: dict[tuple[int, ...], tuple[float, str]] = {}
@@ -112,18 +114,24 @@ def _tree(report: BeamSearch, tokenizer: Tokenizer, *, plain: bool) -> Iterator[
     branches: list[Cell] = []
     paths = sorted(ends, key=lambda ids: [rank[ids[:length]] for length in range(shared, len(ids) + 1)])
     for before, ids in zip([(), *paths], paths, strict=False):
-        fork = shared if plain else max(shared, _in_common(before, ids))
+        fork = shared if terminal.plain else max(shared, _in_common(before, ids))
         stem = " ".join(map(tokenizer.shown, ids[shared:fork]))
         rail = " " * cell_len(stem) + "└" if fork > shared else ""
         branches.append([Span(rail, "dim"), " ".join(map(tokenizer.shown, ids[fork:]))])
     before_all = f"after {_last_tokens(paths[0][:shared], tokenizer)}; " if shared else ""
     yield Heading("tree", f"{before_all}a dropped branch has the score of its best continuation", "output")
+    endings = [_last_tokens(ids, tokenizer) for ids in paths]
+    width = _BESIDE + max(cell_len(" ".join(map(tokenizer.shown, ids[shared:]))) for ids in paths)
+    ends_in_words = [Span(word := ends[ids][1], "output" if word == "best" else "dim") for ids in paths]
     yield Table(
         [
-            Column("tokens", branches, shrink=20),
+            Column("tokens", branches, narrow=branches if width <= terminal.width else endings, shrink=20),
             Column("score", [f"{ends[ids][0]:.3f}" for ids in paths], "right"),
             Column(
-                "", [Span(ends[ids][1], "output" if ends[ids][1] == "best" else "dim") for ids in paths], said="state"
+                "",
+                ends_in_words,
+                narrow=[Span(end.text.partition(":")[0], end.role) for end in ends_in_words],
+                said="state",
             ),
         ]
     )
