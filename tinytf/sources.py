@@ -110,13 +110,17 @@ class RunSource(Source):
     family = "tinytf run"
 
     def config(self) -> ModelConfig:
+        return self._config
+
+    @cached_property
+    def _config(self) -> ModelConfig:
         return read_config(self.path)
 
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(Tokenizer.load(self.path / "tokenizer.json"))
 
     def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
-        return LoadedModel(load_run(self.path, dtype))
+        return LoadedModel(load_run(self.path, dtype, self._config))
 
     def card(self) -> dict[str, Any] | None:
         return read_json(self.path / "card.json") if (self.path / "card.json").exists() else None

@@ -32,13 +32,13 @@ def write_run(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor
     write_state(directory / "config.json", to_json(stored))
 
 
-def load_run(directory: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    """The model of a run directory, on the CPU, in eval mode, in ``dtype``.
+def load_run(directory: Path, dtype: torch.dtype = torch.float32, config: ModelConfig | None = None) -> Transformer:
+    """The model of a run directory, on the CPU, in eval mode, in ``dtype``; its ``config`` is read unless given.
 
     Raises CheckpointError, naming the file, or the tensor with both shapes, for anything missing, truncated, unknown or
     of another shape.
     """
-    config = read_config(directory)
+    config = config or read_config(directory)
     weights = Safetensors(directory / "model.safetensors")
     model = empty_model(config, len(weights.shapes), weights.path)
     require_match(shapes_of(model), weights.shapes, weights.path)

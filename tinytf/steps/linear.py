@@ -114,5 +114,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class Linear(nn.Linear):
     """torch's own, with the kernel above."""
 
+    def reset_parameters(self) -> None:
+        """Draw first weights where there is memory for them: a model that is opened brings its own."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
