@@ -153,3 +153,27 @@ def test_files_are_written_in_every_format(tinytf: Tinytf, decoder: Path, tmp_pa
 def test_the_list_of_lessons_needs_no_torch() -> None:
     code = "import sys; from tinytf_cli.main import run; run(['learn', '--list']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_teaching_tells_every_step_of_one_way_and_where_to_read_on(tinytf: Tinytf, decoder: Path) -> None:
+    out = tinytf("trace", SENTENCE, "-m", decoder, "--teach", "--layer", "1", "--head", "0").out
+    live = Live(load(str(decoder)), SENTENCE, place=(1, 0))
+    said = " ".join(out.split())
+    places = []
+    for name in ("tokens", "embeddings", "qkv", "scores", "softmax", "values", "concat", "feed-forward", "logits"):
+        told = lesson(name, live)
+        assert said.count(" ".join(told.why.split())) == 1, name
+        places.append(out.index(told.title))
+        assert " ".join(told.pytorch.split()) in said
+    assert places == sorted(places)
+    assert "of the layers 1, of its heads 0" in out
+    assert "L1H0.weights" in out
+    assert "L0." not in out
+    assert out.rindex("tinytf learn NAME") > places[-1]
+
+
+@pytest.mark.parametrize("option", [("--pipeline",), ("--at", "L0.q"), ("--step", "q"), ("--block", "L1"), ("--all",)])
+def test_teaching_goes_with_nothing_else(tinytf: Tinytf, decoder: Path, option: tuple[str, ...]) -> None:
+    ran = tinytf("trace", SENTENCE, "-m", decoder, "--teach", *option)
+    assert is_a_clean_error(ran)
+    assert "--teach tells one way through a pass" in ran.err

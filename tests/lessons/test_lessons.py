@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, bias_of_distance, config_of, lively, rows_of_distance
+from architectures import KINDS, bias_of_distance, lively, rows_of_distance
+from small_models import OTHER, TEXT, small
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -17,31 +18,7 @@ from tinytf.lessons import NAMES, find
 from tinytf.lessons.course import lesson
 from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
-from tinytf.loading import Model, load
-from tinytf.text.train import train_bpe, train_wordpiece
-
-TEXT, OTHER = "The cat sat on the mat", "A dog ran away from the big red cat"
-CORPUS = [f"{TEXT}. {OTHER}. " * 4]
-
-
-def small(kind: str) -> Model:
-    config = config_of(kind)
-    tokenizer = train_bpe(CORPUS, 290) if config.causal else train_wordpiece(CORPUS, 110)
-    return Model(
-        kind, lively(config_of(kind, vocab_size=tokenizer.vocab_size, context=64)), tokenizer, "random weights"
-    )
-
-
-@pytest.fixture(scope="module")
-def opened() -> Callable[[str], Model]:
-    found: dict[str, Model] = {}
-
-    def model(name: str) -> Model:
-        if name not in found:
-            found[name] = load(name, device="cpu") if name not in KINDS else small(name)
-        return found[name]
-
-    return model
+from tinytf.loading import Model
 
 
 def lessons(live: Live) -> Iterator[Lesson]:
@@ -396,71 +373,6 @@ def test_positions_drown_embeddings_only_where_they_are_added_to_them(opened: Ca
     assert all("multiplies the vector by √128 = 11.31" in said for said in why.values())
     assert "drown" in why["tiny-encoder"]
     assert "position" not in why["tiny"]
-
-
-def test_the_reason_at_the_mask_names_a_position_that_makes_the_choice_wrong(live: Live) -> None:
-    asked = lesson("mask", live).question
-    for choice, reason in zip(asked.choices, asked.reasons, strict=True):
-        if reason:
-            first, *rest = map(int, re.findall(r"\d+", choice)) or [0, -1]
-            positions = range(first, rest[-1] + 1 if rest else first + 1)
-            (named,) = map(int, re.findall(r"\d+", reason))
-            assert (named in positions) != (named in asked.value), reason
-            assert ("sees" in reason) == (named in asked.value)
-            assert ("There is no" in reason) == (named >= live.length)
-
-
-@pytest.mark.parametrize("text", [TEXT, OTHER, "The cat", "The"])
-def test_a_reason_says_what_was_computed_instead(opened: Callable[[str], Model], text: str) -> None:
-    """Each wrong number again, from the words of its reason alone and the recorded numbers."""
-    live = Live(opened("llama, grouped"), text)
-    trace, row, here, config = live.trace, live.row, live.here, live.config
-    keys = live.strongest_keys(3)
-    scores, weights, column = (trace[f"L0H0.{step}"].double().numpy() for step in ("scores", "weights", "v"))
-    score, unscaled, width = lesson("scores", live).question.value[0] / 2, scores[row, keys], config.d_head
-    scaled, heavy = unscaled / math.sqrt(width), column[keys, 0]
-    x, attn = (trace[f"L0.{step}"].double().numpy()[here] for step in ("in", "attn"))
-    most = int(np.abs(attn[:4]).argmax())
-    ms = math.sqrt((x**2).mean() + config.norm_eps)
-    own = float(x[np.abs(x[:4]).argmax()])
-    p, vocab = math.exp(-live.target[2]), config.vocab_size
-    logits = np.sort(live.logits)[::-1]
-    at = {temperature: softmax(live.logits / temperature).max() for temperature in (1, 2)}
-    count, ffn = live.length, config.d_model * config.d_ff
-    frequency = config.rope_theta ** (-2 / width)
-    instead: dict[str, dict[str, object]] = {
-        "tokens": {"characters, and": len(text), "whole vocabulary": live.model.tokenizer.vocab_size},
-        "positions": {
-            "single position": frequency, "adds the position": here + frequency, "from 1": (here + 1) * frequency,
-        },
-        "scores": {"doubles the key": 4 * score, "factor of every": score, "adds 2": score + 2, "√2": score * 2**0.5},
-        "scaling": {f"by {width}, not": unscaled / width, "multiplies": unscaled * width**0.5, "before": unscaled},
-        "softmax": {
-            "every key the same": [1 / (row + 1)] * len(keys), "sigmoid": 1 / (1 + np.exp(-scaled)),
-            "reverse": weights[row, keys][::-1],
-        },
-        "values": {"adds the values": heavy.sum(), "mean of the values": heavy.mean()},
-        "residual": {"with what": x[most] + attn[most], "without x": attn[most], "would be 0": 0},
-        "norm": {"subtracts": own - ms, "twice": own / ms**2, "multiplies": own * ms, "square": (own / ms) ** 2},
-        "feed-forward": {"one matrix": ffn, "2 matrices": 2 * ffn},
-        "stack": {"as it is": live.model.n_parameters, "doubles": 2 * live.model.n_parameters},
-        "logits": {"is the difference": logits[0] - logits[1], "power of 2": 2 ** (logits[0] - logits[1])},
-        "sampling": {"at temperature 2": at[2], "at temperature 1.": at[1], "multiplies": at[1] / 2},
-        "loss": {"1 − p": 1 - p, "bits": -math.log2(p), "itself": p, "1 / p": 1 / p, "log₁₀": -math.log10(p)},
-    }  # fmt: skip
-    found = 0
-    for name, wrong in instead.items():
-        asked = lesson(name, live).question
-        for choice, reason in zip(asked.choices, asked.reasons, strict=True):
-            for words, value in wrong.items():
-                if words in reason and "all other" not in reason:
-                    listed = np.atleast_1d(np.asarray(value, dtype=float))
-                    numbers = choice.strip("[]").replace(",", "" if len(listed) == 1 else " ").split()
-                    shown = [float(number) for number in numbers]
-                    assert shown == pytest.approx(listed, rel=2e-3, abs=2e-3), (name, reason)
-                    found += 1
-    assert found >= (15 if count > 1 else 5)
-    assert vocab > 1
 
 
 def test_the_schedule_lesson_ends_in_the_picture_of_a_dry_run(opened: Callable[[str], Model]) -> None:

@@ -117,7 +117,7 @@ def feed_forward(live: Live) -> Lesson:
     rows = []
     for part, label in names.items():
         for kind, row_label in (("weight", label), ("bias", f"b of {label}")):
-            weight = weights.get(f"blocks.0.ffn.{part}.{kind}")
+            weight = weights.get(f"blocks.{live.config.first_of(live.layer)}.ffn.{part}.{kind}")
             if weight is not None:  # torch keeps (out, in); in n·W it is (in, out)
                 rows.append((row_label, " × ".join(f"{size:,}" for size in reversed(weight.shape)), weight.numel()))
     return live.lesson(
@@ -137,12 +137,12 @@ def feed_forward(live: Live) -> Lesson:
 
 def _experts(live: Live) -> Lesson:
     config, here, count = live.config.at(live.layer), live.here, live.config.experts
-    total, per_token = live.parameters("blocks.0.ffn"), config.experts_per_token
-    per_expert = live.parameters("blocks.0.ffn.experts") // count
+    total, per_token = live.parameters(f"blocks.{live.layer}.ffn"), config.experts_per_token
+    per_expert = live.parameters(f"blocks.{live.layer}.ffn.experts") // count
     shared_parameters = total - count * per_expert
     answer = shared_parameters + per_token * per_expert
     question = live.ask("feed-forward").number(
-        f"The feed-forward of block 0 has {total:,} parameters: {count} experts of {per_expert:,} each, and "
+        f"The feed-forward of block {live.layer} has {total:,} parameters: {count} experts of {per_expert:,} each, and "
         f"{shared_parameters:,} in the router{' and the shared expert' if config.d_shared else ''}. How many of them "
         f"work on one token, which goes to {_of_experts(per_token)}?",
         answer,
@@ -216,7 +216,8 @@ def stack(live: Live) -> Lesson:
     out = live.trace.steps.output
     rows: list[tuple[Figure, ...]] = []
     for layer in range(live.config.n_layers):
-        x, attn, ffn, x_out = (live.at(f"L{layer}.{name}")[live.here] for name in ("in", "attn", "ffn", out))
+        steps = (live.trace.step(name, layer)[live.here] for name in ("in", "attn", "ffn", out))
+        x, attn, ffn, x_out = (vector.detach().double().cpu().numpy() for vector in steps)
         sizes = [float(np.linalg.norm(v)) for v in (x, attn, ffn, x_out)]
         cosine = float(x @ x_out / max(sizes[0] * sizes[-1], 1e-30))
         rows.append((f"L{layer}", live.parameters(f"blocks.{layer}"), *sizes, cosine))

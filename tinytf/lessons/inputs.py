@@ -219,15 +219,15 @@ def _by_distance(live: Live) -> Lesson:
 
 
 def _alibi(live: Live) -> Lesson:
-    """The lesson on ALiBi: a score with a key up to 3 tokens back, less the slope of head 0 for each token."""
+    """The lesson on ALiBi: a score with a key up to 3 tokens back, less the slope of the head for each token."""
     row, key, step = live.row, max(0, live.row - 3), live.steps["biased"]
     operation = step.operation
     assert isinstance(operation, Alibi)
-    slope, back = operation.slopes()[0] * operation.scale, row - key
+    slope, back = operation.slopes()[live.head] * operation.scale, row - key
     score = float(live.at(f"L0H0.{step.inputs[0]}[{row},{key}]"))
     question = live.ask("positions").number(
-        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}. Head 0 takes "
-        f"{figure(slope)} off for each token of distance. What remains?",
+        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}. Head "
+        f"{live.head} takes {figure(slope)} off for each token of distance. What remains?",
         score - slope * back,
         [
             (score + slope * back, "That adds something for the distance, and ALiBi takes it off."),

@@ -34,12 +34,16 @@ _LAST = 8
 class Live:
     """One text through one model, from which every number of every lesson is taken.
 
-    Lessons follow one head, the first of the first block, and one token, ``here``: the last token of a decoder; the
-    first mask of an encoder, or its last word if nothing is masked. ``row`` is the query whose attention is worked
-    through. Raises UsageError for a model without scaling or positions, and for a decoder without its mask.
+    Lessons follow one head, ``place`` or the first of the first block, and one token, ``here``: the last token of a
+    decoder; the first mask of an encoder, or its last word if nothing is masked. ``row`` is the query whose attention
+    is worked through. A ``trace`` is taken instead of a recording of the text. Raises UsageError for a model without
+    scaling or positions, and for a decoder without its mask.
     """
 
-    def __init__(self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False) -> None:
+    def __init__(
+        self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False,
+        trace: Trace | None = None, place: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.config, self.seed = model, model.config, seed
         parts = removable(model.config)
         if missing := [part for part in LEFT_OUT if part not in parts and (part != "mask" or model.config.causal)]:
@@ -50,7 +54,13 @@ class Live:
         if text is None:
             shows_mask = not model.config.causal and model.tokenizer.mask_id is not None
             text = "the little dog [MASK] to the park" if shows_mask else "The cat lost the ball. The cat lost the"
-        self.encoding = model.encode(text, truncate=truncate)
+        if trace is not None:
+            self.trace = trace
+        self.encoding = model.encode(text, truncate=truncate) if trace is None else trace.encoding
+        first = next(iter(table_of(self.config).attention_layers), 0)
+        self.follows_one = place is not None
+        self.layer, self.head = place or (first, 0)
+        """Where lessons look into, which they call L0H0: by default the first layer with attention."""
         self.length = len(self.encoding.tokens)
         self.has_head = model.config.predicts_tokens
 
@@ -120,17 +130,12 @@ class Live:
             pace=pace,
         )
 
-    @cached_property
-    def layer(self) -> int:
-        """The layer that lessons look into: the first with attention, which they call L0."""
-        return next(iter(table_of(self.config).attention_layers), 0)
-
     def _in_layer(self, text: str) -> str:
-        """The text with the layer that lessons look into in place of L0."""
-        return text.replace("L0", f"L{self.layer}") if self.layer else text
+        """The text with the layer and head that lessons look into in place of L0 and L0H0."""
+        return text.replace("L0H0", f"L0H{self.head}").replace("L0", f"L{self.layer}")
 
     def at(self, address: str) -> Numbers:
-        """The numbers at an address, in float64; L0 means the layer that lessons look into."""
+        """The numbers at an address, in float64; L0H0 means the layer and head that lessons look into."""
         numbers: Numbers = self.trace[self._in_layer(address)].detach().double().cpu().numpy()
         return numbers
 
@@ -210,8 +215,11 @@ class Live:
 
     @cached_property
     def predicted_at(self) -> int:
-        """The position whose prediction is shown: the least certain of the last few; in an encoder, ``here``."""
-        if not self.config.causal:
+        """The position whose prediction is shown: the least certain of the last few.
+
+        It is ``here`` with a ``place``, and in an encoder.
+        """
+        if not self.config.causal or self.follows_one:
             return self.here
         positions = range(max(self.length // 2, self.length - _LAST), self.length)
         rows = [probabilities(self.trace.logits_at(position).double()) for position in positions]

@@ -62,18 +62,20 @@ def without(live: Live) -> Lesson:
         "run",
         measure,
         *(["likeliest"] if live.has_head else []),
-        f"L{live.layer}H0, largest weight of {live.token(row)}",
+        f"L{live.layer}H{live.head}, largest weight of {live.token(row)}",
     )
     rows: list[tuple[Figure, ...]] = []
     for run in runs:
-        largest = float(run.trace[f"L{live.layer}H0.weights[{row}]"].max())
+        largest = float(run.trace[f"L{live.layer}H{live.head}.weights[{row}]"].max())
         rows.append((run.name, run.score, *([run.likeliest] if live.has_head else []), largest))
     return live.lesson(
         "without",
         question,
         LiveTable(titles, tuple(rows[:1]), share=1 if live.has_head else None),
         LiveTable(titles, tuple(rows), share=1 if live.has_head else None),
-        revealed_maps=[live.map(run.name.replace("without", "no"), figure(run.score), run.trace, 0) for run in runs],
+        revealed_maps=[
+            live.map(run.name.replace("without", "no"), figure(run.score), run.trace, live.head) for run in runs
+        ],
         parts=", ".join(parts),
         key=live.strongest_keys(1)[0],
     )

@@ -7,12 +7,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from tinytf.errors import UsageError
 from tinytf.lessons import NAMES, TITLES
+from tinytf.lessons.about import lesson_of
+from tinytf.lessons.live import Live
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
 from tinytf.student.explained import ConfirmedMistake, Explanation
 from tinytf.student.invariances import Invariance, invariances
-from tinytf.student.lesson import lesson_of
 from tinytf.student.opened import Line, Student, StudentError, open_student, split_target, student_error
 from tinytf.student.process import SECONDS, Ended, captured_output, run_in_subprocess
 from tinytf.student.running import Runner
@@ -228,7 +230,10 @@ class _Check:
             key, output = comparison.first_visible_wrong()
             line = explanation.line(output)
         step = comparison.step(key)
-        lesson = lesson_of(self.model, self.trace, step.name)
+        try:
+            lesson = lesson_of(Live(self.model, trace=self.trace), step.name)
+        except UsageError:  # the lessons do not fit the model
+            lesson = None
         return WrongStep(
             step.full_name(key[1]),
             step.formula,

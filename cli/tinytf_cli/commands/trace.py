@@ -45,6 +45,9 @@ class Options:
         "--as", type=click.Choice(WAYS), help="How to show parameters.  [default: map, or table of tokens and vectors]"
     )
     top: int | None = option(type=click.IntRange(1), help="Predictions shown.  [default: until 99.9 %, at most 5]")
+    teach: bool = option(
+        is_flag=True, help="Tell the pass step by step, through --layer and --head or those that add most."
+    )
 
 
 @command("trace")
@@ -79,6 +82,13 @@ def trace(
             f"--{'block' if blocks else 'pipeline'} is a part of the whole trace, and --at and --step are not",
             "use one at a time",
         )
+    if options.teach:
+        if named or options.steps or sections.every or sections.pipeline or blocks or fail_on or block_options.full:
+            raise UsageError("--teach tells one way through a pass", "the only other options are --layer and --head")
+        from tinytf.lessons.teach import teach
+
+        place = (layers[0], head) if is_typed("layer", "head") else None
+        return tracing.show(lambda trace: teach(model, trace, place), "taught")
     if weights and not chosen and not fail_on:
         tracing.note_unread_text()
         tracing.output.draw(

@@ -192,9 +192,9 @@ def _step_address(session: Session, topic: str) -> "Address | None":
 
 def _step_page(session: Session, address: "Address") -> Iterator[Block]:
     """What a step is: its formula, and from the lesson about it what it is for and its PyTorch line, on the text."""
+    from tinytf.lessons.about import lesson_of
     from tinytf.lessons.course import lesson
     from tinytf.lessons.live import Live
-    from tinytf.student.lesson import lesson_of
 
     step = address.step
     assert step is not None
@@ -204,9 +204,12 @@ def _step_page(session: Session, address: "Address") -> Iterator[Block]:
         yield Line("run a text, and help says what the step is for, on its numbers", indent=2)
         yield _examples("run The cat sat")
         return
-    number = lesson_of(session.model, session.trace, step.name)
+    number = None
+    with suppress(UsageError):  # the lessons do not fit every model
+        live = Live(session.model, trace=session.trace)
+        number = lesson_of(live, step.name)
     if number is not None:
-        told = lesson(number, Live(session.model, session.trace.encoding.text))
+        told = lesson(number, live)
         yield from _pairs([("PyTorch", told.pytorch)])
         yield Line("")
         yield Line(" ".join(told.why.split()), indent=2, hanging=0)
