@@ -69,7 +69,7 @@ def test_the_list_has_the_score_until_it_is_reset(
         "softmax": False,
     }
     assert tinytf("learn", "--reset").status == 0
-    assert not place.exists()
+    assert json.loads(place.read_text("utf-8")) == {"lesson": None, "answers": {}}
     assert not {"✓", "✗"} & set(tinytf("learn", "--list").out)
     place.write_text("[", "utf-8")
     broken = tinytf("learn", "--list")
