@@ -93,14 +93,17 @@ def glossary() -> Glossary:
     return Glossary(tuple(sorted(lines, key=lambda word: word.name.casefold())))
 
 
-def meanings_of(word: str, others: Sequence[str] = ()) -> Meanings:
+def meanings_of(word: str, commands: Sequence[str] = ()) -> Meanings:
     """What a word means; a kind of head may leave out "head".
 
-    Raises UsageError, with the nearest word or one of ``others``, if unknown.
+    Raises UsageError, with the nearest word or one of ``commands``, if unknown.
     """
     text = word.strip().casefold()
     found = tuple(entry for entry in _table() if text in (entry.name.casefold(), entry.name.removesuffix(" head")))
     if not found:
-        names = [*others, *(entry.name for entry in _table())]
-        raise UsageError(f"there is no word {word!r}", did_you_mean(text, names, otherwise="tinytf help words has all"))
+        names = [*commands, *(entry.name for entry in _table())]
+        what = "command or word" if commands else "word"
+        raise UsageError(
+            f"there is no {what} {word!r}", did_you_mean(text, names, otherwise="tinytf help words has all")
+        )
     return Meanings(found)

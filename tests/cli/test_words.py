@@ -54,7 +54,7 @@ def test_a_command_is_helped_as_before_and_an_unknown_word_names_the_nearest(tin
     for word, hint in (("logitt", "did you mean logit?"), ("trce", "did you mean trace?"), ("#", "tinytf help words")):
         ran = tinytf("help", word)
         assert is_a_clean_error(ran)
-        assert f"there is no word {word!r}" in ran.err
+        assert f"there is no command or word {word!r}" in ran.err
         assert hint in ran.err
 
 
