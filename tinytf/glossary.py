@@ -15,7 +15,6 @@ from tinytf.look.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data, Report
 from tinytf.steps.table import STEPS
-from tinytf.tables import ColumnStyle
 
 _WORDS = tomllib.loads((files("tinytf") / "assets" / "words.toml").read_text("utf-8"))
 
@@ -28,7 +27,6 @@ class Word(Data):
     """
 
     LESS: ClassVar = ("more", "read")
-    COLUMNS: ClassVar = {"name": ColumnStyle("word", role="strong"), "meaning": ColumnStyle("")}
 
     name: str
     kind: str
@@ -43,7 +41,6 @@ class Glossary(Report):
 
     KIND = "glossary"
     EVENTS: ClassVar = {"words": "word"}
-    ROWS = "words"
 
     words: tuple[Word, ...]
 

@@ -19,6 +19,7 @@ class Options:
 def help_command(options: Options, output: Output) -> None:
     """WORD is a word of the screens, such as logit or induction; words shows them all."""
     from tinytf.glossary import glossary, meanings_of
+    from tinytf_cli.views import glossary as _views  # noqa: F401 - registers its views
 
     if options.word == ALL_WORDS:
         output.draw(glossary())

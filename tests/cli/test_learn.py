@@ -166,7 +166,7 @@ def test_teaching_tells_every_step_of_one_way_and_where_to_read_on(tinytf: Tinyt
         places.append(out.index(told.title))
         assert " ".join(told.pytorch.split()) in said
     assert places == sorted(places)
-    assert "of the layers 1, of its heads 0" in out
+    assert "one way through: layer 1, head 0, token" in out
     assert "L1H0.weights" in out
     assert "L0." not in out
     assert out.rindex("tinytf learn NAME") > places[-1]

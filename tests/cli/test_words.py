@@ -39,7 +39,7 @@ def test_a_word_is_said_without_another_word_of_its_table_and_where_to_read_on_e
 
 
 def test_words_are_listed_and_one_is_explained_at_length(tinytf: Tinytf) -> None:
-    lines = [line.split(maxsplit=1)[0] for line in tinytf("help", "words", "--width", "200").lines[1:]]
+    lines = [line.split(maxsplit=1)[0] for line in tinytf("help", "words", "--width", "300").lines]
     assert [word.name.split()[0] for word in glossary().words] == lines
     found = " ".join(tinytf("help", "logit").out.split())
     assert _WORDS["logit"]["is"] in found
