@@ -74,7 +74,7 @@ def _table() -> Iterator[Word]:
         formula = "" if "{" in step.formula else step.formula  # a part in braces depends on the model
         facts = {"formula": formula, "shape": f"({', '.join(step.axes)})" if step.is_tensor else ""}
         address = f"L*.{step.name}" if step.in_layer else step.name
-        read = (f"trace --at '{address}' TEXT",) if step.is_tensor else ("trace TEXT",)
+        read = (f"trace TEXT --at '{address}'", "trace TEXT --teach") if step.is_tensor else ("trace TEXT --teach",)
         yield Word(step.name, "step", step.title, tuple((key, fact) for key, fact in facts.items() if fact), read)
 
 
