@@ -15,7 +15,6 @@ from tinytf.look.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data, Report
 from tinytf.steps.table import STEPS
-from tinytf.tables import ColumnStyle
 
 _WORDS = tomllib.loads((files("tinytf") / "assets" / "words.toml").read_text("utf-8"))
 
@@ -28,7 +27,6 @@ class Word(Data):
     """
 
     LESS: ClassVar = ("more", "read")
-    COLUMNS: ClassVar = {"name": ColumnStyle("word", role="strong"), "meaning": ColumnStyle("")}
 
     name: str
     kind: str
@@ -43,7 +41,6 @@ class Glossary(Report):
 
     KIND = "glossary"
     EVENTS: ClassVar = {"words": "word"}
-    ROWS = "words"
 
     words: tuple[Word, ...]
 
@@ -77,7 +74,7 @@ def _table() -> Iterator[Word]:
         formula = "" if "{" in step.formula else step.formula  # a part in braces depends on the model
         facts = {"formula": formula, "shape": f"({', '.join(step.axes)})" if step.is_tensor else ""}
         address = f"L*.{step.name}" if step.in_layer else step.name
-        read = (f"trace --at '{address}' TEXT",) if step.is_tensor else ("trace TEXT",)
+        read = (f"trace TEXT --at '{address}'", "trace TEXT --teach") if step.is_tensor else ("trace TEXT --teach",)
         yield Word(step.name, "step", step.title, tuple((key, fact) for key, fact in facts.items() if fact), read)
 
 
@@ -93,14 +90,17 @@ def glossary() -> Glossary:
     return Glossary(tuple(sorted(lines, key=lambda word: word.name.casefold())))
 
 
-def meanings_of(word: str, others: Sequence[str] = ()) -> Meanings:
+def meanings_of(word: str, commands: Sequence[str] = ()) -> Meanings:
     """What a word means; a kind of head may leave out "head".
 
-    Raises UsageError, with the nearest word or one of ``others``, if unknown.
+    Raises UsageError, with the nearest word or one of ``commands``, if unknown.
     """
     text = word.strip().casefold()
     found = tuple(entry for entry in _table() if text in (entry.name.casefold(), entry.name.removesuffix(" head")))
     if not found:
-        names = [*others, *(entry.name for entry in _table())]
-        raise UsageError(f"there is no word {word!r}", did_you_mean(text, names, otherwise="tinytf help words has all"))
+        names = [*commands, *(entry.name for entry in _table())]
+        what = "command or word" if commands else "word"
+        raise UsageError(
+            f"there is no {what} {word!r}", did_you_mean(text, names, otherwise="tinytf help words has all")
+        )
     return Meanings(found)

@@ -41,7 +41,12 @@ class Bookmark:
         if self.lesson != number or self.answers != answers:
             self.unread = f"part of {self.path} is no place or score of tinytf learn, and is ignored"
 
-    def write(self, number: int) -> None:
+    def forget(self) -> None:
+        """Forget the lesson and the answers."""
+        self.answers = {}
+        self.write(None)
+
+    def write(self, number: int | None) -> None:
         """Save the number of a lesson, with the answers. After a first failure, do nothing."""
         if self.trouble:
             return

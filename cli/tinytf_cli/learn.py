@@ -1,5 +1,6 @@
 """The lessons on a terminal, one per screen: its contents and its keys."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from prompt_toolkit.keys import Keys
@@ -17,7 +18,7 @@ from tinytf_cli.paint.painter import paint
 from tinytf_cli.screen import clean_exit
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import explain  # noqa: F401 - registers its view
-from tinytf_cli.views.blocks import Line, Span
+from tinytf_cli.views.blocks import Block, Line, Span
 from tinytf_cli.views.draw import blocks_of
 from tinytf_cli.views.learn import LessonView
 
@@ -33,6 +34,11 @@ KEYS = {
 }  # fmt: skip
 """The action of each key. ``on`` shows the answer, then turns to the next lesson; a digit answers. Any other key only
 closes an explanation."""
+
+
+def _draws(view: LessonView, *, split: bool) -> tuple[Callable[[int], Iterator[Block]], ...]:
+    """The ways to draw the numbers of a lesson, the fullest first; ``split`` if its answer has some of its own."""
+    return (view.both, view.revealed, view.bare) if split else (view.numbers,)
 
 
 class Pages:
@@ -145,11 +151,14 @@ class Pages:
     def _numbers(self, view: LessonView, terminal: Terminal, room: int) -> list[str] | None:
         """As many rows of live numbers as fit in ``room``; None if not even one row of each fits."""
         split = view.known and view.has_more
-        for rows in range(max(1, min(room, self.live.length + len(NAMES))), 0, -1):
-            for draw in (view.both, view.revealed, view.bare) if split else (view.numbers,):
-                lines = list(paint(draw(rows), terminal))
-                if len(lines) <= room:
-                    return lines
+        heights = range(max(1, min(room, self.live.length + len(NAMES))), 0, -1)
+        tries = [(draw, rows) for rows in heights for draw in _draws(view, split=split)]
+        if view.lesson.pace is not None:  # a lower picture is better than none
+            tries.sort(key=lambda attempt: attempt[0] == view.bare)
+        for draw, rows in tries:
+            lines = list(paint(draw(rows), terminal))
+            if len(lines) <= room:
+                return lines
         return None
 
     def _head(self, lesson: Lesson, terminal: Terminal) -> Line:

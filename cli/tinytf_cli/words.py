@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from tinytf_cli.command import argument, command
-from tinytf_cli.main import COMMANDS
+from tinytf_cli.command import GROUPS, argument, command
 from tinytf_cli.output import Output
 
 ALL_WORDS = "words"
@@ -20,8 +19,10 @@ class Options:
 def help_command(options: Options, output: Output) -> None:
     """WORD is a word of the screens, such as logit or induction; words shows them all."""
     from tinytf.glossary import glossary, meanings_of
+    from tinytf_cli.views import glossary as _views  # noqa: F401 - registers its views
 
     if options.word == ALL_WORDS:
         output.draw(glossary())
         return
-    output.draw(meanings_of(options.word, [*COMMANDS, ALL_WORDS]))
+    commands = (name for summaries in GROUPS.values() for name in summaries)
+    output.draw(meanings_of(options.word, [*commands, ALL_WORDS]))

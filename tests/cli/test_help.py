@@ -57,7 +57,7 @@ def test_help_is_a_word_too(tinytf: Tinytf) -> None:
     assert tinytf("help", "grad").out == tinytf("grad", "--help").out
     assert tinytf("help").out == tinytf("--help").out
     ran = tinytf("help", "gard")
-    assert (ran.status, ran.err) == (2, "tinytf: error: there is no command 'gard'\nhint: did you mean grad?\n")
+    assert (ran.status, ran.err) == (2, "tinytf: error: there is no command or word 'gard'\nhint: did you mean grad?\n")
 
 
 def test_the_version_has_a_short_name(tinytf: Tinytf) -> None:

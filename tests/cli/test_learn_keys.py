@@ -303,3 +303,13 @@ def test_a_screen_of_any_size_is_filled_to_its_last_row(
             assert len(lines) == rows
             assert pages.ready == (key != "computing")
             assert max(map(cell_len, lines)) <= columns
+
+
+def test_the_picture_of_the_schedule_is_as_high_as_the_screen_allows(tmp_path: Path) -> None:
+    live, screen = Live(load("tiny", device="cpu")), ScreenOf(width=120, cuts=True)
+    pages = Pages(live, find("schedule"), screen, Bookmark(tmp_path / "learn.json"))
+    pages.lesson()
+    pages.press("on")
+    charts = {rows: sum(bool({"┤", "│"} & {*line}) for line in pages.lines(120, rows)) for rows in (24, 40, 60)}
+    assert charts[24] == 0
+    assert 0 < charts[40] < charts[60]

@@ -39,7 +39,7 @@ def test_a_word_is_said_without_another_word_of_its_table_and_where_to_read_on_e
 
 
 def test_words_are_listed_and_one_is_explained_at_length(tinytf: Tinytf) -> None:
-    lines = [line.split(maxsplit=1)[0] for line in tinytf("help", "words", "--width", "200").lines[1:]]
+    lines = [line.split(maxsplit=1)[0] for line in tinytf("help", "words", "--width", "300").lines]
     assert [word.name.split()[0] for word in glossary().words] == lines
     found = " ".join(tinytf("help", "logit").out.split())
     assert _WORDS["logit"]["is"] in found
@@ -54,7 +54,7 @@ def test_a_command_is_helped_as_before_and_an_unknown_word_names_the_nearest(tin
     for word, hint in (("logitt", "did you mean logit?"), ("trce", "did you mean trace?"), ("#", "tinytf help words")):
         ran = tinytf("help", word)
         assert is_a_clean_error(ran)
-        assert f"there is no word {word!r}" in ran.err
+        assert f"there is no command or word {word!r}" in ran.err
         assert hint in ran.err
 
 

@@ -14,10 +14,15 @@ from tinytf.lessons.teach import Taught, teach
 from tinytf.loading import Model
 
 OF_EVERY_SORT = (
-    "tiny", "tiny-encoder", "llama, grouped", "gemma 2, norms around each part and windows by layer",
-    "experts beside a shared one, after a dense layer", "gated delta, and gated heads in one layer",
-    "bert with a pooler", "deberta v2, distances through their own",
-)  # fmt: skip
+    "tiny",
+    "tiny-encoder",
+    "llama, grouped",
+    "gemma 2, norms around each part and windows by layer",
+    "experts beside a shared one, after a dense layer",
+    "gated delta, and gated heads in one layer",
+    "bert with a pooler",
+    "deberta v2, distances through their own",
+)
 
 
 @pytest.fixture(params=OF_EVERY_SORT)
@@ -45,6 +50,9 @@ def test_its_texts_are_those_of_the_lessons_there_and_each_is_told_first_only_on
         seen.add(part.lesson.name)
         for address in part.lesson.shown:
             assert address.split("[")[0] in part.steps
+    ffn = [part.steps for part in told.parts if part.lesson.name == "feed-forward"]
+    parts = {address.partition(".")[2].partition(".")[0] for steps in ffn for address in steps}
+    assert parts <= {"ffn", "expert", "shared"}
     qkv = next(part for part in told.parts if part.lesson.name == "qkv")
     assert f"head {live.head} of block {live.layer}." in qkv.lesson.why
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tinytf.lessons import NAMES, TEXTS
 from tinytf.lessons.course import lesson
 from tinytf.lessons.live import Live
+from tinytf.steps.operations import Add, Norm
 
 _ABOUT_STEPS = NAMES[: NAMES.index("sampling") + 1]
 """Later lessons are about uses of the probabilities."""
@@ -15,18 +16,18 @@ _STEP = re.compile(r"(?:L[^.\[]*\.)?([a-z]\w*(?:\.\w+)*)")
 def lesson_of(live: Live, step: str) -> int | None:
     """The number of the lesson about a step: one that shows it, else one with it as an example, else one of its kind.
 
-    Steps are of one kind with the same operation on as many inputs. The first of several; None where there is none.
+    The first of several; None where there is none.
     """
     steps = live.trace.steps.by_name
-    operation, reads = type(steps[step].operation), len(steps[step].inputs)
+    if steps[step].role == "ffn" and not isinstance(steps[step].operation, Norm):  # experts and routers too
+        return NAMES.index("feed-forward") + 1
+    operation = type(steps[step].operation)
+    is_copy = operation is Add and len(steps[step].inputs) == 1
 
     def closeness(name: str) -> int:
         example = [step_name for step_name in _addressed(live, name, "cell") if step_name in steps]
         shown = [*_addressed(live, name, "shown"), *_addressed(live, name, "revealed")]
-        alike = any(
-            type(steps[step_name].operation) is operation and len(steps[step_name].inputs) == reads
-            for step_name in example
-        )
+        alike = not is_copy and any(type(steps[step_name].operation) is operation for step_name in example)
         return 3 * (step in shown) + 2 * (step in example) + alike
 
     close = {number: closeness(name) for number, name in enumerate(_ABOUT_STEPS, 1)}

@@ -43,8 +43,8 @@ def heads(live: Live) -> Lesson:
         share, layer, head = found
         induction_map = [live.map(f"L{layer}H{head}", f"induction {share:.2f}", live.trace, head, layer)]
         sentence = (
-            f"From the last {live.token(live.here)}, L{layer}H{head} gives {figure(share)} to what followed it before: "
-            "it finds what to repeat (an induction head)."
+            f"From the last {live.token(live.here)}, L{layer}H{head} gives {figure(share)} to what followed it before, "
+            "as an induction head does to repeat it."
         )
         question = replace(question, reveal=f"{question.reveal} {sentence}")
     return live.lesson(

@@ -44,7 +44,7 @@ def _of_clipping(live: Live, pace: Pace, norm: float) -> Question:
             (0.0, "That would leave nothing of them."),
         ],
         f"min(1, {limit:g} / {figure(norm)}) = {figure(factor)}, and their length becomes {figure(norm * factor)}. "
-        "Here are the learning rate of every step, and the factor for every length.",
+        "tinytf train --dry-run draws the rates and the clipping of a run of yours.",
     )
 
 

@@ -43,8 +43,8 @@ def learn(options: Options, model_options: ModelOptions, output: Output) -> None
 
         bookmark = Bookmark()
         if options.reset:
-            bookmark.path.unlink(missing_ok=True)
-            output.note("the place and the score of the lessons are forgotten")
+            bookmark.forget()
+            output.note(bookmark.trouble or "the place and the score of the lessons are forgotten")
             return
         if bookmark.unread:
             output.note(bookmark.unread)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
-from rich.cells import cell_len
 
 from tinytf.errors import UsageError
 from tinytf.glossary import glossary, meanings_of
@@ -18,6 +17,7 @@ from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import blocks_of
+from tinytf_cli.views.pairs import pairs_of
 from tinytf_cli.words import ALL_WORDS
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _COMMANDS = "commands"
 _IN_LAYER = re.compile(r"L[0-9*-]")
-_MAX_INDENT = 18
-"""The largest indent of a continued line, for narrow screens."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def _overview(session: Session) -> Iterator[Block]:
     yield Line("a sentence, or run TEXT, records a text; step, next and goto L1H2.weights move through it")
     yield Line("print, heat and top show numbers; break stops where something happens")
     yield Line("")
-    yield from _pairs([(topic, ", ".join(listed)) for topic, listed in names.items()])
+    yield from pairs_of([(topic, ", ".join(listed)) for topic, listed in names.items()])
     yield Line("")
     yield Line("help TOPIC, such as help moving, lists its verbs; help VERB explains one;", indent=2)
     yield Line("help L0.weights, or another step, says what it is for; help words, what the words mean;", indent=2)
@@ -137,7 +135,7 @@ def _named_page(session: Session, name: str) -> Iterator[Block]:
             [(measure, about) for measure, (_, about) in MEASURES.items()] + list(OUTCOMES.items()) + list(page.pairs)
         )
     yield Heading(name, page.about)
-    yield from _pairs(pairs)
+    yield from pairs_of(pairs)
     if page.note:
         yield Line("", indent=2)
         yield Line(page.note, indent=2)
@@ -152,10 +150,12 @@ def _topic_page(session: Session, topic: str) -> Iterator[Block]:
     if topic == _COMMANDS:
         yield Heading(topic, "of the command line, on the present model and text")
         commands = ((name, session.lexicon.command(name)) for name in COMMANDS if name != "repl")
-        yield from _pairs([(name, command.get_short_help_str(70)) for name, command in commands if command is not None])
+        yield from pairs_of(
+            [(name, command.get_short_help_str(70)) for name, command in commands if command is not None]
+        )
         return
     yield Heading(topic, TOPICS[topic])
-    yield from _pairs([(verb.name, verb.summary) for verb in session.lexicon.verbs.values() if verb.topic == topic])
+    yield from pairs_of([(verb.name, verb.summary) for verb in session.lexicon.verbs.values() if verb.topic == topic])
 
 
 def _name_page(session: Session, name: str) -> Iterator[Block]:
@@ -199,7 +199,7 @@ def _step_page(session: Session, address: "Address") -> Iterator[Block]:
     step = address.step
     assert step is not None
     yield Heading(str(address), step.title, step.role)
-    yield from _pairs([("formula", step.formula), ("shape", f"({', '.join(step.axes)})")])
+    yield from pairs_of([("formula", step.formula), ("shape", f"({', '.join(step.axes)})")])
     if session.run is None:
         yield Line("run a text, and help says what the step is for, on its numbers", indent=2)
         yield _examples("run The cat sat")
@@ -210,7 +210,7 @@ def _step_page(session: Session, address: "Address") -> Iterator[Block]:
         number = lesson_of(live, step.name)
     if number is not None:
         told = lesson(number, live)
-        yield from _pairs([("PyTorch", told.pytorch)])
+        yield from pairs_of([("PyTorch", told.pytorch)])
         yield Line("")
         yield Line(" ".join(told.why.split()), indent=2, hanging=0)
     yield Line("")
@@ -226,7 +226,7 @@ def _verb_page(verb: Verb) -> Iterator[Block]:
     own_options = [_option(option) for option in options if option not in OUTPUT_OPTIONS]
     if own_options:
         yield Line("")
-        yield from _pairs(own_options)
+        yield from pairs_of(own_options)
     if not verb.raw:
         yield Line("")
         yield Line(Span("--json, --format, -o FILE, --color, --width, --ascii, --plain as everywhere", "dim"), indent=2)
@@ -246,14 +246,3 @@ def _option(option: click.Option) -> tuple[str, str]:
 def _examples(*examples: str) -> Table:
     return Table([Column("", [Span("such as" if not index else "", "dim") for index in range(len(examples))]),
                   Column("", [Span(example, "strong") for example in examples])], header=False)  # fmt: skip
-
-
-def _pairs(pairs: Sequence[tuple[str, str]]) -> Iterator[Line]:
-    """Names in a column with their descriptions beside them, wrapped if long."""
-    indent = max((cell_len(name) for name, _ in pairs), default=0) + 2
-    for name, about in pairs:
-        gap = " " * (indent - cell_len(name))
-        heard = f"{name}, {about}{'' if about.endswith('.') else '.'}" if about else name
-        yield Line(
-            [Span(name, "strong"), Span(f"{gap}{about}")], indent=2, said=heard, hanging=min(indent, _MAX_INDENT)
-        )

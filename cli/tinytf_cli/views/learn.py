@@ -81,13 +81,15 @@ class LessonView:
         if lesson.pace is not None:
             from tinytf_cli.views.plan import pace_blocks
 
-            yield from pace_blocks(lesson.pace, "this gradient", min(rows, 8))
+            yield from pace_blocks(lesson.pace, "this gradient", max(4, min(rows, 8)))
 
     def bare(self, rows: int) -> Iterator[Block]:
         """The numbers of the answer without their pictures, for a short screen."""
         lesson = self.lesson
         figures, addresses = lesson.figures if lesson.pace else lesson.revealed_figures, lesson.revealed
-        yield from self._numbers(figures, () if figures or addresses else lesson.revealed_maps, addresses, rows)
+        yield from self._numbers(
+            figures, () if figures or addresses else lesson.revealed_maps[: len(lesson.maps)], addresses, rows
+        )
 
     def both(self, rows: int) -> Iterator[Block]:
         """The numbers of the answer, after the earlier ones unless the answer repeats them."""

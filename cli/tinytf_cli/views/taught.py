@@ -18,8 +18,8 @@ def taught(report: Taught, terminal: Terminal, display: Display) -> Iterator[Blo
     """For each lesson that is met on the way: its texts once, and the numbers of the steps; then where to read on."""
     live = report.live
     yield from banner(live.model, report.encoding)
-    way = f"one way through: of the layers {live.layer}, of its heads {live.head}, of the tokens {live.here}"
-    yield Line(Span(f"{way}, {live.token(live.here)}", "strong"))
+    way = f"one way through: layer {live.layer}, head {live.head}, token {live.here} {live.token(live.here)}"
+    yield Line(Span(way, "strong"))
     for part in report.parts:
         lesson = part.lesson
         yield Heading(", ".join(part.steps), f"{lesson.title}{', again' if part.again else ''}", lesson.role)

@@ -1,11 +1,18 @@
-"""What a word means, and where to read on."""
+"""The words, a line each; and what one word means, and where to read on."""
 
 from collections.abc import Iterator
 
-from tinytf.glossary import Meanings
+from tinytf.glossary import Glossary, Meanings
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws
+from tinytf_cli.views.pairs import pairs_of
+
+
+@draws(Glossary)
+def words(report: Glossary, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """Each word with its meaning."""
+    yield from pairs_of([(word.name, word.meaning) for word in report.words])
 
 
 @draws(Meanings)
