@@ -21,8 +21,9 @@ from tinytf.trace.trace import Trace
 
 PAIRS: Mapping[str, list[str]] = tomllib.loads((files("tinytf") / "assets" / "grammar.toml").read_text("utf-8"))
 """The marked texts of each relation: [earlier word] … (later word)."""
-LEAST, APART = 0.3, 0.2
-"""A head follows a relation if it gives the word this weight, and so much more than it gives its distance elsewhere."""
+LEAST, APART, OFTEN = 0.3, 0.2, 7 / 8
+"""A head follows a relation if it gives the word this weight, so much more than it gives its distance elsewhere, and
+more than elsewhere in this share of the pairs. The last keeps out heads that rest on the first token of a text."""
 _MARKED = re.compile(r"\[(?P<earlier>[^]]+)\]|\((?P<later>[^)]+)\)")
 
 
@@ -30,8 +31,8 @@ _MARKED = re.compile(r"\[(?P<earlier>[^]]+)\]|\((?P<later>[^)]+)\)")
 class Grammar(Report):
     """For each relation of PAIRS the mean weight (L, H) from the later word to the earlier one, and elsewhere.
 
-    ``elsewhere`` is the mean weight at the same distances from the other tokens of the texts; NaN marks a layer without
-    attention.
+    ``elsewhere`` is the mean weight at the same distances from the other tokens of the texts, ``often`` the share of
+    the pairs with more weight than there; NaN marks a layer without attention.
     """
 
     KIND = "grammar"
@@ -40,17 +41,21 @@ class Grammar(Report):
 
     weight: Mapping[str, Tensor]
     elsewhere: Mapping[str, Tensor]
+    often: Mapping[str, Tensor]
 
     def follows(self, relation: str) -> Tensor:
         """Which heads follow a relation, (L, H)."""
         weight, elsewhere = self.weight[relation], self.elsewhere[relation]
-        return (weight >= LEAST) & (weight - elsewhere >= APART)
+        return (weight >= LEAST) & (weight - elsewhere >= APART) & (self.often[relation] >= OFTEN)
 
     def best(self, relation: str) -> tuple[int, int]:
-        """The layer and head that give the word most weight beyond that of its distance."""
-        beyond = (self.weight[relation] - self.elsewhere[relation]).nan_to_num(-torch.inf)
-        layer, head = divmod(int(beyond.argmax()), beyond.shape[1])
-        return layer, head
+        """The layer and head that come first in ``ranked``."""
+        return self.ranked(relation)[0]
+
+    def ranked(self, relation: str) -> list[tuple[int, int]]:
+        """Every layer and head, those that follow first, then by the weight beyond that of the distance."""
+        beyond = (self.weight[relation] - self.elsewhere[relation] + 2 * self.follows(relation)).nan_to_num(-torch.inf)
+        return [divmod(index, beyond.shape[1]) for index in beyond.flatten().argsort(descending=True).tolist()]
 
     def in_a_sentence(self) -> str:
         """For each relation the number of heads that follow it, and the best one."""
@@ -69,12 +74,14 @@ class Grammar(Report):
         return {
             "least": LEAST,
             "apart": APART,
+            "least_often": OFTEN,
             "heads": [
                 {
                     "relation": relation,
                     "head": f"L{layer}H{head}",
                     "weight": float(weight[layer, head]),
                     "elsewhere": float(self.elsewhere[relation][layer, head]),
+                    "often": float(self.often[relation][layer, head]),
                     "follows": bool(self.follows(relation)[layer, head]),
                 }
                 for relation, weight in self.weight.items()
@@ -86,11 +93,14 @@ class Grammar(Report):
 def grammar(model: TextModel) -> Grammar:
     """Score every head of a model on the marked pairs of words."""
     measured = {relation: [_measured(model, text) for text in texts] for relation, texts in PAIRS.items()}
-    weight, elsewhere = (
-        {relation: torch.stack([pair[part] for pair in pairs]).mean(0) for relation, pairs in measured.items()}
-        for part in (0, 1)
+    pairs = {relation: torch.stack([torch.stack(pair) for pair in pairs]) for relation, pairs in measured.items()}
+    means = {relation: numbers.mean(0) for relation, numbers in pairs.items()}  # (2, L, H): on the pairs, and elsewhere
+    return Grammar(
+        {relation: mean[0] for relation, mean in means.items()},
+        {relation: mean[1] for relation, mean in means.items()},
+        {relation: (numbers[:, 0] > numbers[:, 1]).double().mean(0) for relation, numbers in pairs.items()},
+        about=About(model),
     )
-    return Grammar(weight, elsewhere, about=About(model))
 
 
 def _measured(model: TextModel, marked: str) -> tuple[Tensor, Tensor]:
