@@ -73,11 +73,11 @@ class Prediction(ShortRepr):
         return {"position": self.position, key_of_name: name, "top": top}
 
 
-def predictions(trace: Trace, model: TextModel, top: int, after: int | None = None) -> tuple[Prediction, ...]:
+def predictions(trace: Trace, model: TextModel, top: int) -> tuple[Prediction, ...]:
     """The ``top`` most probable tokens, for the last token of a decoder or each [MASK] of an encoder.
 
-    With ``after``, a decoder predicts what follows the token at that position. A head of classes predicts those of the
-    text or of each token that is not special; a question head predicts the tokens where an answer starts and ends.
+    A head of classes predicts those of the text or of each token that is not special; a question head predicts the
+    tokens where an answer starts and ends.
     """
     config, rows = trace.config, trace.recording.logit_rows
     if config.head.kind == "question":
@@ -86,8 +86,6 @@ def predictions(trace: Trace, model: TextModel, top: int, after: int | None = No
         rows = tuple(row for row in rows if not trace.tokens[row].special) or rows
     elif config.predicts_tokens and not config.causal:
         rows = tuple(row for row in rows if trace.tokens[row].id == model.tokenizer.mask_id)
-    elif config.predicts_tokens and after is not None:
-        rows = (after,)
     return tuple(_at(trace, row, model, top) for row in rows)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from tinytf.errors import TinytfError, UsageError
+from tinytf.errors import TinytfError
 from tinytf.look.heads import MEASURES
 from tinytf.outputs import write_output, writing
 from tinytf_cli.explore.app import Explorer
@@ -117,12 +117,6 @@ def retrace(app: Explorer) -> None:
         back(app)
 
 
-def about(app: Explorer) -> None:
-    """Say what the present step is for, as ``help`` does in a session."""
-    step, layer = app.look.cursor.at(app.trace)
-    app.run_line(f"help {step.full_name(layer)}")
-
-
 def keys(app: Explorer) -> None:
     columns = [
         Column("", [Span(key.shown, "strong") for key in app.keys]),
@@ -150,19 +144,6 @@ def without(app: Explorer) -> None:
     else:
         app.look = replace(app.look, comparing=False)
         app.say("this step belongs to no head: go to one that does, such as L0H0.weights")
-
-
-def undo(app: Explorer) -> None:
-    """Undo the last line that changed the session, but not the first run."""
-    try:
-        before = app.session.log.last_change().before
-    except UsageError as error:
-        app.say(error.message)
-        return
-    if before is not None and before.runs:
-        app.run_line("undo")
-    else:
-        app.say("there is nothing to undo")
 
 
 def checkpoint(by: int) -> Action:

@@ -18,21 +18,12 @@ from textual.theme import Theme
 from textual.widgets import Input
 
 from tinytf.errors import AddressError
-from tinytf.trace.parameters import parse_parameter
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.arrange import arrange_panes
 from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row
 from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.lines import BurstInput, CommandLine
-from tinytf_cli.explore.lists import (
-    chosen_position,
-    head_blocks,
-    head_order,
-    next_blocks,
-    outline,
-    text_line,
-    token_spans,
-)
+from tinytf_cli.explore.lists import head_blocks, head_order, next_blocks, outline, text_line, token_spans
 from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
@@ -46,19 +37,10 @@ from tinytf_cli.repl.verbs import answer
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Piece, Span
 
-_HINTS = {
-    "map": (
-        "↑↓ step", "←→ head", "PgUp PgDn layer", "hjkl cell", "Enter arithmetic", "w without", "t text", ": line",
-        "L lens", "a attribution", "g gradient", "d against", "u undo", "/ find", "Tab z panes",
-    ),
-    "arithmetic": ("Enter its largest term", "Backspace back", "Esc map", "Space scroll", "z large", "hjkl cell"),
-    "pane": ("Esc map", "Space scroll", "z large", "Tab next pane", "↑↓ step", "hjkl cell"),
-    "text": ("type: every pane follows", "Enter keeps the text as a line of the session", "Esc leaves it"),
-}  # fmt: skip
-"""The keys of each mode, the most useful first."""
-_SHOWS_ITSELF = ("without", "model", "undo")
-"""Verbs whose answer is the screen."""
-_MORE = "? what is this  F1 keys"
+_HINTS = (
+    "↑↓ step", "←→ head", "PgUp PgDn layer", "hjkl cell", "Enter arithmetic", "w without", "t text", ": line",
+    "L lens", "a attribution", "g gradient", "d against", "Tab z panes",
+)  # fmt: skip
 _BANNER_WIDTH = 26
 """The columns right of the text, for the time and the number of the step."""
 _TYPING_PAUSE = 0.15
@@ -197,10 +179,13 @@ class Explorer(App[int]):
             title = [Span("heads", "attention"), Span(f"   by {look.measure} (s)", "dim")]
             panes["heads"].show(head_blocks(look, panes["heads"].room - 1), title)
         if "next" in self.visible_panes:
-            predicted = look.scene.predicted_after(chosen_position(look))
-            subtitle = f"   after {predicted[0].shown}" if predicted and predicted[0].what == "next" else ""
-            title = [Span(predicted[0].title if len(predicted) == 1 else "next", "output"), Span(subtitle, "dim")]
-            panes["next"].show(next_blocks(look, panes["next"].room - 1), title)
+            first = look.scene.predicted[:1]
+            subtitle = f"   after {first[0].shown}" if first and first[0].what == "next" else ""
+            title = [
+                Span(first[0].title if len(look.scene.predicted) == 1 else "next", "output"),
+                Span(subtitle, "dim"),
+            ]
+            panes["next"].show(next_blocks(look.scene, panes["next"].room - 1), title)
         for panel in self.panels.values():
             if panel.id in self.visible_panes:
                 panel.repaint()
@@ -215,7 +200,7 @@ class Explorer(App[int]):
         """Give every pane its region."""
         width, height = self.size
         regions = arrange_panes(width, height, self.opened, USUAL, self.active, self.zoomed)
-        self.single = len((regions.keys() & self.order) - {"next"}) < 2
+        self.single = not {"heads", "next"} & regions.keys()
         self.visible_panes = set(regions)
         left_edge = min(
             (region.x for name, region in regions.items() if name not in ("text", "status", "steps")), default=0
@@ -271,16 +256,8 @@ class Explorer(App[int]):
             if self.look.comparing:
                 words.append(Span("against the run before  ", "bad"))
             words += self._slider()
-            used = sum(cell_len(span.text) for span in words if isinstance(span, Span))
-            words += _hints(self._mode, self.size.width - used - 3)
+            words += _hints(self.size.width - sum(cell_len(span.text) for span in words if isinstance(span, Span)) - 3)
         self.panes["status"].show([Line(words, single=True)])
-
-    @property
-    def _mode(self) -> str:
-        """Which of _HINTS the last line shows."""
-        if self.focused is self.edit:
-            return "text"
-        return "arithmetic" if self.active == "arithmetic" else "pane" if self.active in self.panels else "map"
 
     def _slider(self) -> list[Piece]:
         """The position of the present model among the checkpoints of a training run."""
@@ -455,7 +432,7 @@ class Explorer(App[int]):
             self.say("interrupted")
         elif outcome.failure is not None:
             self.say(" · ".join(part for part in (outcome.failure.message, outcome.failure.hint) if part))
-        elif line.split()[0] not in _SHOWS_ITSELF and (outcome.results or outcome.text):
+        elif line.split()[0] not in ("without", "model") and (outcome.results or outcome.text):
             self._show_answer(line, outcome)
             return
         self.draw()
@@ -478,7 +455,6 @@ class Explorer(App[int]):
         self.engine.text_number += 1
         self._last_text = self.edit.value = self.trace.encoding.text
         self._open_input(self.edit)
-        self.draw_status()
 
     def ask(self, sign: str) -> None:
         """Open the input for a line of the session (:) or a search (/)."""
@@ -537,7 +513,7 @@ class Explorer(App[int]):
         self.show(replace(self.look, cursor=cursor))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        value, highlighted = event.value.strip(), self.line.highlighted
+        value = event.value.strip()
         self._close_inputs()
         if event.input is self.edit:
             self._run_text(event.value)  # after a burst of keys, the change event has not arrived yet
@@ -546,20 +522,15 @@ class Explorer(App[int]):
         elif value and self.line.sign == ":":
             self.run_line(value)
         elif value:
-            self._find(value, highlighted)
+            self._find(value)
         else:
             self.draw_status()
 
-    def _find(self, typed: str, highlighted: str) -> None:
-        """Go to what was typed or, if that is nothing, to what is highlighted; show a parameter."""
-        for word in (typed, highlighted):
-            with contextlib.suppress(AddressError):
-                if parse_parameter(word, self.trace.steps) is not None:
-                    self.run_line(f"print {word}")
-                    return
-                self.go(find_cursor(self.trace, self.look.cursor, word))
-                return
-        self.say(f"{typed} is no step, no parameter, no token of the text and no number")
+    def _find(self, word: str) -> None:
+        try:
+            self.go(find_cursor(self.trace, self.look.cursor, word))
+        except AddressError as error:
+            self.say(error.message)
 
     # The mouse
 
@@ -591,28 +562,20 @@ class Explorer(App[int]):
 
 
 def first_cursor(scene: Scene) -> Cursor:
-    """The first cursor: the head that trace draws, where the token of the prediction looks most."""
-    trace, seen = scene.trace, scene.glance
-    position = next(
-        (prediction.position for prediction in scene.predicted if prediction.of_tokens), len(trace.tokens) - 1
-    )
-    layer, head, _ = seen.ranked[0]
-    step = trace.steps.map_of(layer)
-    if step is None:
-        return Cursor(row=first_row(trace), cell=(position, 0))
-    row = find_row(trace.steps.rows, step.name, layer)
-    key = int(seen.weights(layer, head)[position].argmax())
-    return Cursor(row=row or 0, part=head, cell=(position, key))
+    """The first cursor: the attention map of the last layer, at the token whose prediction is shown."""
+    last = len(scene.trace.tokens) - 1
+    position = next((prediction.position for prediction in scene.predicted if prediction.of_tokens), last)
+    return Cursor(row=first_row(scene.trace), cell=(position, 0))
 
 
-def _hints(mode: str, width: int) -> Iterator[Span]:
-    """The hints of keys of a mode that fit, then the keys that say more."""
-    room = width - len(_MORE)
-    for hint in _HINTS[mode]:
+def _hints(width: int) -> Iterator[Span]:
+    """The hints of keys that fit, then the key that lists all."""
+    room = width - len("? keys")
+    for hint in _HINTS:
         if (room := room - len(hint) - 2) < 0:
             break
         yield Span(f"{hint}  ", "dim")
-    yield Span(_MORE, "dim")
+    yield Span("? keys", "dim")
 
 
 def _place_input(line: Input, region: Region) -> None:

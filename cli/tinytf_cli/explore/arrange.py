@@ -10,8 +10,6 @@ _WITHOUT_STEPS = 60
 """Below so many columns, the steps are hidden too."""
 _WIDE, _HIGH = 130, 40
 """From so many columns right of the steps, and so many rows, further panes stand in a column beside the map."""
-_NEXT_LINES = 6
-"""The lines of the prediction below the map in a small terminal, of at least three times as many."""
 _NEXT_WIDTH, _HEADS_WIDTH, _EXTRA_WIDTH, _EXTRA_HEIGHT = 30, 26, 52, 15
 """The width of the prediction, the least widths of the heads and of another pane, and the least height of that."""
 
@@ -30,10 +28,7 @@ def arrange_panes(
         regions["steps"] = Region(0, 1, steps_width, height - 2)
     right = Region(steps_width, 1, width - steps_width, max(1, height - 2))
     if zoomed or width < _NARROW or height < _LOW:
-        only = active if active in extras or active in ("heads", "next") else "main"
-        if only == "main" and not zoomed and right.height >= 3 * _NEXT_LINES:
-            right, regions["next"] = right.split_horizontal(right.height - _NEXT_LINES)
-        regions[only] = right
+        regions[active if active in extras or active in ("heads", "next") else "main"] = right
         return regions
     if right.width >= _WIDE and height >= _HIGH:
         right, column = right.split_vertical(right.width - max(_EXTRA_WIDTH + 8, right.width * 2 // 5))

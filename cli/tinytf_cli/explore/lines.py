@@ -52,14 +52,13 @@ class CommandLine(BurstInput):
     def begin(self, sign: str) -> None:
         """Start with an empty line."""
         self.sign, self.value, self._history_index = sign, "", 0
-        found = "an address, a step, a parameter, a token or a number"
-        self.placeholder = "a line of the session" if sign == ":" else found
+        self.placeholder = "a line of the session" if sign == ":" else "an address, a step, a token or a number"
         self.complete()
 
     def complete(self) -> None:
         """Update the completions of the line."""
         typed = self.value[: self.cursor_position]
-        verb = "" if self.sign == ":" else "print "
+        verb = "" if self.sign == ":" else "goto "
         self._start, offers = find_offers(self._session, verb + typed)
         self.offers = list(itertools.islice(offers, _MOST_OFFERS)) if typed else []
         self._choice = 0
@@ -77,11 +76,6 @@ class CommandLine(BurstInput):
         width = max((cell_len(offer.word) + cell_len(offer.about) for offer in self.offers), default=0) + 10
         self._place_offers(width, min(_OFFERS_SHOWN, len(words)))
         self._pane.show([Table(columns, header=False)] if words else [], keep=self._choice)
-
-    @property
-    def highlighted(self) -> str:
-        """The chosen offer in place of what is typed; what is typed without one."""
-        return self.offers[self._choice].word if self.offers else self.value.strip()
 
     def action_take(self) -> None:
         if self.offers:

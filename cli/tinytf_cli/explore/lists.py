@@ -17,13 +17,11 @@ from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line
 def outline(look: Look) -> tuple[list[int], Table]:
     """The row of each line, and the table of steps: those of the present layer, with the other layers folded.
 
-    Each step has its histogram or, when comparing, its change since the run before; each layer the token that the lens
-    reads after it at the chosen token, with a bar of its probability.
+    Each step has its histogram or, when comparing, its change since the run before.
     """
     scene, cursor = look.scene, look.cursor
     rows = scene.trace.steps.rows
     here = rows[min(cursor.row, len(rows) - 1)][1]
-    readings = scene.readings(chosen_position(look))
     letters: dict[int, str] = {}
     for letter, marked_cursor in look.marks.items():
         letters[marked_cursor.row] = letters.get(marked_cursor.row, "") + letter
@@ -35,11 +33,9 @@ def outline(look: Look) -> tuple[list[int], Table]:
         if layer is not None and layer != rows[row - 1][1]:
             layer_rows = [n for n in range(row, len(rows)) if rows[n][1] == layer] if layer != here else []
             lines.append(row)
-            read = readings[layer] if readings else None
-            name = Span(f"{'▾' if layer == here else '▸'} L{layer} ", "strong" if layer == here else "")
-            names.append([name, Span(read.token if read else "", "output")])
+            names.append(Span(f"{'▾' if layer == here else '▸'} L{layer}", "strong" if layer == here else ""))
             marks.append(_flags(look, layer_rows, letters))
-            bars.append(Meter(read.probability, "", "output") if read else "")
+            bars.append("")
         if layer in (None, here):
             lines.append(row)
             names.append(Span(("  " if layer is not None else "") + step.name, step.role))
@@ -109,15 +105,14 @@ def _head_changes(scene: Scene, measure: str, layer: int | None) -> list[float]:
     return [now - then for now, then in zip(scene.head_measures(measure, layer), earlier, strict=True)]
 
 
-def next_blocks(look: Look, limit: int) -> Iterator[Block]:
-    """The predictions of the model after the chosen token, with the change of each probability since the run before.
+def next_blocks(scene: Scene, limit: int) -> Iterator[Block]:
+    """The predictions of the model, with the change of each probability since the run before.
 
     The last row is the most probable token of that run, if it is no longer among the rest.
     """
-    scene = look.scene
-    predicted = scene.predicted_after(chosen_position(look))[: max(1, limit // 3)]
-    if not predicted:
+    if not scene.predicted:
         yield Line("  no prediction: the text has no [MASK], or the model no head")
+    predicted = scene.predicted[: max(1, limit // 3)]
     limit = limit // max(1, len(predicted)) - (len(predicted) > 1)
     for prediction in predicted:
         if len(predicted) > 1:
@@ -160,8 +155,7 @@ def _previous_probabilities(scene: Scene, prediction: Prediction) -> Tensor | No
     trace = scene.previous
     if trace is None or not prediction.of_tokens or trace.config.vocab_size != scene.model.config.vocab_size:
         return None
-    is_last = prediction.position == len(scene.trace.tokens) - 1
-    position = len(trace.tokens) - 1 if prediction.what == "next" and is_last else prediction.position
+    position = len(trace.tokens) - 1 if prediction.what == "next" else prediction.position
     return _probabilities(trace, position) if position < len(trace.tokens) else None
 
 
@@ -194,12 +188,6 @@ def token_spans(look: Look, width: int) -> tuple[range, list[int]]:
             first, last = (first - 1, last) if leftwards else (first, last + 1)
     ends = [int(first > 0) + sum(widths[first : n + 1]) for n in range(first, last)]
     return range(first, last), ends
-
-
-def chosen_position(look: Look) -> int:
-    """The position of the chosen token; the last one where none is chosen."""
-    row, _ = chosen_tokens(look)
-    return row if row >= 0 else len(look.scene.trace.tokens) - 1
 
 
 def chosen_tokens(look: Look) -> tuple[int, int]:

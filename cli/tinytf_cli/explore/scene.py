@@ -9,8 +9,6 @@ from torch import Tensor
 
 from tinytf.loading import Model
 from tinytf.look.heads import measure_heads
-from tinytf.look.lens import most_probable_by_layer
-from tinytf.look.overview import LensReading, Overview, overview
 from tinytf.look.prediction import Prediction, predictions
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.cursor import Cursor
@@ -40,36 +38,6 @@ class Scene:
     @cached_property
     def predicted(self) -> tuple[Prediction, ...]:
         return predictions(self.trace, self.model, TOP_PREDICTIONS)
-
-    def predicted_after(self, position: int) -> tuple[Prediction, ...]:
-        """What follows the token at a position; for a model that predicts no next tokens, ``predicted``."""
-        if not self.predicted or self.predicted[0].what != "next" or self.predicted[0].position == position:
-            return self.predicted
-        if position not in self._following:
-            self._following[position] = predictions(self.trace, self.model, TOP_PREDICTIONS, position)
-        return self._following[position]
-
-    @cached_property
-    def _following(self) -> dict[int, tuple[Prediction, ...]]:
-        return {}
-
-    @cached_property
-    def glance(self) -> Overview:
-        """The layers and heads of the run, as trace shows them."""
-        return overview(self.trace, self.predicted, self.model.shown)
-
-    def readings(self, position: int) -> list[LensReading]:
-        """What the lens reads at a position after each layer; empty for a head that does not choose."""
-        if not self.trace.steps.chooses:
-            return []
-        if position not in self._readings:
-            read = most_probable_by_layer(self.trace, position)
-            self._readings[position] = [LensReading(self.model.shown(token), token, share) for token, share in read]
-        return self._readings[position]
-
-    @cached_property
-    def _readings(self) -> dict[int, list[LensReading]]:
-        return {}
 
     @cached_property
     def _histograms(self) -> dict[int, tuple[int, ...]]:

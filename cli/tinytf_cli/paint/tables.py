@@ -115,7 +115,7 @@ def _cell(cell: Cell, text: str, both: bool, terminal: Terminal) -> PaintedLine:
         return [Segment(text or figure_text(cell, terminal), role_style(cell.role, terminal))]
     if isinstance(cell, Meter):
         drawn = bar(cell.share, _METER, terminal)
-        return [Segment(text and f"{text} "), Segment(drawn.ljust(_METER), role_style(cell.role, terminal))]
+        return [Segment(text + " "), Segment(drawn.ljust(_METER), role_style(cell.role, terminal))]
     if isinstance(cell, Signed):
         return [Segment(text + " "), *signed_bar(cell.value / cell.full, _METER, terminal, both)]
     return segments(cell, terminal)
