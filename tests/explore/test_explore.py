@@ -19,6 +19,7 @@ from textual.widgets import Input
 
 from tinytf.loading import load
 from tinytf.look.heads import MEASURES, measure_heads
+from tinytf.look.traced import traced
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arrange_panes
 from tinytf_cli.explore.cursor import matrix
@@ -87,9 +88,10 @@ def explore(
     model: str = "tiny",
     size: tuple[int, int] = (120, 40),
     checkpoints: tuple[Path, ...] = (),
+    at: str = "L3H0.weights[9,0]",
     **terminal: Any,
 ) -> Driver:
-    """Open a text, act, and leave."""
+    """Open a text, go to an address, act, and leave."""
     session = Session(VERBS, Spec(model), Settings(color="always", theme="dark"))
     assert session.begin(text).status == 0
     screen = Terminal(width=size[0], height=size[1], cuts=True, **{"depth": "truecolor", **terminal})
@@ -99,7 +101,10 @@ def explore(
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
             drivers.append(Driver(app, pilot))
-            await pilot.pause()
+            await drivers[0].settled()
+            if at and text == TEXT:
+                app.go(app.look.cursor.to(app.trace, app.trace.address(at)))
+                await drivers[0].settled()
             await act(drivers[0])
 
     asyncio.run(run())
@@ -107,13 +112,34 @@ def explore(
     return drivers[0]
 
 
-def test_the_first_screen_has_steps_the_map_the_heads_and_the_prediction() -> None:
+def test_it_opens_at_the_head_that_trace_draws_and_the_token_that_it_sees_most() -> None:
+    trace = load("tiny").trace(TEXT)
+    layer, head, _ = traced(load("tiny"), TEXT).overview.ranked[0]
+    key = int(trace[f"L{layer}H{head}.weights"][9].argmax())
+
     async def act(driver: Driver) -> None:
-        assert "L3H0.weights" in driver.shown("main")
-        assert "▾ L3" in driver.shown("steps")
-        assert "▸ L0" in driver.shown("steps")
-        assert "H2  0.472" in driver.shown("heads")
+        assert driver.here == f"L{layer}H{head}.weights[9,{key}]"
+        assert f"▾ L{layer}" in driver.shown("steps")
+        assert f"▶  H{head}" in driver.shown("heads")
         assert "·ball" in driver.shown("next")
+
+    explore(act, at="")
+
+
+def test_the_prediction_and_the_reading_of_each_layer_are_those_of_the_chosen_token() -> None:
+    trace = load("tiny").trace(TEXT)
+
+    async def act(driver: Driver) -> None:
+        for position in (9, 8, 2):
+            best = int(trace.logits_at(position).argmax())
+            assert f"after {trace.tokens[position].shown} " in driver.shown("next").split("\n")[0] + " "
+            assert load("tiny").shown(best) in driver.shown("next").split("\n")[1]
+            for stage in load("tiny").lens(TEXT, position=str(position)).stages[1:]:
+                row = next(line for line in driver.shown("steps").split("\n") if f" L{stage.layer} " in line)
+                shown = load("tiny").shown(int(stage.top_ids[0, 0]))
+                assert row.split()[-4:-1] == [f"L{stage.layer}", shown, f"{float(stage.top_probabilities[0, 0]):.3f}"]
+            await driver.press("k")
+            await driver.press(*["k"] * 5 if position == 8 else [])
 
     explore(act)
 
@@ -381,7 +407,7 @@ def test_the_steps_show_where_the_session_stops() -> None:
         await driver.type("break L1.weights")
         await driver.press("enter", "escape", "escape")
         folded = next(line for line in driver.shown("steps").split("\n") if "L1" in line)
-        assert folded.split() == ["●", "▸", "L1"]
+        assert folded.split()[:3] == ["●", "▸", "L1"]
         await driver.press("pageup", "pageup")
         assert re.search(r"▶● +weights", driver.shown("steps"))
 

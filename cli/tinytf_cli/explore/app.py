@@ -20,7 +20,7 @@ from textual.widgets import Input
 from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.arrange import arrange_panes
-from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row
+from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row, matrix
 from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.lists import head_blocks, head_order, next_blocks, outline, text_line, token_spans
@@ -169,7 +169,7 @@ class Explorer(App[int]):
         panes["text"].show([text_line(look, self.size.width, _BANNER_WIDTH, self._banner())])
         self._outline_rows, steps = outline(look)
         present_line = max((line for line, row in enumerate(self._outline_rows) if row == look.cursor.row), default=0)
-        column_title = "   moved by" if look.comparing else ""
+        column_title = "   moved by" if look.comparing else "   best guess by layer" if look.overview else ""
         panes["steps"].show(
             [steps], [Span(look.scene.model.name, "strong"), Span(column_title, "dim")], keep=present_line
         )
@@ -179,13 +179,10 @@ class Explorer(App[int]):
             title = [Span("heads", "attention"), Span(f"   by {look.measure} (s)", "dim")]
             panes["heads"].show(head_blocks(look, panes["heads"].room - 1), title)
         if "next" in self.visible_panes:
-            first = look.scene.predicted[:1]
+            first = look.predicted[:1]
             subtitle = f"   after {first[0].shown}" if first and first[0].what == "next" else ""
-            title = [
-                Span(first[0].title if len(look.scene.predicted) == 1 else "next", "output"),
-                Span(subtitle, "dim"),
-            ]
-            panes["next"].show(next_blocks(look.scene, panes["next"].room - 1), title)
+            title = [Span(first[0].title if len(look.predicted) == 1 else "next", "output"), Span(subtitle, "dim")]
+            panes["next"].show(next_blocks(look.scene, look.predicted, panes["next"].room - 1), title)
         for panel in self.panels.values():
             if panel.id in self.visible_panes:
                 panel.repaint()
@@ -365,7 +362,8 @@ class Explorer(App[int]):
         self.draw()
 
     def _send_requests(self) -> None:
-        """Run the lines of visible panes that do not show the present view yet."""
+        """Run the lines of visible panes that do not show the present view yet, and read the lens at its token."""
+        self._send_overview(self.look.scene, self.look.scene.at_token(self.look.position))
         for name in LINES:
             panel = self.panels[name]
             comparing = self.look.comparing and self.look.scene.previous is not None and name != "difference"
@@ -376,6 +374,24 @@ class Explorer(App[int]):
             elif name in self.visible_panes and not panel.noted and panel.succeeded:
                 panel.noted = True
                 self.engine.submit(partial(self.engine.log_line, request.line, self.look.cursor), lambda *_: None)
+
+    def _send_overview(self, scene: Scene, position: int) -> None:
+        if position in scene.overviews:
+            return
+        scene.overviews[position] = None
+
+        def work() -> None:
+            if scene is not self.look.scene:
+                raise Superseded
+            scene.overview(position)
+
+        def done(_: object, error: Exception | None) -> None:
+            if error is None:
+                self._on_screen(self.draw)
+            else:
+                del scene.overviews[position]
+
+        self.engine.submit(work, done)
 
     def _send_request(self, panel: Panel, request: Request, look: Look, number: int) -> None:
         def work() -> list[Outcome]:
@@ -445,7 +461,7 @@ class Explorer(App[int]):
         cursor = self.look.cursor
         if scene.trace.steps is not self.trace.steps:
             same_step = find_row(scene.trace.steps.rows, step.name, layer)
-            cursor = replace(cursor, row=first_row(scene.trace) if same_step is None else same_step)
+            cursor = replace(cursor, row=first_cursor(scene).row if same_step is None else same_step)
         self.look = replace(self.look, scene=scene, cursor=cursor)
 
     # The text, lines and finding
@@ -562,10 +578,12 @@ class Explorer(App[int]):
 
 
 def first_cursor(scene: Scene) -> Cursor:
-    """The first cursor: the attention map of the last layer, at the token whose prediction is shown."""
-    last = len(scene.trace.tokens) - 1
-    position = next((prediction.position for prediction in scene.predicted if prediction.of_tokens), last)
-    return Cursor(row=first_row(scene.trace), cell=(position, 0))
+    """The first cursor: the head that ``trace`` draws, from the token that predicts to the one that it sees most."""
+    position = scene.at_token(len(scene.trace.tokens) - 1)
+    layer, head, _ = scene.overview(position).ranked[0]
+    cursor = Cursor(first_row(scene.trace, layer), head, (position, 0))
+    numbers = matrix(scene.trace, cursor) if cursor.at(scene.trace)[0].is_map else None
+    return cursor if numbers is None else replace(cursor, cell=(position, int(numbers[position].abs().argmax())))
 
 
 def _hints(width: int) -> Iterator[Span]:

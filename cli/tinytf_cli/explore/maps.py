@@ -144,7 +144,8 @@ def word_blocks(look: Look) -> Iterator[Block]:
     trace = look.scene.trace
     step, _ = look.cursor.at(trace)
     if step.name == "next":
-        yield from next_blocks(look.scene, TOP_PREDICTIONS * max(1, len(look.scene.predicted)))
+        predicted = look.scene.predicted
+        yield from next_blocks(look.scene, predicted, TOP_PREDICTIONS * max(1, len(predicted)))
         return
     as_ids = step.name == "ids"
     yield Line("  " + " ".join(str(token.id) if as_ids else token.shown for token in trace.tokens))
