@@ -24,7 +24,7 @@ from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arrange_panes
 from tinytf_cli.explore.cursor import matrix
 from tinytf_cli.explore.keys import KEYS
-from tinytf_cli.explore.panels import USUAL
+from tinytf_cli.explore.panels import LINES, USUAL
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.settings import Settings
@@ -304,7 +304,7 @@ def test_panes_stand_beside_the_map_as_many_as_fit() -> None:
         await driver.press("g")
         assert {"gradients", "arithmetic", "lens"} <= driver.app.visible_panes
         await driver.press("z")
-        assert driver.app.visible_panes == {"text", "status", "steps", "gradients"}
+        assert driver.app.visible_panes == {"text", "status", "steps", "next", "gradients"}
         await driver.press("z", "tab")
         assert driver.app.active == "arithmetic"
         assert len(driver.lines) == 3, "run, goto, grad"
@@ -312,15 +312,62 @@ def test_panes_stand_beside_the_map_as_many_as_fit() -> None:
     explore(act, size=(200, 60))
 
 
-def test_on_a_small_terminal_there_are_the_steps_and_one_pane() -> None:
+def test_on_a_large_terminal_no_pane_is_half_empty() -> None:
     async def act(driver: Driver) -> None:
-        assert driver.app.visible_panes == {"text", "status", "steps", "main"}
-        await driver.press("L")
-        assert driver.app.visible_panes == {"text", "status", "steps", "lens"}
-        await driver.press("escape", "tab")
-        assert driver.app.visible_panes == {"text", "status", "steps", "heads"}
+        for step in ("L1H0.weights[9,4]", "L1H0.q", "L2.in", "L1.ffn.hidden", "final.norm", "logits", "probs"):
+            driver.app.go(driver.app.look.cursor.to(driver.app.trace, driver.app.trace.address(step)))
+            await driver.settled()
+            in_layer = step.startswith("L")  # outside the layers all are folded
+            for name in driver.app.visible_panes - {"text", "status"} - (set() if in_layer else {"steps"}):
+                pane = driver.app.panes[name]
+                filled = sum(any(part.text.strip() for part in line) for line in pane._lines[pane.top :][: pane.room])
+                share = 1 / 3 if name in LINES else 1 / 2  # the arithmetic of a sum of two is short
+                assert filled > pane.room * share, (step, name, filled, pane.room)
 
-    explore(act, size=(80, 24))
+    explore(act, size=(200, 60))
+
+
+def test_on_a_small_terminal_there_are_the_steps_the_prediction_and_one_pane() -> None:
+    async def act(driver: Driver) -> None:
+        always = {"text", "status", "steps", "next"}
+        assert driver.app.visible_panes == always | {"main"}
+        assert "·ball" in driver.shown("next")
+        shown, top = driver.app.panes["steps"], driver.app.panes["steps"].top
+        assert any("L1" in part.text for line in shown._lines[top : top + shown.room] for part in line), "its reading"
+        await driver.press("L")
+        assert driver.app.visible_panes == always | {"lens"}
+        await driver.press("escape", "tab")
+        assert driver.app.visible_panes == always | {"heads"}
+        await driver.press("tab")
+        assert driver.app.visible_panes == always
+
+    explore(act, size=(80, 24), at="")
+
+
+def test_the_axes_say_what_rows_and_columns_are_and_which_is_chosen() -> None:
+    async def act(driver: Driver) -> None:
+        assert "query ↓ 9 ·the  key → 0 The" in driver.shown("main")
+        await driver.press("l", "k")
+        assert "query ↓ 8 ·lost  key → 1 ·cat" in driver.shown("main")
+        await driver.press("pageup", "down")
+        assert "token ↓ 8 ·lost  d_head → d1" in driver.shown("main")
+        await driver.press("end", "up")
+        assert "token ↓ 9 ·the  vocab → !" in driver.shown("main"), "the last token alone has probabilities"
+
+    explore(act)
+
+
+def test_the_heads_that_add_most_are_listed_and_one_is_chosen_by_the_mouse() -> None:
+    async def act(driver: Driver) -> None:
+        ranked = traced(load("tiny"), TEXT).overview.ranked
+        listed = re.findall(r"L(\d)H(\d) +([+-]\d\.\d\d)", driver.shown("heads"))
+        assert len(listed) > 4
+        assert listed == [(str(layer), str(head), f"{by:+.2f}") for layer, head, by in ranked[: len(listed)]]
+        line = next(n for n, one in enumerate(driver.shown("heads").split("\n")) if "L2H2" in one)
+        await driver.pilot.click("#heads", offset=(6, line))
+        assert driver.here.startswith("L2H2.weights")
+
+    explore(act)
 
 
 def test_no_two_panes_overlap_and_together_they_fill_the_screen() -> None:
@@ -454,7 +501,7 @@ def test_s_sorts_the_heads_by_each_measure_in_turn() -> None:
         for name, measure in MEASURES.items():
             shown = driver.shown("heads").split("\n")
             assert f"by {name} " in shown[0]
-            values = [float(line.split("H")[1].split()[1]) for line in shown[1:] if re.search(r"H\d", line)]
+            values = [float(line.split("H")[1].split()[1]) for line in shown[1:] if re.search(r" H\d", line)]
             whole = measure_heads(driver.app.trace, name, [3])[0].tolist()
             assert values == [round(value, 3) for value in sorted(whole, reverse=True)], measure
             await driver.press("s")

@@ -19,11 +19,11 @@ from textual.widgets import Input
 
 from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore.arrange import arrange_panes
+from tinytf_cli.explore.arrange import arrange_panes, is_single
 from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row, matrix
 from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.lines import BurstInput, CommandLine
-from tinytf_cli.explore.lists import head_blocks, head_order, next_blocks, outline, text_line, token_spans
+from tinytf_cli.explore.lists import head_list, next_blocks, outline, text_line, token_spans
 from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
@@ -93,6 +93,7 @@ class Explorer(App[int]):
         self._size_drawn = Size()
         self._busy_line: tuple[str, float] | None = None
         self._outline_rows: list[int] = []
+        self._head_lines: list[Cursor | None] = []
         self._cells: tuple[int, int, int, Map] | None = None
         click_handlers: dict[str, Callable[[int, int], None]] = {
             "text": self._text_chosen,
@@ -169,15 +170,20 @@ class Explorer(App[int]):
         panes["text"].show([text_line(look, self.size.width, _BANNER_WIDTH, self._banner())])
         self._outline_rows, steps = outline(look)
         present_line = max((line for line, row in enumerate(self._outline_rows) if row == look.cursor.row), default=0)
+        layer = look.cursor.at(self.trace)[1]
+        first_line = next((n for n, row in enumerate(self._outline_rows) if rows[row][1] == layer), 0)
         column_title = "   moved by" if look.comparing else "   best guess by layer" if look.overview else ""
         panes["steps"].show(
-            [steps], [Span(look.scene.model.name, "strong"), Span(column_title, "dim")], keep=present_line
+            [steps],
+            [Span(look.scene.model.name, "strong"), Span(column_title, "dim")],
+            keep=(first_line, present_line),
         )
         if "main" in self.visible_panes:
             self._draw_step()
         if "heads" in self.visible_panes:
-            title = [Span("heads", "attention"), Span(f"   by {look.measure} (s)", "dim")]
-            panes["heads"].show(head_blocks(look, panes["heads"].room - 1), title)
+            title = [Span("heads", "attention"), Span(f" by {look.measure} (s)", "dim")]
+            self._head_lines, heads = head_list(look, panes["heads"].room)
+            panes["heads"].show(heads, title)
         if "next" in self.visible_panes:
             first = look.predicted[:1]
             subtitle = f"   after {first[0].shown}" if first and first[0].what == "next" else ""
@@ -197,10 +203,11 @@ class Explorer(App[int]):
         """Give every pane its region."""
         width, height = self.size
         regions = arrange_panes(width, height, self.opened, USUAL, self.active, self.zoomed)
-        self.single = not {"heads", "next"} & regions.keys()
+        self.single = is_single(width, height, self.zoomed)
         self.visible_panes = set(regions)
         left_edge = min(
-            (region.x for name, region in regions.items() if name not in ("text", "status", "steps")), default=0
+            (region.x for name, region in regions.items() if name not in ("text", "status", "steps") and region.x),
+            default=0,
         )
         for name, pane in self.panes.items():
             if name == "offers":
@@ -211,7 +218,8 @@ class Explorer(App[int]):
                 top, left = region.y == 1, region.x == left_edge
                 corner = "┌" if top and left else "┬" if top or (not left and name == "next") else "├"
                 pane.active = name == self.active and not self.single
-                pane.place(region, "" if name in ("text", "status") else "─" if name == "steps" else corner)
+                at_the_edge = name == "steps" or (name == "next" and not region.x)
+                pane.place(region, "" if name in ("text", "status") else "─" if at_the_edge else corner)
         if self._size_drawn != self.size:
             self._size_drawn = self.size
             _place_input(self.edit, Region(0, 0, max(20, width - _BANNER_WIDTH), 1))
@@ -225,9 +233,9 @@ class Explorer(App[int]):
         if step_cells is None:
             main.show(word_blocks(self.look), map_title(self.look))
             return
-        main.show([step_cells.heat, *step_cells.below], step_cells.title)
+        main.show([step_cells.axes, step_cells.heat, *step_cells.below], step_cells.title)
         label_width, cell_width = cell_widths(step_cells.heat, main.terminal)
-        self._cells = (label_width + 3, cell_width, 0 if cell_width == SMALL else 1, step_cells)
+        self._cells = (label_width + 3, cell_width, 1 if cell_width == SMALL else 2, step_cells)
 
     def _banner(self) -> list[Piece]:
         time_taken = f"{self.seconds * 1000:.0f} ms   " if self.seconds else ""
@@ -555,10 +563,8 @@ class Explorer(App[int]):
             self.go(replace(self.look.cursor, row=self._outline_rows[line]))
 
     def _head_chosen(self, line: int, _: int) -> None:
-        order = head_order(self.look.scene, self.look.cursor, self.look.measure)
-        header_lines = self.panes["heads"].line_count - min(len(order), self.panes["heads"].room - 1)
-        if 0 <= line - header_lines < len(order):
-            self.go(replace(self.look.cursor, part=order[line - header_lines][0]))
+        if line < len(self._head_lines) and (chosen := self._head_lines[line]) is not None:
+            self.go(chosen)
 
     def _cell_chosen(self, line: int, column: int) -> None:
         if self._cells is None:

@@ -75,7 +75,7 @@ class CommandLine(BurstInput):
         ]
         width = max((cell_len(offer.word) + cell_len(offer.about) for offer in self.offers), default=0) + 10
         self._place_offers(width, min(_OFFERS_SHOWN, len(words)))
-        self._pane.show([Table(columns, header=False)] if words else [], keep=self._choice)
+        self._pane.show([Table(columns, header=False)] if words else [], keep=(self._choice, self._choice))
 
     def action_take(self) -> None:
         if self.offers:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from tinytf.look.heads import measure_heads
 from tinytf.look.prediction import Likely, Prediction
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore.cursor import Cursor, chosen_tokens
+from tinytf_cli.explore.cursor import Cursor, chosen_tokens, first_row
 from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Meter, Piece, Span, Table
 
@@ -45,7 +46,8 @@ def outline(look: Look) -> tuple[list[int], Table]:
             names.append(Span(("  " if layer is not None else "") + step.name, step.role))
             marks.append(_flags(look, [row], letters))
             bars.append(_change_meter(scene.change(row)) if look.comparing else _histogram_cell(scene.histogram(row)))
-    return lines, Table([Column("", marks), Column("", names, shrink=8), Column("", bars)], header=False)
+    narrow = [replace(bar, shown="") if isinstance(bar, Meter) else bar for bar in bars]
+    return lines, Table([Column("", marks), Column("", names, shrink=8), Column("", bars, narrow=narrow)], header=False)
 
 
 def _flags(look: Look, rows: Sequence[int], marks: Mapping[int, str]) -> Cell:
@@ -75,27 +77,46 @@ def head_order(scene: Scene, cursor: Cursor, measure: str) -> list[tuple[int, fl
     return sorted(enumerate(scene.head_measures(measure, layer)), key=lambda pair: -pair[1])
 
 
-def head_blocks(look: Look, limit: int) -> Iterator[Block]:
-    """A bar for each head of the layer."""
+def head_list(look: Look, limit: int) -> tuple[list[Cursor | None], list[Block]]:
+    """The cursor of each line, and a bar for each head of the layer; below, the heads that add most to the prediction.
+
+    The latter are those of all layers, by the amount that they add to the logit of its best token.
+    """
     scene, cursor, measure = look.scene, look.cursor, look.measure
     order = head_order(scene, cursor, measure)
-    if not order:
-        yield Line(Span("  outside the layers", "dim"))
-        return
-    largest = max((value for _, value in order), default=0.0) or 1.0
-    shown = order[:limit]
-    _, layer = cursor.at(scene.trace)
-    changes = _head_changes(scene, measure, layer)
-    change_column = [Column("Δ", [_change_figure(changes[head]) for head, _ in shown], "right")] if changes else []
-    yield Table(
-        [
+    shown = order[: limit - 1]
+    changes = _head_changes(scene, measure, cursor.at(scene.trace)[1]) if order else []
+    cursors: list[Cursor | None] = [replace(cursor, part=head) for head, _ in shown]
+    blocks: list[Block] = [] if order else [Line(Span("  outside the layers", "dim"))]
+    if order:
+        largest = max(value for _, value in order) or 1.0
+        change_column = [Column("Δ", [_change_figure(changes[head]) for head, _ in shown], "right")] if changes else []
+        columns = [
             Column("", [Span("▶" if head == cursor.part else "", "strong") for head, _ in shown]),
             Column("", [f"H{head}" for head, _ in shown]),
             Column("", [Meter(max(0.0, value / largest), Figure(value, "%.3f"), "attention") for _, value in shown]),
             *change_column,
-        ],
-        header=bool(changes),
-    )
+        ]
+        blocks.append(Table(columns, header=bool(changes)))
+    cursors[:0] = [None] * (not order or bool(changes))
+    glance, room = look.overview, limit - len(cursors) - 2
+    if glance is None or glance.predicted is None or room < 1:
+        return cursors, blocks
+    best = glance.ranked[:room]
+    largest = max(abs(amount) for _, _, amount in glance.ranked) or 1.0
+    meters = [Meter(max(0.0, amount / largest), Figure(amount, "%+.2f"), "output") for _, _, amount in best]
+    blocks += [
+        Line(""),
+        Line([Span("  each adds to ", "dim"), Span(glance.predicted, "output")], single=True),
+        Table([Column("", [f"L{layer}H{head}" for layer, head, _ in best]), Column("", meters)], header=False),
+    ]
+    rows = [first_row(scene.trace, layer) for layer, _, _ in best]
+    cursors += [
+        None,
+        None,
+        *(replace(cursor, row=row, part=head) for row, (_, head, _) in zip(rows, best, strict=True)),
+    ]
+    return cursors, blocks
 
 
 def _head_changes(scene: Scene, measure: str, layer: int | None) -> list[float]:

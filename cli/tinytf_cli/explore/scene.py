@@ -16,7 +16,7 @@ from tinytf_cli.explore.cursor import Cursor, chosen_tokens
 from tinytf_cli.repl.state import Run
 from tinytf_cli.views.pipeline import row_at
 
-TOP_PREDICTIONS = 12
+TOP_PREDICTIONS = 20
 """How many predictions are computed."""
 
 
