@@ -17,9 +17,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
+from tinytf.lessons.course import lesson
+from tinytf.lessons.live import Live
 from tinytf.loading import load
 from tinytf.look.heads import MEASURES, measure_heads
 from tinytf.look.traced import traced
+from tinytf_cli.explore import status
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arrange_panes
 from tinytf_cli.explore.cursor import matrix
@@ -476,7 +479,7 @@ def test_find_goes_to_an_address_a_step_a_token_and_a_number() -> None:
         await find("ball")
         assert driver.here == "L1H2.scores[4,2]"
         await find("hat")
-        assert "no step, no token of the text and no number" in driver.shown("status")
+        assert "hat is no step, parameter, token of the text or number" in driver.shown("status")
         value = float(driver.app.look.scene.trace["L1H2.scores"][7, 3])
         await find(f"{value:.6f}")
         assert driver.here == "L1H2.scores[7,3]"
@@ -556,11 +559,113 @@ def test_the_mouse_chooses_a_step_a_head_a_cell_and_a_token() -> None:
     explore(act)
 
 
-def test_a_question_mark_lists_every_key() -> None:
+def test_a_question_mark_explains_the_chosen_number_its_step_and_head_and_again_lists_every_key() -> None:
+    trace = load("tiny").trace(TEXT)
+    told = lesson("softmax", Live(load("tiny"), TEXT))
+
     async def act(driver: Driver) -> None:
+        await driver.press("question_mark")
+        shown = " ".join(driver.shown("what").split())
+        for words in (
+            "Softmax turns the scores of a row",
+            told.pytorch,
+            "softmax(masked)",
+            f"learn {told.number}",
+            "query 9 ·the",
+            "key 4 ·ball",
+        ):
+            assert words in shown
+        assert f"number {float(trace['L1H0.weights'][9, 4]):.7g}" in shown
+        assert "to the logit of ·ball, the most of 16 heads" in shown
         await driver.press("question_mark")
         for key in KEYS:
             assert key.words in driver.shown("output")
+        await driver.press("escape", "escape", "right", "question_mark")
+        rank = [(layer, head) for layer, head, _ in traced(load("tiny"), TEXT).overview.ranked].index((1, 1)) + 1
+        assert f"rank {rank} of 16 heads" in " ".join(driver.shown("what").split()), "it follows the head"
+        await driver.press("end", "escape", "escape")
+        for row, (step, _) in enumerate(driver.app.trace.steps.rows):
+            if step.name in ("tokens", "ids", "embed.tokens", "ffn.act", "logits", "next"):
+                driver.app.go(replace(driver.app.look.cursor, row=row))
+                await driver.press("question_mark")
+                assert step.title in driver.shown("what"), step.name
+                await driver.press("escape", "escape")
+
+    explore(act, at="", size=(120, 60))
+
+
+def test_the_bar_names_the_keys_of_each_mode_and_no_others() -> None:
+    named = {key.shown for key in KEYS}
+    for mode in ("map", "arithmetic", "what", "pane"):
+        for keys, words in status.HINTS[mode]:
+            assert all(key in named or named.issuperset(key) for key in keys.split()), (mode, words)
+
+    async def act(driver: Driver) -> None:
+        assert "hjkl cell" in driver.shown("status")
+        assert driver.shown("status").rstrip().endswith("? what is this")
+        await driver.press("enter")
+        assert "Backspace back" in driver.shown("status")
+        await driver.press("escape", "slash")
+        assert "Enter go" in driver.shown("status")
+        await driver.press("escape", "colon")
+        assert "Enter run" in driver.shown("status")
+        await driver.press("escape", "t")
+        assert "Enter keep the text" in driver.shown("status")
+
+    explore(act, size=(80, 24))
+
+
+def test_u_takes_back_the_text_and_the_ablation_but_never_the_first_text() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("w", "t")
+        await driver.type(" cat")
+        await driver.press("enter", "u")
+        assert driver.app.trace.encoding.text == TEXT
+        assert driver.app.session.state.spec.without is not None
+        await driver.press("u")
+        assert driver.app.session.state.spec.without is None
+        assert torch.equal(driver.app.trace["logits"], load("tiny").trace(TEXT)["logits"])
+        await driver.press("u")
+        assert "there is nothing to undo" in driver.shown("status")
+        assert driver.app.session.run is not None
+        await driver.press("U")
+        assert driver.app.session.state.spec.without is not None
+
+    explore(act)
+
+
+def test_backspace_goes_back_through_the_places_before() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("L0H1.q")
+        await driver.press("enter", "k", "backspace")
+        assert driver.here == "L0H1.q[9,0]"
+        await driver.press("backspace")
+        assert driver.here == "L3H0.weights[9,0]"
+        await driver.press("backspace", "backspace")
+        assert "where you began" in driver.shown("status")
+
+    explore(act)
+
+
+def test_find_takes_the_highlighted_offer_and_finds_parameters() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("W_")
+        words = [offer.word for offer in driver.app.line.offers]
+        assert words[:4] == ["L3.W_Q", "L3.W_K", "L3.W_V", "L3.W_O"], "of this layer"
+        await driver.press("down", "enter")
+        weight = load("tiny").transformer.blocks[3].attention.k.weight.detach()
+        assert "L3.W_K" in driver.shown("output")
+        assert f"{float(weight.min()):.3f} … {float(weight.max()):.3f}" in driver.shown("output")
+        await driver.press("escape", "slash")
+        await driver.type("sca")
+        await driver.press("enter")
+        assert driver.here.startswith("L3H0.scaled")
+        await driver.press("slash")
+        await driver.type("bal")
+        await driver.press("enter")
+        assert driver.here.startswith("L3H0.scaled[4,"), "a token of the text"
 
     explore(act)
 

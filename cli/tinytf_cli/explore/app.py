@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,9 @@ from textual.widgets import Input
 
 from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
+from tinytf_cli.explore import status
 from tinytf_cli.explore.arrange import arrange_panes, is_single
-from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row, matrix
+from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row, is_parameter, matrix
 from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.lists import head_list, next_blocks, outline, text_line, token_spans
@@ -31,16 +32,13 @@ from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.paint.heat import SMALL, cell_widths
+from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.state import find_row
 from tinytf_cli.repl.verbs import answer
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Piece, Span
 
-_HINTS = (
-    "↑↓ step", "←→ head", "PgUp PgDn layer", "hjkl cell", "Enter arithmetic", "w without", "t text", ": line",
-    "L lens", "a attribution", "g gradient", "d against", "Tab z panes",
-)  # fmt: skip
 _BANNER_WIDTH = 26
 """The columns right of the text, for the time and the number of the step."""
 _TYPING_PAUSE = 0.15
@@ -60,7 +58,7 @@ class Explorer(App[int]):
     """The screen of a session, with its ``keys``; ``checkpoints`` are the models of a training run.
 
     ``look`` is the present view. ``opened`` are the panes that the user opened, the last one first; ``active`` is the
-    pane that keys scroll; ``trail`` holds the cells whose arithmetic was followed.
+    pane that keys scroll; ``places`` are the earlier cursors, the last one last.
     """
 
     AUTO_FOCUS = None
@@ -85,7 +83,7 @@ class Explorer(App[int]):
         self.active, self.zoomed, self.single = "main", False, False
         self.opened: list[str] = []
         self.visible_panes: set[str] = set()
-        self.trail: list[Cursor] = []
+        self.places: list[Cursor] = []
         self._last_text = ""
         self.seconds = 0.0
         self._note: Span | None = None
@@ -223,7 +221,7 @@ class Explorer(App[int]):
         if self._size_drawn != self.size:
             self._size_drawn = self.size
             _place_input(self.edit, Region(0, 0, max(20, width - _BANNER_WIDTH), 1))
-            _place_input(self.line, Region(2, height - 1, max(1, width - 2), 1))
+            _place_input(self.line, Region(2, height - 1, max(1, status.line_width(self.line.sign, width)), 1))
 
     def _draw_step(self) -> None:
         """Draw the map of the present step, and store where its cells are for clicks."""
@@ -247,7 +245,9 @@ class Explorer(App[int]):
         ablation = self.session.state.spec.without
         words: list[Piece] = [" "]
         if self.line.display:
-            words = [Span(self.line.sign, "strong")]
+            room = status.line_width(self.line.sign, self.size.width)
+            words = [Span(self.line.sign, "strong"), " " * (room + 2)]
+            words += status.hints(self.line.sign, self.size.width - room - 2)
         elif self._busy_line:
             line, start = self._busy_line
             words += [Span(line, "strong"), f"  {time.perf_counter() - start:.0f} s; ", Span("Ctrl-C stops it", "dim")]
@@ -261,8 +261,18 @@ class Explorer(App[int]):
             if self.look.comparing:
                 words.append(Span("against the run before  ", "bad"))
             words += self._slider()
-            words += _hints(self.size.width - sum(cell_len(span.text) for span in words if isinstance(span, Span)) - 3)
+            taken = sum(cell_len(span.text) for span in words if isinstance(span, Span))
+            words += status.hints(self._mode, self.size.width - taken - 1)
         self.panes["status"].show([Line(words, single=True)])
+
+    @property
+    def _mode(self) -> str:
+        """What the keys are for, as in ``status.HINTS``."""
+        if self.focused is self.edit:
+            return "text"
+        if self.active == "main":
+            return "map"
+        return self.active if self.active in status.HINTS else "pane"
 
     def _slider(self) -> list[Piece]:
         """The position of the present model among the checkpoints of a training run."""
@@ -282,13 +292,14 @@ class Explorer(App[int]):
     # Moving
 
     def go(self, cursor: Cursor) -> None:
-        """Move the cursor, and end the trail of arithmetic."""
-        self.trail = []
-        self.move_to(cursor)
-
-    def move_to(self, cursor: Cursor) -> None:
         """Move the cursor."""
+        if cursor != self.look.cursor:
+            self.places.append(self.look.cursor)
         self.show(replace(self.look, cursor=cursor))
+
+    def go_back(self) -> None:
+        """Move the cursor to where it was before."""
+        self.show(replace(self.look, cursor=self.places.pop()))
 
     def wait(self, purpose: str) -> None:
         """Wait for a letter."""
@@ -456,7 +467,7 @@ class Explorer(App[int]):
             self.say("interrupted")
         elif outcome.failure is not None:
             self.say(" · ".join(part for part in (outcome.failure.message, outcome.failure.hint) if part))
-        elif line.split()[0] not in ("without", "model") and (outcome.results or outcome.text):
+        elif line.split()[0] not in ("without", "model", "undo", "redo") and (outcome.results or outcome.text):
             self._show_answer(line, outcome)
             return
         self.draw()
@@ -470,7 +481,8 @@ class Explorer(App[int]):
         if scene.trace.steps is not self.trace.steps:
             same_step = find_row(scene.trace.steps.rows, step.name, layer)
             cursor = replace(cursor, row=first_cursor(scene).row if same_step is None else same_step)
-        self.look = replace(self.look, scene=scene, cursor=cursor)
+        comparing = self.look.comparing and scene.previous is not None
+        self.look = replace(self.look, scene=scene, cursor=cursor, comparing=comparing)
 
     # The text, lines and finding
 
@@ -479,10 +491,12 @@ class Explorer(App[int]):
         self.engine.text_number += 1
         self._last_text = self.edit.value = self.trace.encoding.text
         self._open_input(self.edit)
+        self.draw_status()
 
     def ask(self, sign: str) -> None:
         """Open the input for a line of the session (:) or a search (/)."""
-        self.line.begin(sign)
+        _place_input(self.line, Region(2, self.size.height - 1, status.line_width(sign, self.size.width), 1))
+        self.line.begin(sign, self.look.cursor.at(self.trace)[1] or 0)
         self._open_input(self.line)
         self.draw_status()
 
@@ -528,7 +542,7 @@ class Explorer(App[int]):
         if error is not None:
             self.say(explained(error).message)
             return
-        self._note, self.seconds, self.trail = None, time.perf_counter() - start, []
+        self._note, self.seconds = None, time.perf_counter() - start
         previous_length = len(self.trace.tokens)
         self._set_scene(scene)
         cursor = self.look.cursor
@@ -546,13 +560,18 @@ class Explorer(App[int]):
         elif value and self.line.sign == ":":
             self.run_line(value)
         elif value:
-            self._find(value)
+            self.line.take_offer()
+            self._find(self.line.value.strip())
         else:
             self.draw_status()
 
     def _find(self, word: str) -> None:
+        """Go to what a word names; show a parameter."""
         try:
-            self.go(find_cursor(self.trace, self.look.cursor, word))
+            if is_parameter(self.trace, word):
+                self.run_line(f"print {shell_quoted(word)}")
+            else:
+                self.go(find_cursor(self.trace, self.look.cursor, word))
         except AddressError as error:
             self.say(error.message)
 
@@ -590,16 +609,6 @@ def first_cursor(scene: Scene) -> Cursor:
     cursor = Cursor(first_row(scene.trace, layer), head, (position, 0))
     numbers = matrix(scene.trace, cursor) if cursor.at(scene.trace)[0].is_map else None
     return cursor if numbers is None else replace(cursor, cell=(position, int(numbers[position].abs().argmax())))
-
-
-def _hints(width: int) -> Iterator[Span]:
-    """The hints of keys that fit, then the key that lists all."""
-    room = width - len("? keys")
-    for hint in _HINTS:
-        if (room := room - len(hint) - 2) < 0:
-            break
-        yield Span(f"{hint}  ", "dim")
-    yield Span("? keys", "dim")
 
 
 def _place_input(line: Input, region: Region) -> None:

@@ -11,6 +11,7 @@ from tinytf.errors import AddressError
 from tinytf.look.values import tensor_at
 from tinytf.parts.row import Step
 from tinytf.trace.address import Address
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.trace import Trace
 from tinytf_cli.repl.state import find_row
 from tinytf_cli.views.steps import row_labels
@@ -157,6 +158,13 @@ def first_row(trace: Trace, layer: int) -> int:
     return find_row(trace.steps.rows, _first_step(trace, layer), layer) or 0
 
 
+def is_parameter(trace: Trace, word: str) -> bool:
+    """Whether a word is the address of a parameter."""
+    with suppress(AddressError):
+        return isinstance(parse_any(word, trace.steps), ParameterAddress)
+    return False
+
+
 def find_cursor(trace: Trace, cursor: Cursor, word: str) -> Cursor:
     """The cursor at an address, a step of this layer, a token of the text, or the cell nearest to a number.
 
@@ -171,7 +179,7 @@ def find_cursor(trace: Trace, cursor: Cursor, word: str) -> Cursor:
     except ValueError:
         with suppress(AddressError):
             return replace(cursor, cell=(trace.index(word, "token", len(trace.tokens)), cursor.cell[1]))
-        raise AddressError(f"{word} is no step, no token of the text and no number") from None
+        raise AddressError(f"{word} is no step, parameter, token of the text or number") from None
     numbers = matrix(trace, cursor)
     if numbers is None:
         raise AddressError("this step has no numbers")

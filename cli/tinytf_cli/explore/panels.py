@@ -28,6 +28,7 @@ LINES: dict[str, Callable[[Look], str]] = {
     "gradients": lambda look: f"grad{_step_argument(look)}",
     "block": lambda look: f"trace --block {_block_argument(look)}",
     "difference": lambda look: "diff",
+    "what": lambda look: f"help step {look.cursor.cell_address(look.scene.trace)}",
 }
 """The panes by name, each with a function that gives its line for a view."""
 
